@@ -1,0 +1,48 @@
+# make demo: the main job on the embedded default.  make test: everything CI checks.  Each sets itself up.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA := $(wildcard ../shared/data)
+ifneq ($(DATA),)
+export FEDSKEW_DATA ?= $(abspath $(DATA))
+endif
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: demo test test-slow bench format clean
+
+demo: $(VENV)/installed
+	$(BIN)/fedskew compare
+
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) -n 2 --dist worksteal
+
+test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m slow -v --durations=0
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/simulation.py
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedskew needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python requirements/run.txt pyproject.toml
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/run.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed requirements/dev.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,21 @@
+"""FedAvg (McMahan et al. 2017, arXiv:1602.05629, Algorithm 1).
+
+    client   w_k <- x;  E epochs of w_k <- w_k - eta_l grad F_k(w_k; b)
+    server   x <- x + eta_g sum_k p_k (w_k - x),   p_k = n_k / sum n  or  1 / m
+
+Every hook is the base class's. ``eta_g`` is the server optimiser's rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedskew.core.algorithm import Algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Algorithm):
+    idea: ClassVar[str] = "several local epochs, then the weighted mean of the models"
+    changes: ClassVar[str] = "nothing (the reference)"
+    paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"

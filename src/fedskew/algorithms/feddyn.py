@@ -1,0 +1,58 @@
+"""FedDyn (Acar et al. 2021, arXiv:2111.04263, Algorithm 1).
+
+    client   theta_k ~ argmin F_k(theta) - <g_k, theta> + alpha/2 ||theta - x||^2
+             g_k <- g_k - alpha (theta_k - x)
+    server   h <- h - alpha sum_S (theta_k - x) / K,   x <- mean_S theta_k - h / alpha
+
+With ``weighting="samples"`` the two server means use n_k: n_k / n in h and n_k / sum_S n in x; one alpha for all clients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, Solver, Weighting, local_loss
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDyn(Algorithm):
+    weighting: Weighting = "uniform"
+    alpha: float = 0.1
+
+    idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
+    changes: ClassVar[str] = "loss landscape and update path"
+    paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha < math.inf, f"alpha must be a finite number above 0, got {self.alpha}")
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("alpha", self.alpha, lr)
+
+    def server_init(self, x: Tensor, num_clients: int) -> Tree:
+        return {"h": torch.zeros_like(x)}
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"g_k": torch.zeros_like(x)}
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        f_k = local_loss(task, w, batch)
+        return f_k - (view.state["g_k"] * w).sum() + self.alpha / 2 * (w - view.x).square().sum()
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        delta = carry.w - view.x
+        return Upload(delta, {}, {}), {"g_k": view.state["g_k"] - self.alpha * delta}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        h = server.state["h"] - self.alpha * weighted_sum(self.shares(server, cohort), cohort.uploads.delta)
+        return self.mean_delta(server, cohort) - h / self.alpha, {"h": h}

@@ -1,0 +1,65 @@
+"""FedNova (Wang et al. 2020, arXiv:2007.07481).
+
+    client   tau_k local steps; the displacement is w_k - x = -eta_l G_k a_k, with G_k the gradients of the steps
+    server   x <- x + eta_g tau_eff sum_k p_k (w_k - x) / ||a_k||_1,   tau_eff = sum_k p_k ||a_k||_1
+
+||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
+momentum it has a closed form; with the proximal term (``mu``) the linear recursion is run beside the training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, Solver, local_loss
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNova(Algorithm):
+    mu: float = 0.0
+
+    idea: ClassVar[str] = "divide each update by its effective number of local steps"
+    changes: ClassVar[str] = "aggregation"
+    paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("mu", self.mu, lr)
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({LINEAR_SOLVER})
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        zero = view.x.new_zeros(())
+        return view.x, {"probe": zero, "momentum": zero} if self.mu else {}
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        f_k = local_loss(task, w, batch)
+        return f_k + self.mu / 2 * (w - view.x).square().sum() if self.mu else f_k
+
+    def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        if not self.mu:
+            return carry.scratch
+        probe = carry.scratch["probe"]
+        probe, momentum = solver.respond(1 + self.mu * probe, carry.scratch["momentum"], probe, view.lr)
+        return {"probe": probe, "momentum": momentum}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        a = -carry.scratch["probe"] / view.lr if self.mu else solver.unit_response(carry.steps)
+        return Upload(carry.w - view.x, {}, {"a": a}), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        p, a = self.weights(server, cohort), cohort.uploads.report["a"]
+        tau_eff = (p * a).sum()
+        return tau_eff * weighted_sum(p / a, cohort.uploads.delta), server.state

@@ -1,0 +1,54 @@
+"""FedProx (Li et al. 2020, arXiv:1812.06127).
+
+    client   approximately minimise  F_k(w) + mu/2 ||w - x||^2
+    server   as FedAvg
+
+``step="explicit"`` adds the term to the objective, as the paper's code does: SGD with g + mu (w - x). It diverges once
+eta (mu + lambda_max) > 2. ``step="implicit"`` solves the proximal part exactly in each step,
+w <- (w - eta g + eta mu x) / (1 + eta mu), which is stable wherever plain SGD is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, GradFn, local_loss
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Batch, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Algorithm):
+    mu: float = 0.1
+    step: Literal["explicit", "implicit"] = "explicit"
+
+    idea: ClassVar[str] = "penalise the distance to the round's global model"
+    changes: ClassVar[str] = "loss landscape"
+    paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("mu", self.mu, lr) if self.step == "explicit" else ""
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({LINEAR_SOLVER}) if self.step == "implicit" else frozenset()
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        f_k = local_loss(task, w, batch)
+        if self.step == "implicit":
+            return f_k
+        return f_k + self.mu / 2 * (w - view.x).square().sum()
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        g = grad_fn(w)[0]
+        if self.step == "implicit":
+            g = (g + self.mu * (w - view.x)) / (1 + view.lr * self.mu)
+        return g, scratch

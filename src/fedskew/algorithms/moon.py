@@ -1,0 +1,58 @@
+"""MOON (Li, He, Song 2021, arXiv:2103.16257).
+
+    client   minimise  CE + mu l_con,
+             l_con = -log [ exp(sim(z, z_glob)/T) / (exp(sim(z, z_glob)/T) + exp(sim(z, z_prev)/T)) ]
+             z, z_glob, z_prev: features at w, at the global model, at the client's previous local model
+    server   as FedAvg
+
+A client's previous model is, at its first participation, the global model it then receives, so its first contrastive term
+is the constant log 2 (the paper's initial network in round 0).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedskew.core.algorithm import FEATURES, Algorithm, Solver
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moon(Algorithm):
+    mu: float = 1.0
+    temperature: float = 0.5
+
+    idea: ClassVar[str] = "pull features towards the global model's, push them from the previous local model's"
+    changes: ClassVar[str] = "loss landscape"
+    paper: ClassVar[str] = "Li, He, Song 2021, arXiv:2103.16257"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
+        require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({FEATURES})
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"previous": x}
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        z, logits = task.outputs(w, batch.x)
+        z_glob = task.outputs(view.x, batch.x)[0]
+        z_prev = task.outputs(view.state["previous"], batch.x)[0]
+        positive = F.cosine_similarity(z, z_glob) / self.temperature
+        negative = F.cosine_similarity(z, z_prev) / self.temperature
+        # -log(e^p / (e^p + e^n)) = softplus(n - p), which never overflows
+        l_con = F.softplus(negative - positive)
+        return batch.mean(task.loss(logits, batch.y) + self.mu * l_con)
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w - view.x, {}, {}), {"previous": carry.w}

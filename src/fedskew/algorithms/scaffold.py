@@ -1,0 +1,69 @@
+"""SCAFFOLD (Karimireddy et al. 2020, arXiv:1910.06378, Algorithm 1).
+
+    client   y <- x;  y <- y - eta_l (g_k(y) - c_k + c)
+             option I    c_k+ <- grad F_k(x), one more pass over the local data
+             option II   c_k+ <- c_k - c + (x - y) / (tau_k eta_l)
+    server   x <- x + eta_g mean_S (y - x),   c <- c + 1/K sum_S (c_k+ - c_k)
+
+With momentum the displacement over tau_k eta_l is no longer a mean of gradients and option II diverges; dividing by the
+solver's response ||a||_1 eta_l (FedNova's) instead keeps it one, and equals tau_k eta_l for plain SGD.
+``weighting="samples"`` puts n_k / n in both sums, so that the fixed point is the optimum of the weighted objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, GradFn, Solver, Weighting
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(Algorithm):
+    weighting: Weighting = "uniform"
+    option: Literal["I", "II"] = "II"
+
+    idea: ClassVar[str] = "control variates correct each local gradient towards the global direction"
+    changes: ClassVar[str] = "update path"
+    paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({LINEAR_SOLVER})
+
+    def server_init(self, x: Tensor, num_clients: int) -> Tree:
+        return {"c": torch.zeros_like(x)}
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"c": server.state["c"]}
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"c_k": torch.zeros_like(x)}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        if self.option == "II":
+            return {}
+        return {"g": grad(lambda w: batch.sum(task.loss(task.logits(w, batch.x), batch.y)))(view.x)}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        g, _ = grad_fn(w)
+        return g - view.state["c_k"] + view.extras["c"], scratch
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        c, c_k, delta = view.extras["c"], view.state["c_k"], carry.w - view.x
+        if self.option == "I":
+            c_plus = view.before["g"] / view.info.num_examples
+        else:
+            c_plus = c_k - c - delta / (solver.unit_response(carry.steps) * view.lr)
+        return Upload(delta, {"c": c_plus - c_k}, {}), {"c_k": c_plus}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        dc = weighted_sum(self.shares(server, cohort), cohort.uploads.extras["c"])
+        return self.mean_delta(server, cohort), {"c": server.state["c"] + dc}

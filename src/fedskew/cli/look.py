@@ -1,0 +1,166 @@
+"""``list``, ``show`` and ``report``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedskew.cli.output import number, print_json, print_summary, print_unfinished, summary_json
+from fedskew.core.component import shown
+from fedskew.core.errors import BadInput, suggestion
+from fedskew.experiment.combinations import COMBINATIONS
+from fedskew.experiment.config import COMPONENTS
+from fedskew.report.html import write_report
+from fedskew.store.runs import RunRecord, RunStore
+
+KINDS = {
+    "algorithms": "algorithm",
+    "datasets": "dataset",
+    "skews": "skew",
+    "models": "model",
+    "solvers": "solver",
+    "servers": "server",
+    "selections": "selection",
+    "engines": "engine",
+}
+
+
+def list_(parsed: argparse.Namespace) -> int:
+    """What there is of one kind."""
+    if parsed.what == "runs":
+        return list_runs(parsed)
+    if parsed.what not in KINDS:
+        raise BadInput(f"list: unknown kind {parsed.what!r}; {suggestion(parsed.what, ['runs', *KINDS])}")
+    rows = algorithm_rows() if parsed.what == "algorithms" else component_rows(COMPONENTS[KINDS[parsed.what]])
+    if parsed.json:
+        print_json(rows)
+    else:
+        print_rows(rows)
+    return 0
+
+
+def algorithm_rows() -> list[dict[str, Any]]:
+    """Algorithms, then named combinations."""
+    rows = [
+        {"name": name, "idea": cls.idea, "changes": cls.changes, "options": options_of(cls), "paper": cls.paper}
+        for name, cls in COMPONENTS["algorithm"].items()
+    ]
+    return rows + [
+        {"name": name, "idea": c.idea, "changes": c.changes, "options": options_of(c.options), "paper": c.paper}
+        for name, c in COMBINATIONS.items()
+    ]
+
+
+def component_rows(catalogue: Mapping[str, type]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "idea": getattr(cls, "idea", "") or first_sentence(cls), "options": options_of(cls)}
+        for name, cls in catalogue.items()
+    ]
+
+
+def first_sentence(cls: type) -> str:
+    return (cls.__doc__ or "").replace("``", "").strip().partition("\n")[0]
+
+
+def options_of(cls: type) -> str:
+    """``mu=0.1 step=explicit``: every option with its default."""
+    parts = []
+    for f in dataclasses.fields(cls):
+        default = "" if f.default in (dataclasses.MISSING, None) else shown(list(f.default) if isinstance(f.default, tuple) else f.default)
+        parts.append(f"{f.name}={default}")
+    return " ".join(parts)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Two lines an entry: what it is, and in grey how it is set."""
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(row["name"], row["idea"])
+        details = [f"changes: {row['changes']}"] if row.get("changes") else []
+        details += [f"options: {row['options']}"] if row["options"] else []
+        details += [row["paper"]] if row.get("paper") else []
+        for line in details:
+            table.add_row("", f"[dim]{line}[/dim]" if "[" not in line else line)
+    console.print(table)
+
+
+def list_runs(parsed: argparse.Namespace) -> int:
+    store = RunStore(parsed.runs)
+    records = store.runs()
+    if parsed.json:
+        print_json([{k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"} for r in records])
+        return 0
+    console = Console(highlight=False)
+    if not records:
+        console.print(f"no runs yet in {store.folder}; `fedskew run` or `fedskew compare` makes some")
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "in", "method", "data", "seed", "rounds", "status"):
+        table.add_column(title, justify="right" if title in ("run", "seed", "rounds") else "left", overflow="fold")
+    for r in records:
+        data = r.facts.get("data", {}).get("name", "")
+        group = f"c{r.comparison}" if r.comparison else ""
+        table.add_row(str(r.id), group, r.name, data, str(r.seed), f"{r.rounds_done}/{r.rounds}", r.status)
+    console.print(table)
+    return 0
+
+
+def show(parsed: argparse.Namespace) -> int:
+    """A run in detail, or the table of several."""
+    store = RunStore(parsed.runs)
+    records = store.select(parsed.runs_wanted)
+    if parsed.json:
+        facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
+        print_json({**summary_json(store, records), **facts})
+        return 0
+    if len(records) == 1:
+        show_one(store, records[0])
+    print_summary(store, records)
+    print_unfinished(records)
+    return 0
+
+
+def show_one(store: RunStore, record: RunRecord) -> None:
+    """Settings, engine and curve of one run."""
+    console = Console(highlight=False)
+    console.print(f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {record.rounds} rounds", style="bold")
+    console.print(record.experiment.strip(), style="dim", markup=False)
+    engine = record.facts.get("engine", {})
+    console.print(f"engine: {engine.get('name', 'not chosen yet')} {engine.get('estimated_seconds_a_round', '')}", markup=False)
+    frame = store.measurements([record.id], per_client=False)
+    if frame.empty:
+        return
+    wide = frame.assign(key=frame["split"] + " " + frame["name"]).pivot_table(index="round", columns="key", values="value")
+    columns = {"test accuracy": 4, "test loss": 4, "clients accuracy_worst": 4, "round drift": 4, "round divergence": 4}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("round", justify="right")
+    for name in columns:
+        table.add_column(name.removeprefix("round ").replace("clients accuracy_worst", "worst client"), justify="right")
+    rounds = list(wide.index)
+    for at in rounds if len(rounds) <= 12 else [*rounds[:: -(-len(rounds) // 11)], rounds[-1]]:
+        cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]
+        table.add_row(str(at), *cells)
+    console.print(table)
+
+
+def report(parsed: argparse.Namespace) -> int:
+    """Write the HTML page."""
+    store = RunStore(parsed.runs)
+    records = store.select(parsed.runs_wanted)
+    comparisons = {r.comparison for r in records}
+    one = comparisons.pop() if len(comparisons) == 1 else None
+    path = parsed.output or store.folder / (f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html")
+    path = write_report(store, records, path)
+    if parsed.json:
+        print_json({"report": str(path), "runs": [r.id for r in records]})
+    else:
+        Console(highlight=False).print(f"report: {path}", soft_wrap=True)
+    return 0

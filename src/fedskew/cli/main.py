@@ -1,0 +1,76 @@
+"""``fedskew``: the verbs, and how their errors become one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from rich_argparse import RawDescriptionRichHelpFormatter
+
+from fedskew import __version__
+from fedskew.cli import options
+from fedskew.core.errors import FedskewError
+
+DESCRIPTION = """\
+Federated learning when clients' data differ: simulate it, measure the drift,
+compare methods over seeds, and get a report.
+
+  fedskew compare                     the demo: FedAvg, FedProx and SCAFFOLD on
+                                      digits, 10 clients with skewed labels
+  fedskew compare --dataset uci-har --skew natural --lr 0.05 --momentum 0.9 \\
+          --batch-size 32 --epochs 1 --algorithms fedavg fedprox:mu=0.01
+  fedskew list algorithms             what there is, with the papers
+  fedskew run my.toml                 an experiment from a file
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="fedskew", description=DESCRIPTION, formatter_class=RawDescriptionRichHelpFormatter
+    )
+    top.add_argument("--version", action="version", version=f"fedskew {__version__}")
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, room: str, function: str, summary: str, description: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(
+            name, help=summary, description=description, formatter_class=RawDescriptionRichHelpFormatter
+        )
+        made.set_defaults(room=room, function=function)
+        return made
+
+    options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
+    options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
+    options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
+    options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
+    options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
+    options.for_report(verb("report", "look", "report", "write the HTML report of some runs", options.REPORT))
+    options.for_reproduce(verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE))
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 anything else."""
+    parsed = parser().parse_args(arguments)
+    try:
+        # the rooms below import PyTorch, which takes longer than printing a help text
+        room = import_module(f"fedskew.cli.{parsed.room}")
+        code: int = getattr(room, parsed.function)(parsed)
+        return code
+    except FedskewError as error:
+        print(f"fedskew: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("fedskew: interrupted; `fedskew resume` goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader went away, as in `fedskew list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

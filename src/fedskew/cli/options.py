@@ -1,0 +1,155 @@
+"""The options of each verb, and their help."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+RUN = """\
+Run one experiment and keep every number in the run store.
+
+Start from the built-in example (digits, 10 clients, Dirichlet label skew
+alpha 0.1, FedAvg) or from a TOML file, and change what you need:
+
+  fedskew run --algorithm scaffold --lr 0.05
+  fedskew run my.toml --rounds 50
+  fedskew run runs/7/experiment.toml        repeats run 7 to the last bit
+"""
+
+COMPARE = """\
+Run several methods on the same partitions and seeds, print a table with 95 %
+intervals, and write an HTML report.
+
+  fedskew compare
+  fedskew compare --algorithms fedavg scaffold feddyn:alpha=0.1 --seeds 10
+  fedskew compare --dataset uci-har --skew natural --seeds 3
+"""
+
+RESUME = """\
+Go on with runs that were interrupted, from their last checkpoints; the result
+equals an uninterrupted run bit for bit.
+
+  fedskew resume              the latest run or comparison
+  fedskew resume 7            run 7
+  fedskew resume c2           what is unfinished of comparison 2
+"""
+
+LIST = """\
+List what there is. Runs come from the store, the rest is built in:
+algorithms, datasets, skews, models, solvers, servers, selections, engines.
+"""
+
+SHOW = """\
+Show a run (settings, status, curve, per-client accuracy) or, for several runs
+or a comparison, the table of methods.
+
+  fedskew show 7
+  fedskew show c2
+"""
+
+REPORT = """\
+Write one self-contained HTML page about some runs.
+
+  fedskew report              the latest run or comparison
+  fedskew report c2 --output c2.html
+"""
+
+REPRODUCE = """\
+Repeat an experiment of one of the documents that this project stands on, and
+print the document's numbers beside ours.
+
+  drift-demo   the listing of the book section 'Non-IID Data' (14.4.1): 30
+               clients, softmax regression, 1 or 10 local epochs, IID or sorted
+               by label, on the same data and batch order
+"""
+
+RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
+
+
+def for_run(parser: argparse.ArgumentParser) -> None:
+    experiment(parser)
+    parser.add_argument("--algorithm", metavar="A", help="method, e.g. fedprox:mu=0.1 (`fedskew list algorithms`)")
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed of the training")
+    parser.add_argument("--name", help="what to call the run in tables")
+    store(parser)
+
+
+def for_compare(parser: argparse.ArgumentParser) -> None:
+    experiment(parser)
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        metavar="A",
+        default=["fedavg", "fedprox:mu=0.1", "scaffold"],
+        help="methods; the first is the one the others are compared with (default: fedavg fedprox:mu=0.1 scaffold)",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", default=[5], help="how many seeds, or which (default: 5)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)")
+    store(parser)
+
+
+def for_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
+    store(parser)
+
+
+def for_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", default="runs", metavar="WHAT", help="runs (default), algorithms, datasets, ...")
+    store(parser)
+
+
+def for_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    store(parser)
+
+
+def for_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    store(parser)
+
+
+def for_reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def experiment(parser: argparse.ArgumentParser) -> None:
+    """What an experiment is made of; each option overrides the file."""
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
+    data = parser.add_argument_group("data and clients")
+    data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
+    data.add_argument("--skew", metavar="S", help="how rows are dealt, e.g. label-dirichlet:alpha=0.1, iid, natural")
+    data.add_argument("--clients", type=int, metavar="K", help="number of clients (natural skews bring their own)")
+    data.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")
+    data.add_argument("--held-out", type=float, metavar="F", help="share of each client's rows kept to measure it")
+    work = parser.add_argument_group("method and local work")
+    work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
+    work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
+    work.add_argument("--lr", type=float, help="the local solver's learning rate")
+    work.add_argument("--momentum", type=float, help="the local solver's momentum")
+    work.add_argument("--server", metavar="S", help="server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")
+    work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
+    work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
+    work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
+    work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")
+    run = parser.add_argument_group("the run")
+    run.add_argument("--rounds", type=int, metavar="R", help="rounds")
+    run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")
+    run.add_argument("--dtype", metavar="T", help="float32 or float64")
+    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.OPTION=VALUE",
+        dest="settings",
+        help="anything else of the TOML, e.g. --set evaluation.every=5",
+    )

@@ -1,0 +1,93 @@
+"""Printing results: tables on a terminal, plain text in a pipe, JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedskew.report.tables import summary, unfinished
+from fedskew.store.runs import RunRecord, RunStore
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output; numbers that do not exist are null."""
+    json.dump(clean(value), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary_json(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:
+    """The summary table and the runs it was made from."""
+    return {
+        "methods": summary(store, records).to_dict("records"),
+        "runs": [
+            {"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "rounds": r.rounds_done, "message": r.message}
+            for r in records
+        ],
+    }
+
+
+def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
+    """One row a method."""
+    frame = summary(store, records)
+    first = str(frame["method"].iloc[0])
+    table = Table(box=None, pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for title in ("accuracy %", "worst client %", "drift", "MB"):
+        table.add_column(title, justify="right")
+    if len(frame) > 1:
+        table.add_column(f"against {first.partition(':')[0]}", justify="right")
+    for row in frame.to_dict("records"):
+        cells = [
+            row["method"],
+            plus_minus(100 * row["accuracy"], 100 * row["accuracy_half"], 1),
+            plus_minus(100 * row["worst_client"], 100 * row["worst_client_half"], 1),
+            plus_minus(row["drift"], row["drift_half"], 3),
+            number(row["megabytes_down"] + row["megabytes_up"], 1),
+        ]
+        if len(frame) > 1:
+            against = ""
+            if row["method"] != first:
+                gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
+                against = f"{gap} {row['verdict']}"
+            cells.append(against)
+        table.add_row(*cells)
+    console = Console(highlight=False)
+    console.print(table)
+    seeds = int(frame["runs"].max())
+    what = f"mean and 95 % interval over {seeds} seeds" if seeds > 1 else "one seed: no interval, nothing can be said of certainty"
+    console.print(f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways", style="dim")
+
+
+def print_unfinished(records: Sequence[RunRecord]) -> None:
+    """Runs that have no final numbers, and why."""
+    console = Console(highlight=False)
+    for row in unfinished(records).to_dict("records"):
+        console.print(f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}", markup=False)
+
+
+def number(value: float, digits: int, sign: bool = False) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def plus_minus(mean: float, half: float, digits: int, sign: bool = False) -> str:
+    """``92.5 ± 1.2``, without the second part where there is no interval."""
+    text = number(mean, digits, sign)
+    return f"{text} ± {number(half, digits)}" if math.isfinite(half) else text

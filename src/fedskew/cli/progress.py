@@ -1,0 +1,158 @@
+"""Live progress of one or many runs: a table that refreshes on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedskew.experiment.compare import Ended
+from fedskew.experiment.run import Progress
+
+LINE_EVERY = 5.0
+"""Seconds between two lines where nothing can be redrawn."""
+
+
+@dataclass
+class Method:
+    """What is known of one method's runs."""
+
+    rounds: int = 0  # to do, over all its runs
+    done: int = 0
+    finished: int = 0
+    runs: int = 0
+    accuracy: float | None = None
+    drift: float | None = None
+
+
+class Board:
+    """Collects progress and draws it on standard error."""
+
+    def __init__(self, names: Sequence[str], rounds: Sequence[int], already: int = 0) -> None:
+        self.methods: dict[str, Method] = {}
+        for name, n in zip(names, rounds, strict=True):
+            method = self.methods.setdefault(name, Method())
+            method.rounds += n
+            method.runs += 1
+        self.name_of: dict[int, str] = {}
+        self.at: dict[int, int] = {}
+        self.fresh = 0
+        self.began = time.perf_counter()
+        self.said = self.began
+        self.console = Console(stderr=True)
+        self.live = Live(console=self.console, get_renderable=self.draw, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Board:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.live.stop()
+
+    def heard(self, progress: Progress) -> None:
+        """A run has begun or finished a round."""
+        method = self.methods[progress.name]
+        before = self.at.get(progress.run)
+        self.name_of[progress.run] = progress.name
+        self.at[progress.run] = progress.round
+        method.done += progress.round - (before or 0)
+        if before is not None:
+            self.fresh += progress.round - before
+        if progress.accuracy is not None:
+            method.accuracy = progress.accuracy
+        if progress.drift is not None:
+            method.drift = progress.drift
+        now = time.perf_counter()
+        if not self.console.is_terminal and now - self.said > LINE_EVERY:
+            self.said = now
+            print(f"{progress.name} seed {progress.seed}: {self.line(progress)}; {self.pace()}", file=sys.stderr)
+
+    def ended(self, result: Ended) -> None:
+        """A run is over."""
+        name = self.name_of.get(result.run)
+        if name and result.error is None:
+            self.methods[name].finished += 1
+        if result.error:
+            self.console.print(f"run {result.run}: {result.error}", style="red", highlight=False, markup=False)
+
+    def line(self, progress: Progress) -> str:
+        parts = [f"round {progress.round}/{progress.rounds}"]
+        if progress.accuracy is not None:
+            parts.append(f"accuracy {100 * progress.accuracy:.1f} %")
+        if progress.drift is not None:
+            parts.append(f"drift {progress.drift:.3g}")
+        return ", ".join(parts)
+
+    def pace(self) -> str:
+        """Rate and time left over all runs."""
+        passed = time.perf_counter() - self.began
+        left = sum(m.rounds - m.done for m in self.methods.values())
+        if not self.fresh:
+            return "starting"
+        rate = self.fresh / passed
+        return f"{rate:.1f} rounds/s, {duration(left / rate)} left"
+
+    def draw(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False)
+        for title in ("method", "rounds", "", "runs", "accuracy", "drift"):
+            table.add_column(title, justify="left" if title in ("method", "") else "right", no_wrap=True)
+        for name, m in self.methods.items():
+            table.add_row(
+                name[:24],
+                f"{m.done}/{m.rounds}",
+                ProgressBar(total=m.rounds, completed=m.done, width=14),
+                f"{m.finished}/{m.runs}",
+                "" if m.accuracy is None else f"{100 * m.accuracy:.1f} %",
+                "" if m.drift is None else f"{m.drift:.3g}",
+            )
+        return Group(table, Text(self.pace() + "; Ctrl-C stops after the round", style="dim"))
+
+
+def duration(seconds: float) -> str:
+    """``95`` to ``1 min 35 s``."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
+class Stopper:
+    """Whether the user has asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Stopper]:
+    """Turn the first Ctrl-C (or a termination signal) into a request to stop after the round; the second one ends at once."""
+    stopper = Stopper()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stopper.asked:
+            raise KeyboardInterrupt
+        stopper.asked = True
+        print("\nstopping after this round (Ctrl-C again: at once)", file=sys.stderr)
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopper
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

@@ -1,0 +1,83 @@
+"""From parsed options to an experiment."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fedskew.core.component import literal, plain
+from fedskew.core.errors import BadInput, require
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
+
+SECTIONS = ("dataset", "skew", "model", "solver", "server", "engine")
+"""Options that name a component of the section of the same name."""
+
+OPTIONS = {
+    "clients": "clients.number",
+    "partition_seed": "clients.partition_seed",
+    "held_out": "clients.held_out",
+    "epochs": "local.epochs",
+    "steps": "local.steps",
+    "batch_size": "local.batch_size",
+    "rounds": "training.rounds",
+    "seed": "training.seed",
+    "dtype": "training.dtype",
+    "device": "training.device",
+    "lr": "solver.lr",
+    "momentum": "solver.momentum",
+}
+"""Options that set one value of a section."""
+
+
+def experiment_from(parsed: argparse.Namespace) -> Experiment:
+    """The file's experiment, or the built-in one, under the options."""
+    base = read(parsed.file) if parsed.file else Experiment()
+    given = vars(parsed)
+    for section in SECTIONS:
+        if given.get(section) is not None:
+            base = base.replace(**{section: given[section]})
+            if section == "dataset" and given.get("model") is None and not parsed.file:
+                base = base.replace(model=base.dataset.model)
+    if parsed.cohort is not None:
+        base = base.replace(selection={"name": "uniform", "clients": parsed.cohort})
+    settings = [(OPTIONS[name], given[name]) for name in OPTIONS if given.get(name) is not None]
+    for text in parsed.settings:
+        key, equals, value = text.partition("=")
+        require(bool(equals) and key.count(".") == 1, f"--set: cannot read {text!r}; write SECTION.OPTION=VALUE")
+        settings.append((key, literal(value)))
+    table = base.table()
+    for key, value in settings:
+        section, option = key.split(".")
+        if section not in (*COMPONENTS, *SETTINGS):
+            raise BadInput(f"--set: unknown section {section!r}; known are: {', '.join([*COMPONENTS, *SETTINGS])}")
+        table[section][option] = typed(section, option, value)
+    base = from_table_of_sections(table, "options")
+    if given.get("algorithm"):
+        base = with_method(base, parsed.algorithm)
+    if given.get("name"):
+        base = base.replace(name=parsed.name)
+    return base
+
+
+def typed(section: str, option: str, value: Any) -> Any:
+    """``--batch-size`` is a number or a word; a whole number may stand for a floating one."""
+    return literal(value) if isinstance(value, str) and (section, option) == ("local", "batch_size") else value
+
+
+def described(experiment: Experiment) -> str:
+    """An experiment in one line, for the head of what is printed."""
+    table = experiment.table()
+
+    def compact(section: str) -> str:
+        from fedskew.core.component import label
+
+        return label(getattr(experiment, section), COMPONENTS[section])
+
+    local = plain(experiment.local)
+    work = f"{local['steps']} steps" if "steps" in local else f"{local['epochs']} epochs"
+    clients = "" if table["skew"]["name"] in ("natural", "pooled") else f"{experiment.clients.number} clients, "
+    return (
+        f"{compact('dataset')}, {clients}{compact('skew')}, {compact('model')}, {compact('solver')}, {work} of batch "
+        f"{local['batch_size']}, {experiment.training.rounds} rounds"
+    )

@@ -1,0 +1,103 @@
+"""``run``, ``compare`` and ``resume``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from fedskew.cli.output import print_json, print_summary, print_unfinished, summary_json
+from fedskew.cli.progress import Board, duration, stop_on_signal
+from fedskew.cli.request import described, experiment_from
+from fedskew.core.errors import Interrupted
+from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.run import register
+from fedskew.store.runs import RunStore
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """One experiment."""
+    experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
+    store = RunStore(parsed.runs)
+    ids = [register(store, experiments[0])]
+    head(experiments, engines, f"run {ids[0]}")
+    return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
+
+
+def compare(parsed: argparse.Namespace) -> int:
+    """Several methods on the same partitions and seeds."""
+    base = experiment_from(parsed)
+    seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
+    planned = plan(base, parsed.algorithms, seeds)
+    jobs = jobs_for(parsed, len(planned))
+    experiments, dataset, engines = prepare(planned, None, jobs)
+    store = RunStore(parsed.runs)
+    ids = register_all(store, experiments, " vs ".join(parsed.algorithms))
+    comparison = f"c{store.run(ids[0]).comparison}"
+    head(experiments, engines, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
+    return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
+
+
+def resume(parsed: argparse.Namespace) -> int:
+    """Runs that are not finished."""
+    store = RunStore(parsed.runs)
+    chosen = store.select(parsed.runs_wanted)
+    ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
+    if not ids:
+        states = ", ".join(sorted({r.status for r in chosen}))
+        Console(stderr=True).print(f"nothing to resume: {len(chosen)} runs, {states}", highlight=False)
+        return 0
+    again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
+    return carry_out(store, ids, None, jobs_for(parsed, len(ids)), parsed, again, shown=[r.id for r in chosen])
+
+
+def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(parsed.jobs or cores, runs))
+
+
+def head(experiments: Sequence[Experiment], engines: dict[str, str], title: str) -> None:
+    """What is about to run, on standard error."""
+    console = Console(stderr=True, highlight=False)
+    console.print(title, style="bold")
+    console.print(described(experiments[0]))
+    console.print("engine: " + ", ".join(f"{name} {engine}" for name, engine in engines.items()), style="dim")
+
+
+def carry_out(
+    store: RunStore,
+    ids: Sequence[int],
+    dataset: Any,
+    jobs: int,
+    parsed: argparse.Namespace,
+    again: str,
+    shown: Sequence[int] = (),
+) -> int:
+    """Execute with live progress, then print the table and write the report."""
+    from fedskew.report.html import write_report
+
+    records = [store.run(i) for i in ids]
+    began = time.perf_counter()
+    with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
+        try:
+            results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
+        except Interrupted as error:
+            raise Interrupted(f"{error}; everything finished is stored; `{again}` goes on") from None
+    seconds = time.perf_counter() - began
+    records = [store.run(i) for i in shown or ids]
+    comparison = records[0].comparison
+    path = getattr(parsed, "report", None) or store.folder / (f"c{comparison}.html" if comparison else f"{records[0].id}.html")
+    path = write_report(store, records, path)
+    if parsed.json:
+        print_json({**summary_json(store, records), "report": str(path), "seconds": round(seconds, 3)})
+    else:
+        print_summary(store, records)
+        print_unfinished(records)
+        Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
+    error = worst_error(results)
+    return error.exit_code if error else 0

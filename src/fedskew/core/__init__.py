@@ -1,0 +1,1 @@
+"""The vocabulary that every other room speaks: records, vectors, the algorithm base class, tasks, seeding, errors."""

@@ -1,0 +1,133 @@
+"""The base class of every federated method: hyper-parameters as fields, and pure hooks with FedAvg's behaviour.
+
+A hook holds no ``.item()``, no branch on tensor values and no boolean indexing, so that engines can stack it over clients.
+Client hooks are written for one client; what they may see is in `View`, what persists they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+GradFn = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Parameters (P,) to (gradient (P,), objective value ()) on the current batch."""
+
+Weighting = Literal["samples", "uniform", "unbiased"]
+
+FEATURES = "features"
+LINEAR_SOLVER = "linear solver"
+
+
+class Solver(Protocol):
+    """The local optimiser, as far as a hook may know it."""
+
+    def init(self, w: Tensor) -> Tree: ...
+
+    def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
+
+    def unit_response(self, steps: Tensor) -> Tensor: ...
+
+    def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
+    """F_k(w; b): the mean loss of a batch, ()."""
+    return batch.mean(task.loss(task.logits(w, batch.x), batch.y))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One method of federated learning.
+
+    ``weighting`` sets the aggregation weights over the cohort: ``samples`` n_k / sum of the cohort's n (biased under partial
+    participation with unequal sizes), ``uniform`` 1 / m, ``unbiased`` (K / m) n_k / n (they do not sum to 1).
+    """
+
+    weighting: Weighting = "samples"
+
+    idea: ClassVar[str] = ""
+    changes: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+
+    def needs(self) -> frozenset[str]:
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`."""
+        return frozenset()
+
+    def hazard(self, lr: float) -> str:
+        """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
+        return ""
+
+    # server
+    def server_init(self, x: Tensor, num_clients: int) -> Tree:
+        """The server's own state before round 0."""
+        return {}
+
+    def broadcast(self, server: Server) -> Tree:
+        """What is sent besides the model."""
+        return {}
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        """Aggregation weights (C,)."""
+        n = cohort.info.num_examples
+        if self.weighting == "uniform":
+            return torch.full_like(n, 1.0 / cohort.size)
+        if self.weighting == "unbiased":
+            return n * (server.num_clients / (cohort.size * server.num_examples))
+        return n / n.sum()
+
+    def shares(self, server: Server, cohort: Cohort) -> Tensor:
+        """Each client's share (C,) in the mean over the whole population, for quantities that all clients contribute to."""
+        n = cohort.info.num_examples
+        if self.weighting == "uniform":
+            return torch.full_like(n, 1.0 / server.num_clients)
+        return n / server.num_examples
+
+    def mean_delta(self, server: Server, cohort: Cohort) -> Tensor:
+        """The weighted mean of the cohort's deltas, (P,)."""
+        return weighted_sum(self.weights(server, cohort), cohort.uploads.delta)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state."""
+        return self.mean_delta(server, cohort), server.state
+
+    # client
+    def client_init(self, x: Tensor) -> Tree:
+        """A client's state when it takes part for the first time; ``x`` is the model it then receives."""
+        return {}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        """Summed over the local data at x, before the first step."""
+        return {}
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        """Where the client starts (P,), and its scratch."""
+        return view.x, {}
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        """The local loss (): the landscape."""
+        return local_loss(task, w, batch)
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        """What the solver takes as the gradient (P,): the update path."""
+        return grad_fn(w)[0], scratch
+
+    def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        """The scratch after a step."""
+        return carry.scratch
+
+    def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
+        """Summed over the local data at the local model."""
+        return {}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        """What is sent, and the client's new state."""
+        return Upload(carry.w - view.x, {}, {}), view.state

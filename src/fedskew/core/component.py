@@ -1,0 +1,124 @@
+"""Components by name: ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` to a checked object, and back to a table.
+
+A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fedskew.core.errors import BadInput, suggestion
+
+Catalogue = Mapping[str, type]
+
+
+def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
+    """The component that ``spec`` describes.
+
+    ``spec`` is a compact string, a table with ``name``, or an object of one of the catalogue's classes (returned as it is).
+    Raises `BadInput` naming the kind, the option and the nearest right name.
+    """
+    place = where or kind
+    if isinstance(spec, str):
+        name, options = parse(spec, place)
+    elif isinstance(spec, Mapping):
+        options = dict(spec)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
+    elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
+        return spec
+    else:
+        raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
+    if name not in catalogue:
+        raise BadInput(f"{place}: unknown {kind} {name!r}; {suggestion(name, catalogue)}")
+    return from_table(catalogue[name], options, f"{place} {name}")
+
+
+def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
+    """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string."""
+    name, _, rest = spec.partition(":")
+    options: dict[str, Any] = {}
+    for part in re.split(r",(?![^\[]*\])", rest) if rest else []:
+        key, equals, text = part.partition("=")
+        if not equals or not key.strip():
+            raise BadInput(f"{place}: cannot read {part!r} in {spec!r}; write NAME:OPTION=VALUE,OPTION=VALUE")
+        options[key.strip()] = literal(text.strip())
+    return name.strip(), options
+
+
+def literal(text: str) -> Any:
+    """A TOML value, or the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
+    """An instance of the dataclass ``cls`` from its options; unknown and ill-typed ones are refused by name."""
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for key in table:
+        if key not in fields:
+            hint = suggestion(key, fields) if fields else "it has no options"
+            raise BadInput(f"{place}: unknown option {key!r}; {hint}")
+    try:
+        return msgspec.convert(dict(table), cls)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{place}: {readable(error)}") from None
+
+
+def readable(error: msgspec.ValidationError) -> str:
+    """``mu: Expected `float`, got `str``` from the library's wording, with the option's name in front."""
+    message = str(error)
+    required = re.fullmatch(r"Object missing required field `(\w+)`.*", message)
+    if required:
+        return f"needs the option {required[1]!r}"
+    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", message, re.S)
+    if not match:
+        return message
+    text, option = match[1], match[2]
+    return f"{option}: {text[0].lower() + text[1:]}".replace("`", "'")
+
+
+def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
+    """The component as ``{"name": ..., option: value}`` with every option written out."""
+    for name, cls in catalogue.items():
+        if type(component) is cls:
+            return {"name": name, **plain(component)}
+    raise BadInput(f"{type(component).__name__} has no name in the catalogue, so it cannot be written to TOML")
+
+
+def plain(component: Any) -> dict[str, Any]:
+    """The fields of a dataclass as TOML values; ``None`` is left out."""
+    table = msgspec.to_builtins(component)
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def label(component: Any, catalogue: Catalogue) -> str:
+    """The compact form with only the options that differ from their defaults."""
+    table = to_table(component, catalogue)
+    defaults = {
+        f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING
+    }
+    options = [
+        f"{key}={shown(value)}"
+        for key, value in table.items()
+        if key != "name" and (key not in defaults or msgspec.to_builtins(defaults[key]) != value)
+    ]
+    return table["name"] + (":" + ",".join(options) if options else "")
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in a compact form."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(shown(v) for v in value) + "]"
+    return str(value)

@@ -1,0 +1,98 @@
+"""The records that travel between the loops, the engines and the hooks of an algorithm.
+
+Shapes: C clients of the cohort, K classes, P parameters, B rows of a batch. Inside a client hook the leading axis C is
+absent; the engine adds it when it stacks clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedskew.core.trees import Tree
+
+
+class Info(NamedTuple):
+    """What is known of a client before training."""
+
+    index: Tensor  # () integer id
+    num_examples: Tensor  # () rows it trains on
+    label_counts: Tensor  # (K,) rows of each class
+    batch_size: Tensor  # () rows of a full batch
+
+
+class View(NamedTuple):
+    """Everything one client can see in one round; nothing else reaches a client hook."""
+
+    x: Tensor  # (P,) the global model
+    extras: Tree  # what the algorithm adds to the broadcast
+    state: Tree  # this client's own state from earlier rounds
+    info: Info
+    before: Tree  # sums over the local data at x, if the algorithm asked for them
+    lr: Tensor  # () the client learning rate of this round
+
+
+class Batch(NamedTuple):
+    """Rows with a 0/1 mask over them: padding never changes a number."""
+
+    x: Tensor  # (B, ...)
+    y: Tensor  # (B,)
+    mask: Tensor  # (B,)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum of (B, ...) over the real rows."""
+        if values.dim() == 1:
+            return (self.mask * values).sum()
+        return torch.tensordot(self.mask, values, dims=1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of (B, ...) over the real rows."""
+        return self.sum(values) / self.mask.sum().clamp(min=1)
+
+
+class Carry(NamedTuple):
+    """What a client carries from one local step to the next."""
+
+    w: Tensor  # (P,) the local model
+    opt: Tree  # the solver's state, fresh in every round
+    scratch: Tree  # the algorithm's own, fresh in every round
+    steps: Tensor  # () steps taken so far
+
+
+class Upload(NamedTuple):
+    """What a client sends."""
+
+    delta: Tensor  # (P,) local model minus global model
+    extras: Tree
+    report: Tree  # scalars
+
+
+class Cohort(NamedTuple):
+    """The clients that answered; every leaf has a leading axis C, sorted by client id."""
+
+    info: Info
+    uploads: Upload
+
+    @property
+    def size(self) -> int:
+        return int(self.info.index.shape[0])
+
+
+class Server(NamedTuple):
+    """The server between two rounds."""
+
+    round: int  # rounds finished so far
+    x: Tensor  # (P,)
+    opt: Tree  # the server optimiser's state
+    state: Tree  # the algorithm's own
+    num_clients: int  # clients of the population that hold data
+    num_examples: int  # rows of the population
+
+
+class Plan(NamedTuple):
+    """Which rows form which batch: positions in the pooled data and a mask, both (T, B)."""
+
+    index: Any  # numpy int64
+    mask: Any  # numpy float

@@ -1,0 +1,70 @@
+"""What a model is trained to do: logits, features, the loss of each row, and the counts that accuracy is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedskew.core.records import Batch
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import ParameterSpace
+
+
+def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """(B,) integers to (B, K) zeros and ones, by comparison: `torch.nn.functional.one_hot` fails under ``vmap(grad)``."""
+    return (y[..., None] == torch.arange(num_classes, device=y.device)).to(dtype)
+
+
+class Task(Protocol):
+    """What the hooks may ask of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
+
+    num_classes: int
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (B, D) of the last hidden layer, and logits (B, K)."""
+        ...
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """(B, K)."""
+        ...
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each row, (B,)."""
+        ...
+
+    def scores(self, logits: Tensor, y: Tensor) -> Tree:
+        """Values of each row, (B,) each, whose means are reported."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Cross-entropy on a module that returns (features, logits). The module is a skeleton: its own tensors are never read."""
+
+    model: nn.Module
+    space: ParameterSpace
+    num_classes: int
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = functional_call(self.model, self.space.unflatten(w), (x,))
+        return result
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return self.outputs(w, x)[1]
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        log_p = F.log_softmax(logits, dim=-1)
+        return -(log_p * one_hot(y, self.num_classes, log_p.dtype)).sum(-1)
+
+    def scores(self, logits: Tensor, y: Tensor) -> Tree:
+        return {"loss": self.loss(logits, y), "accuracy": (logits.argmax(-1) == y).to(logits.dtype)}
+
+
+def score(task: Task, w: Tensor, batch: Batch) -> Tree:
+    """Sums over a batch of the task's scores at ``w``."""
+    return {name: batch.sum(values) for name, values in task.scores(task.logits(w, batch.x), batch.y).items()}

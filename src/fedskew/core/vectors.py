@@ -1,0 +1,60 @@
+"""A model is a vector: the map between a module's parameters and one flat tensor, and sums over a cohort of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+COLUMNS = 1 << 16
+"""Columns taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
+
+
+class ParameterSpace:
+    """Names, shapes and places of a module's parameters inside the flat vector ``w`` of shape (P,).
+
+    Buffers are not part of the vector.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        named = list(module.named_parameters())
+        self.names = [name for name, _ in named]
+        self.shapes = [tuple(p.shape) for _, p in named]
+        self.sizes = [prod(shape) for shape in self.shapes]
+        self.size = sum(self.sizes)
+
+    def unflatten(self, w: Tensor) -> dict[str, Tensor]:
+        """Views into ``w`` (P,), by parameter name; the backward pass is a single concatenation."""
+        return {
+            name: part.view(shape)
+            for name, part, shape in zip(self.names, w.split(self.sizes), self.shapes, strict=True)
+        }
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """The module's current parameters as a new vector (P,)."""
+        return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+    def layers(self) -> dict[str, list[slice]]:
+        """For each layer (the owner of weight and bias) the places of its parameters in the vector."""
+        places: dict[str, list[slice]] = {}
+        start = 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            places.setdefault(name.rpartition(".")[0] or name, []).append(slice(start, start + size))
+            start += size
+        return places
+
+
+def column_chunks(rows: Tensor) -> Iterator[Tensor]:
+    """The matrix (C, P) in float64, a few columns at a time."""
+    for chunk in rows.split(COLUMNS, dim=1):
+        yield chunk.double()
+
+
+def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
+    """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows``."""
+    w = weights.double()
+    if rows.dim() != 2:
+        return torch.tensordot(w, rows.double(), dims=1).to(rows.dtype)
+    return torch.cat([w @ chunk for chunk in column_chunks(rows)]).to(rows.dtype)

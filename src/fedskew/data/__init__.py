@@ -1,0 +1,8 @@
+"""Data sets: pooled rows with a test set, loaded by name."""
+
+from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.uci_har import UciHar
+
+DATASETS = {"digits": Digits, "uci-har": UciHar, "synthetic-softmax": SyntheticSoftmax, "own": Own}

@@ -1,0 +1,68 @@
+"""What every loader returns: pooled training rows, an unseen test set, and, where people made the rows, whose they are."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Arrays in memory.
+
+    x: (n, ...) floating point; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
+    """
+
+    x: NDArray[np.floating]
+    y: NDArray[np.int64]
+    x_test: NDArray[np.floating]
+    y_test: NDArray[np.int64]
+    classes: tuple[str, ...]
+    groups: NDArray[np.int64] | None = None
+    name: str = "own data"
+    source: str = ""
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
+            require(len(x) == len(y), f"{self.name}: {len(x)} {part} rows but {len(y)} labels")
+            require(len(x) > 0, f"{self.name}: no {part} rows")
+            require(np.issubdtype(y.dtype, np.integer), f"{self.name}: {part} labels must be integers, not {y.dtype}")
+            require(
+                bool(y.min() >= 0 and y.max() < len(self.classes)),
+                f"{self.name}: {part} labels must lie in 0..{len(self.classes) - 1}, found {y.min()}..{y.max()}",
+            )
+            bad = int((~np.isfinite(x).reshape(len(x), -1).all(1)).sum())
+            require(bad == 0, f"{self.name}: {bad} {part} rows hold values that are not finite")
+        require(
+            self.x.shape[1:] == self.x_test.shape[1:],
+            f"{self.name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
+        )
+        require(
+            self.groups is None or len(self.groups) == len(self.y),
+            f"{self.name}: the client ids (groups) must have one entry a training row",
+        )
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return tuple(self.x.shape[1:])
+
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change with any value, to tell whether two runs saw the same data."""
+        digest = hashlib.sha256()
+        for array in (self.x, self.y, self.x_test, self.y_test, self.groups):
+            if array is not None:
+                digest.update(f"{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]

@@ -1,0 +1,44 @@
+"""The handwritten digits that scikit-learn carries (a part of the UCI optical recognition set): 8 x 8 pixels, 10 classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """1,797 rows of 64 pixels in 0..1; a fixed stratified share is the test set."""
+
+    test_fraction: float = 0.2
+
+    model: ClassVar[str] = "mlp"
+
+    def __post_init__(self) -> None:
+        require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
+
+    def load(self) -> Dataset:
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        x, y = (pixels / 16).astype(np.float32), labels.astype(np.int64)
+        rng = stream(0, "split")
+        test = np.zeros(len(y), dtype=bool)
+        for c in range(10):
+            rows = rng.permutation(np.flatnonzero(y == c))
+            test[rows[: round(self.test_fraction * len(rows))]] = True
+        return Dataset(
+            x=x[~test],
+            y=y[~test],
+            x_test=x[test],
+            y_test=y[test],
+            classes=tuple(str(c) for c in range(10)),
+            name="digits",
+            source="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998 (scikit-learn's copy)",
+        )

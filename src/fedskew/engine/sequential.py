@@ -1,0 +1,65 @@
+"""One client after the other: the reference, and the fastest where models are large or convolutional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedskew.core.records import Batch, Plan, Upload, View
+from fedskew.core.trees import Tree, map_leaves, pick, stack
+from fedskew.loop.local import Program
+from fedskew.loop.round import Done, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential:
+    """The local loop for one client at a time."""
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        with torch.no_grad():
+            clients = [self.client(program, work, i, x, y) for i in range(len(work.clients))]
+        uploads, states, scores = zip(*clients, strict=True)
+        return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
+
+    def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
+        """Client i of the cohort from its view to what it sends, its new state and its own model's scores."""
+        shared = work.view
+        view = shared._replace(state=pick(shared.state, i), info=pick(shared.info, i))
+        if program.before:
+            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y))
+        carry = program.init(view)
+        for batch in batches(work.plans[i], x, y):
+            carry = program.step(view, carry, batch)
+        sums = total(bind(program.after, view, carry.w), work.passes[i], x, y) if program.after else {}
+        upload, state = program.final(view, carry, sums)
+        scores = total(bind(program.score, carry.w), work.measured[i], x, y) if work.measured else {}
+        return upload, state, scores
+
+
+def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tree]:
+    return lambda batch: function(*first, batch)
+
+
+def batches(plan: Plan, x: Tensor, y: Tensor) -> Iterator[Batch]:
+    """The batches of a plan; image batches are channels-last, which convolutions on CPUs prefer."""
+    index = torch.as_tensor(plan.index, device=x.device)
+    mask = torch.as_tensor(plan.mask, dtype=x.dtype, device=x.device)
+    for rows, m in zip(index, mask, strict=True):
+        inputs = x.index_select(0, rows)
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        yield Batch(inputs, y.index_select(0, rows), m)
+
+
+def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor) -> Tree:
+    """The sum of ``function`` over the batches; a function that returns nothing is asked once."""
+    sums: Tree = {}
+    for batch in batches(plan, x, y):
+        part = function(batch)
+        if not part:
+            return {}
+        sums = map_leaves(torch.add, sums, part) if sums else part
+    return sums

@@ -1,0 +1,158 @@
+"""Many clients as one batch of models: `torch.func.vmap` over the local loop.
+
+The cohort is sorted by number of steps and cut into blocks. Within a block steps and rows are padded under a mask of 0; a client
+that has finished keeps its old carry, and where models are large enough to matter the block is narrowed as clients finish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Plan, Upload, View
+from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
+from fedskew.engine.trace import Traced
+from fedskew.loop.local import Program
+from fedskew.loop.round import Done, Work
+
+SHARED = View(x=None, extras=None, state=0, info=0, before=0, lr=None)  # type: ignore[arg-type]
+"""Axes of a stacked view: the broadcast stays one copy."""
+
+SMALL = 1 << 18
+"""Bytes of a block's carry under which a step costs its dispatch: narrowing the block would save nothing."""
+
+
+class Steps:
+    """The vectorised functions of one program."""
+
+    def __init__(self, program: Program) -> None:
+        first = SHARED._replace(before=None)  # type: ignore[arg-type]
+        self.before = vmap(program.before, (first, 0)) if program.before else None
+        self.init = vmap(program.init, (SHARED,))
+        self.live = Traced(vmap(program.step, (SHARED, 0, 0)))
+        self.masked = Traced(vmap(masked(program), (SHARED, 0, 0, 0)))
+        self.after = vmap(program.after, (SHARED, 0, 0)) if program.after else None
+        self.score = vmap(program.score, (0, 0))
+        self.final = vmap(program.final, (SHARED, 0, 0))
+
+
+@lru_cache(maxsize=16)
+def vectorised(program: Program) -> Steps:
+    """The traced functions of a program, shared by all runs of one method on one model."""
+    return Steps(program)
+
+
+def masked(program: Program) -> Any:
+    """A step that keeps the old carry of a client that has finished."""
+
+    def step(view: View, carry: Carry, batch: Batch, on: Tensor) -> Any:
+        new = program.step(view, carry, batch)
+        return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
+
+    return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacked:
+    """``width`` clients at a time; 0 takes as many as keep a block's models within 16 MiB, at most 256."""
+
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.width >= 0, f"width must be at least 0, got {self.width}")
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        steps = vectorised(program)
+        lengths = np.asarray([len(plan.index) for plan in work.plans])
+        order = np.argsort(-lengths, kind="stable")
+        width = self.width or block_width(work.view.x)
+        with torch.no_grad():
+            parts = [self.block(steps, work, order[lo : lo + width], x, y) for lo in range(0, len(order), width)]
+        back = torch.as_tensor(np.argsort(order), device=x.device)
+        return Done(*(pick(concatenate(list(part)), back) for part in zip(*parts, strict=True)))
+
+    def block(
+        self, steps: Steps, work: Work, members: np.ndarray[Any, Any], x: Tensor, y: Tensor
+    ) -> tuple[Upload, Tree, Tree]:
+        """The clients at these positions of the cohort, longest first."""
+        at = torch.as_tensor(members, device=x.device)
+        view = work.view._replace(state=pick(work.view.state, at), info=pick(work.view.info, at))
+        passes = [work.passes[i] for i in members]
+        if steps.before:
+            view = view._replace(before=total(steps.before, (view,), passes, x, y))
+        carry = self.train(steps, view, [work.plans[i] for i in members], x, y)
+        sums = total(steps.after, (view, carry.w), passes, x, y) if steps.after else {}
+        uploads, states = steps.final(view, carry, sums)
+        measured = [work.measured[i] for i in members] if work.measured else []
+        return uploads, states, total(steps.score, (carry.w,), measured, x, y)
+
+    def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
+        """The local steps of a block; finished clients leave it at its tail."""
+        carry = steps.init(view)
+        lengths = np.asarray([len(plan.index) for plan in plans])
+        index, mask = packed(plans, x)
+        narrow = num_bytes(carry) > SMALL
+        left: list[Carry] = []
+        width, t = len(plans), 0
+        while t < lengths[0]:
+            running = int((lengths > t).sum())
+            if narrow and running <= width // 2:
+                left.append(pick(carry, slice(running, width)))
+                carry, width = pick(carry, slice(0, running)), running
+                view = view._replace(**{k: pick(getattr(view, k), slice(0, width)) for k in ("state", "info", "before")})
+            # the block stays as it is until half of it has finished
+            until = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
+            whole = int(lengths[width - 1])
+            for s in range(t, until):
+                rows = index[s, :width]
+                batch = Batch(take(x, rows), take(y, rows), mask[s, :width])
+                if s < whole:
+                    carry = steps.live(view, carry, batch)
+                else:
+                    carry = steps.masked(view, carry, batch, torch.as_tensor(lengths[:width] > s, device=x.device))
+            t = until
+        return concatenate([carry, *reversed(left)])
+
+
+def block_width(model: Tensor) -> int:
+    """As many clients as keep their models within 16 MiB, so that a step's passes over them stay in cache; at most 256."""
+    return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
+
+
+def packed(plans: list[Plan], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Plans of different lengths and widths as (T, C, B) row indices and masks, padded with row 0 under a mask of 0."""
+    steps = max(plan.index.shape[0] for plan in plans)
+    rows = max(plan.index.shape[1] for plan in plans)
+    index = np.zeros((steps, len(plans), rows), dtype=np.int64)
+    mask = np.zeros((steps, len(plans), rows))
+    for c, plan in enumerate(plans):
+        t, b = plan.index.shape
+        index[:t, c, :b] = plan.index
+        mask[:t, c, :b] = plan.mask
+    return torch.as_tensor(index, device=x.device), torch.as_tensor(mask, dtype=x.dtype, device=x.device)
+
+
+def take(data: Tensor, rows: Tensor) -> Tensor:
+    """``data[rows]`` for (C, B) indices; one gather is faster than advanced indexing."""
+    return data.index_select(0, rows.reshape(-1)).view(*rows.shape, *data.shape[1:])
+
+
+def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y: Tensor) -> Tree:
+    """The sum of a stacked function over each client's batches; a function that returns nothing is asked once."""
+    sums: Tree = {}
+    if not plans:
+        return sums
+    index, mask = packed(plans, x)
+    for rows, m in zip(index, mask, strict=True):
+        part = function(*first, Batch(take(x, rows), take(y, rows), m))
+        if not part:
+            return {}
+        sums = map_leaves(torch.add, sums, part) if sums else part
+    return sums

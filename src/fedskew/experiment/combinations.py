@@ -1,0 +1,91 @@
+"""Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
+
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.component import build, from_table, parse
+from fedskew.core.errors import BadInput, suggestion
+from fedskew.experiment.config import Experiment
+from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A named change to an experiment; its options are those of ``options``."""
+
+    idea: str
+    changes: str
+    paper: str
+    options: type
+    apply: Callable[[Experiment, Any], Experiment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Nothing to set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Local steps between two averagings."""
+
+    steps: int = 10
+
+
+def with_server(experiment: Experiment, server: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", server=server)
+
+
+def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", skew="pooled", selection=Everyone())
+
+
+def local_sgd(experiment: Experiment, options: Any) -> Experiment:
+    steps = getattr(options, "steps", 1)
+    return experiment.replace(
+        algorithm="fedavg:weighting=uniform", selection=Everyone(), local__steps=steps, local__batches="independent"
+    )
+
+
+def server_combination(idea: str, optimiser: Any) -> Combination:
+    return Combination(idea, "update path", optimiser.paper, optimiser, with_server)
+
+
+COMBINATIONS: Mapping[str, Combination] = {
+    "fedavgm": server_combination("FedAvg with momentum on the server", Momentum),
+    "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
+    "fedadam": server_combination("FedAvg with Adam on the server", Adam),
+    "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "centralised": Combination(
+        "all rows in one place: the bound without federation", "nothing (a baseline)", "Robbins, Monro 1951", NoOptions, centralised
+    ),
+    "parallel-sgd": Combination(
+        "one batch a client, averaged after every step",
+        "nothing (a baseline)",
+        "Dean et al. 2012, Large Scale Distributed Deep Networks",
+        NoOptions,
+        local_sgd,
+    ),
+    "local-sgd": Combination(
+        "a fixed number of steps between uniform averages", "nothing (a baseline)", "Stich 2019, arXiv:1805.09767", Steps, local_sgd
+    ),
+}
+
+
+def with_method(experiment: Experiment, spec: str) -> Experiment:
+    """The experiment under the method ``spec``: an algorithm or a combination, with its options; ``spec`` becomes the name."""
+    name, options = parse(spec, "algorithm")
+    if name in COMBINATIONS:
+        combination = COMBINATIONS[name]
+        made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
+        return made.replace(name=spec)
+    if name not in ALGORITHMS:
+        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*ALGORITHMS, *COMBINATIONS])}")
+    return experiment.replace(name=spec, algorithm=build("algorithm", ALGORITHMS, spec))

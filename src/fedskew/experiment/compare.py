@@ -1,0 +1,148 @@
+"""Several methods on the same partitions and seeds: planned, checked, stored, then carried out one by one or side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import Own
+from fedskew.engine.choose import choose
+from fedskew.experiment.build import assemble, check_needs, partition_of, with_engine
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Auto, Experiment
+from fedskew.experiment.run import Listener, Stop, execute, register
+from fedskew.loop.round import start
+from fedskew.store.runs import RunStore
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of several came out."""
+
+    run: int
+    error: FedskewError | None  # None: finished
+
+
+T = TypeVar("T")
+EndListener = Callable[[Ended], None]
+
+
+def plan(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
+    """One experiment for each method and seed, seed by seed, so that unfinished comparisons are still paired.
+
+    Partition and training use the same number, so both vary; equal numbers across methods make the pairs.
+    """
+    require(bool(methods), "compare: name at least one algorithm")
+    require(len(set(methods)) == len(methods), "compare: an algorithm is named twice")
+    require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
+    return [
+        with_method(base, method).replace(training__seed=seed, clients__partition_seed=seed)
+        for seed in seeds
+        for method in methods
+    ]
+
+
+def prepare(
+    experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int
+) -> tuple[list[Experiment], Dataset, dict[str, str]]:
+    """Find everything that is wrong before any work, and choose each method's engine by a trial on its first seed.
+
+    Returns the experiments with what was left open filled in, the data, and each method's engine by name.
+    """
+    first = experiments[0]
+    if dataset is None:
+        dataset = first.dataset.load()
+    else:
+        own = Own(fingerprint=dataset.fingerprint())
+        experiments = [e.replace(dataset=own) for e in experiments]
+    for experiment in experiments:
+        check_needs(experiment)
+        experiment.selection.check(len(partition_of(experiment, dataset)))
+    cores = os.cpu_count() or 1
+    threads = torch.get_num_threads() if jobs == 1 else max(1, cores // jobs)
+    settled: dict[str, Experiment] = {}
+    for experiment in experiments:
+        if experiment.name not in settled:
+            wanted = experiment.training.threads or threads
+            assembly = assemble(experiment, dataset)
+            engine = experiment.engine
+            if isinstance(engine, Auto):
+                engine = on_threads(wanted, lambda a=assembly: choose(a.federation, start(a.federation, a.x0))[0])
+            settled[experiment.name] = with_engine(experiment, engine, wanted)
+    filled = [
+        with_engine(e, settled[e.name].engine, settled[e.name].training.threads) for e in experiments
+    ]
+    return filled, dataset, {name: e.table()["engine"]["name"] for name, e in settled.items()}
+
+
+def on_threads(threads: int, action: Callable[[], T]) -> T:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return action()
+    finally:
+        torch.set_num_threads(before)
+
+
+def register_all(store: RunStore, experiments: Sequence[Experiment], title: str) -> list[int]:
+    """Put all runs of a comparison into the store as planned; their numbers."""
+    comparison = store.add_comparison(title)
+    return [register(store, experiment, comparison) for experiment in experiments]
+
+
+def execute_all(
+    store: RunStore,
+    runs: Sequence[int],
+    dataset: Dataset | None,
+    jobs: int,
+    listener: Listener,
+    ended: EndListener,
+    stop: Stop,
+) -> list[Ended]:
+    """Carry out the runs; one that fails does not stop the others. Raises `Interrupted` when ``stop`` asked for it."""
+    results: list[Ended] = []
+
+    def note(result: Ended) -> None:
+        results.append(result)
+        ended(result)
+
+    if jobs == 1 or len(runs) == 1:
+        for run in runs:
+            if stop():
+                break
+            try:
+                execute(store, run, dataset, listener, stop)
+                note(Ended(run, None))
+            except Interrupted:
+                break
+            except FedskewError as error:
+                note(Ended(run, error))
+    else:
+        from fedskew.experiment.workers import side_by_side
+
+        side_by_side(store.folder, runs, dataset, jobs, listener, note, stop)
+    missing = len(runs) - len(results)
+    if missing and stop():
+        raise Interrupted(f"stopped with {missing} of {len(runs)} runs unfinished")
+    return results
+
+
+def worst_error(results: Sequence[Ended]) -> FedskewError | None:
+    """The error that decides the exit code: any other failure before divergence."""
+    errors = [r.error for r in results if r.error]
+    return next((e for e in errors if not isinstance(e, Diverged)), errors[0] if errors else None)
+
+
+def seeds_from(text: Sequence[int] | int, first: int = 0) -> list[int]:
+    """``5`` is the seeds first .. first+4; a list is taken as it is."""
+    if isinstance(text, int):
+        if text < 1:
+            raise BadInput(f"seeds: at least 1 is needed, got {text}")
+        return list(range(first, first + text))
+    return list(text)

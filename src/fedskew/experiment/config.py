@@ -1,0 +1,205 @@
+"""An experiment: a frozen tree of components and settings, read from and written to TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.component import build, from_table, label, plain, to_table
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.data import DATASETS
+from fedskew.data.datasets.digits import Digits
+from fedskew.engine import ENGINES
+from fedskew.loop.plan import Local
+from fedskew.models import MODELS
+from fedskew.skew import SKEWS, LabelDirichlet
+from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """Choose the engine by a short measured trial; the choice is printed and stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """Who holds the rows. ``held_out`` is the share of each client's rows kept from training to measure the client."""
+
+    number: int = 10
+    partition_seed: int = 0
+    held_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.number >= 1, f"number must be at least 1, got {self.number}")
+        require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
+        require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
+
+    rounds: int = 30
+    seed: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
+        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them)."""
+
+    every: int = 1
+    max_clients: int = 1000
+    local_models: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, f"every must be at least 1, got {self.every}")
+        require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint after every so many rounds, at the end, and when the run is interrupted."""
+
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        require(self.every >= 1, f"every must be at least 1, got {self.every}")
+
+
+COMPONENTS: dict[str, dict[str, Any]] = {
+    "dataset": DATASETS,
+    "skew": SKEWS,
+    "model": MODELS,
+    "algorithm": ALGORITHMS,
+    "solver": SOLVERS,
+    "server": SERVER_OPTIMISERS,
+    "selection": SELECTIONS,
+    "engine": {"auto": Auto, **ENGINES},
+}
+"""Sections that hold a component chosen by name."""
+
+SETTINGS: dict[str, type] = {
+    "clients": Clients,
+    "local": Local,
+    "training": Training,
+    "evaluation": Evaluation,
+    "checkpoint": Checkpoint,
+}
+"""Sections that hold plain settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that determines a run. Each component may be given as an object, a compact string or a table.
+
+    ``name`` is what tables call the run; by default the compact form of the algorithm. ``model`` defaults to the one that
+    suits the data set. Raises `BadInput` naming the section and the option.
+    """
+
+    name: str = ""
+    dataset: Any = field(default_factory=Digits)
+    skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
+    clients: Clients = field(default_factory=Clients)
+    model: Any = None
+    algorithm: Any = "fedavg"
+    solver: Any = field(default_factory=Sgd)
+    server: Any = field(default_factory=ServerSgd)
+    selection: Any = field(default_factory=Everyone)
+    local: Local = field(default_factory=Local)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    engine: Any = field(default_factory=Auto)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+    def __post_init__(self) -> None:
+        for section, catalogue in COMPONENTS.items():
+            spec = getattr(self, section)
+            if section == "model" and spec is None:
+                spec = self.dataset.model
+            object.__setattr__(self, section, build(section, catalogue, spec))
+        for section, cls in SETTINGS.items():
+            if isinstance(getattr(self, section), Mapping):
+                object.__setattr__(self, section, from_table(cls, getattr(self, section), section))
+        if not self.name:
+            object.__setattr__(self, "name", label(self.algorithm, ALGORITHMS))
+
+    def replace(self, **sections: Any) -> Experiment:
+        """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``."""
+        inner: dict[str, dict[str, Any]] = {}
+        for key in [k for k in sections if "__" in k]:
+            section, _, option = key.partition("__")
+            inner.setdefault(section, {})[option] = sections.pop(key)
+        for section, options in inner.items():
+            sections[section] = dataclasses.replace(sections.get(section, getattr(self, section)), **options)
+        return dataclasses.replace(self, **sections)
+
+    def table(self) -> dict[str, Any]:
+        """The experiment as nested plain values, complete."""
+        result: dict[str, Any] = {"name": self.name}
+        for f in dataclasses.fields(self):
+            if f.name in COMPONENTS:
+                result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
+            elif f.name in SETTINGS:
+                result[f.name] = plain(getattr(self, f.name))
+        return result
+
+    def toml(self) -> str:
+        """The experiment as TOML; `from_toml` reads it back to an equal object."""
+        return tomli_w.dumps(self.table())
+
+    def hash(self) -> str:
+        """Sixteen hex digits of the complete TOML."""
+        return hashlib.sha256(self.toml().encode()).hexdigest()[:16]
+
+
+def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
+    """An experiment from nested plain values; sections that are left out have their defaults."""
+    known = [f.name for f in dataclasses.fields(Experiment)]
+    sections: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise BadInput(f"{where}: unknown section {key!r}; {suggestion(key, known)}")
+        if key in SETTINGS and not isinstance(value, Mapping):
+            raise BadInput(f"{where}: {key} must be a table, [{key}], got {value!r}")
+        if key == "name" and not isinstance(value, str):
+            raise BadInput(f"{where}: name must be a string, got {value!r}")
+        sections[key] = value
+    try:
+        return Experiment(**sections)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def from_toml(text: str, where: str = "experiment") -> Experiment:
+    """Read an experiment; errors name ``where``, the section and the option."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{where}: not valid TOML: {error}") from None
+    return from_table_of_sections(table, where)
+
+
+def read(path: Path) -> Experiment:
+    """Read an experiment file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
+    return from_toml(text, str(path))

@@ -1,0 +1,83 @@
+"""What is stored of a round: the rows of the store, from the round's outcome and the models' scores."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.seeding import stream
+from fedskew.experiment.build import Assembly
+from fedskew.loop.evaluate import evaluate, evaluate_clients
+from fedskew.loop.round import Outcome
+from fedskew.skew.partition import Ints
+from fedskew.store.runs import Row
+
+
+def measured_clients(assembly: Assembly) -> Ints:
+    """The clients whose data are measured under the global model: all, or a fixed random choice of ``max_clients``."""
+    clients = assembly.federation.clients
+    limit = assembly.experiment.evaluation.max_clients
+    if len(clients) <= limit:
+        return clients
+    return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
+
+
+def model_rows(assembly: Assembly, w: Tensor, clients: Ints) -> list[Row]:
+    """The global model on the test set and on each client's data."""
+    fed = assembly.federation
+    rows: list[Row] = [
+        (None, "test", name, value)
+        for name, value in evaluate(fed.task, w, assembly.x_test, assembly.y_test).items()
+    ]
+    scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
+    for name, values in scores.items():
+        rows += per_client("global-model", name, clients, values)
+    rows += [(None, "clients", name, value) for name, value in over_clients(scores).items()]
+    return rows
+
+
+def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
+    """The global model over the clients; a client without measured rows does not count."""
+    held = ~scores["loss"].isnan()
+    accuracy = scores["accuracy"][held].sort().values
+    decile = math.ceil(0.1 * len(accuracy) - 1e-9)
+    return {
+        "accuracy_mean": float(accuracy.mean()),
+        "accuracy_worst": float(accuracy[0]),
+        "accuracy_worst_decile": float(accuracy[:decile].mean()),
+        "accuracy_std": float(accuracy.std(correction=0)),
+        "loss_mean": float(scores["loss"][held].mean()),
+    }
+
+
+def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
+    """The round's updates, its cost, and the local models on their own clients' data."""
+    work, measures = outcome.work, outcome.measures
+    values = {
+        **{name: float(measures[name]) for name in ("divergence", "drift", "relative_drift")},
+        "update_norm": float(measures["update_norm"].mean()),
+        "local_steps": float(outcome.steps.sum()),
+        "clients": float(len(work.clients)),
+        "bytes_down": float(outcome.bytes_down),
+        "bytes_up": float(outcome.bytes_up),
+        "seconds": seconds,
+    }
+    rows: list[Row] = [(None, "round", name, value) for name, value in values.items()]
+    rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
+    for name in ("distance", "update_norm"):
+        rows += per_client("client", name, work.clients, measures[name])
+    sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
+    for name, sums in outcome.done.scores.items():
+        rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
+    return rows
+
+
+def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:
+    return [
+        (int(k), split, name, value)
+        for k, value in zip(clients, values.tolist(), strict=True)
+        if not math.isnan(value)
+    ]

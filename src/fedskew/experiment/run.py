@@ -1,0 +1,207 @@
+"""One run: rounds until the budget is spent, every number into the store, checkpoints on schedule, resumable to the last bit."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from fedskew.core.component import to_table
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
+from fedskew.core.records import Server
+from fedskew.data.dataset import Dataset
+from fedskew.engine import ENGINES
+from fedskew.engine.choose import choose
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import Assembly, assemble, with_engine
+from fedskew.experiment.config import Auto, Experiment, from_toml
+from fedskew.experiment.measurements import measured_clients, model_rows, round_rows
+from fedskew.loop.round import play_round, start
+from fedskew.store import checkpoints
+from fedskew.store.runs import Row, RunStore
+
+SHOWN_CLIENTS = 1000
+"""Clients of the partition that the store keeps class by class, for the report's picture."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is; sent after its start and after every round."""
+
+    run: int
+    name: str
+    seed: int
+    round: int
+    rounds: int
+    seconds: float  # of this round
+    accuracy: float | None  # on the test set, where it was measured in this round
+    drift: float | None
+
+
+Listener = Callable[[Progress], None]
+Stop = Callable[[], bool]
+
+
+def register(store: RunStore, experiment: Experiment, comparison: int | None = None) -> int:
+    """Put a run into the store as planned, with its TOML in a file of its own; the run's number."""
+    run = store.add_run(
+        name=experiment.name,
+        experiment=experiment.toml(),
+        experiment_hash=experiment.hash(),
+        seed=experiment.training.seed,
+        partition_seed=experiment.clients.partition_seed,
+        rounds=experiment.training.rounds,
+        comparison=comparison,
+    )
+    write_toml(store, run, experiment)
+    return run
+
+
+def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
+    try:
+        store.run_folder(run).mkdir(parents=True, exist_ok=True)
+        (store.run_folder(run) / "experiment.toml").write_text(experiment.toml(), encoding="utf-8")
+    except OSError as error:
+        raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
+
+
+def execute(
+    store: RunStore,
+    run: int,
+    dataset: Dataset | None = None,
+    listener: Listener = lambda _: None,
+    stop: Stop = lambda: False,
+) -> None:
+    """Carry out a registered run from where it is.
+
+    Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished.
+    """
+    record = store.run(run)
+    experiment = from_toml(record.experiment, f"run {run}")
+    threads = torch.get_num_threads()
+    try:
+        dataset = dataset or experiment.dataset.load()
+        experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
+        torch.set_num_threads(experiment.training.threads)
+        play(store, run, assemble(experiment, dataset), listener, stop)
+    except Diverged as error:
+        store.update(run, status="diverged", message=str(error))
+        raise
+    except (Interrupted, KeyboardInterrupt):
+        store.update(run, status="interrupted")
+        raise
+    except Exception as error:
+        store.update(run, status="failed", message=f"{type(error).__name__}: {error}".splitlines()[0])
+        raise
+    finally:
+        torch.set_num_threads(threads)
+
+
+def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop) -> None:
+    """The rounds of one run."""
+    fed = assembly.federation
+    server, states = resume(store, run, assembly)
+    assembly = settle_engine(store, run, assembly, server)
+    experiment = assembly.experiment
+    engine, rounds, clients = experiment.engine, experiment.training.rounds, measured_clients(assembly)
+
+    def tell(seconds: float, rows: list[Row]) -> None:
+        known = {(split, name): value for client, split, name, value in rows if client is None}
+        drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
+        listener(Progress(run, experiment.name, fed.seed, server.round, rounds, seconds, accuracy, drift))
+
+    rows: list[Row] = []
+    if server.round == 0:
+        rows = model_rows(assembly, server.x, clients)
+        store.write_round(run, 0, rows)
+    tell(0.0, rows)
+    while server.round < rounds:
+        began = time.perf_counter()
+        last = server.round + 1 == rounds
+        due = last or (server.round + 1) % experiment.evaluation.every == 0
+        outcome = play_round(fed, engine, server, states, measure_local=due and experiment.evaluation.local_models)
+        server = outcome.server
+        rows = round_rows(assembly, outcome, 0.0)
+        if due:
+            rows += model_rows(assembly, server.x, clients)
+        seconds = time.perf_counter() - began
+        rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
+        store.write_round(run, server.round, rows)
+        stopping = stop() and not last
+        if last or stopping or server.round % experiment.checkpoint.every == 0:
+            save(store, run, server, states)
+        tell(seconds, rows)
+        if stopping:
+            raise Interrupted(f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on")
+    store.update(run, status="finished")
+
+
+def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:
+    """Choose the engine where that was left open, and store what determines the run's numbers."""
+    experiment = assembly.experiment
+    facts: dict[str, Any] = {}
+    if isinstance(experiment.engine, Auto):
+        engine, facts["engine"] = choose(assembly.federation, server)
+        experiment = with_engine(experiment, engine, experiment.training.threads)
+    else:
+        facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
+    dataset = assembly.dataset
+    facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
+        "python": platform.python_version()
+    }
+    facts["data"] = {"name": dataset.name, "source": dataset.source, "notes": dataset.notes, "fingerprint": dataset.fingerprint()}
+    facts["partition"] = assembly.partition_facts()
+    facts["parameters"] = int(assembly.x0.numel())
+    known = store.run(run).facts.get("data")
+    if known and known["fingerprint"] != facts["data"]["fingerprint"]:
+        raise BadInput(
+            f"run {run}: the data are not those it began with (fingerprint {known['fingerprint']}, "
+            f"now {facts['data']['fingerprint']}); start a new run"
+        )
+    store.update(run, status="running", experiment=experiment.toml())
+    store.add_facts(run, facts)
+    write_toml(store, run, experiment)
+    counts = assembly.label_counts()
+    classes = dataset.classes
+    store.set_partition(
+        run,
+        [
+            (k, assembly.partition.names[k], classes[c], int(counts[k, c]))
+            for k in range(min(len(counts), SHOWN_CLIENTS))
+            for c in range(len(classes))
+            if counts[k, c]
+        ],
+    )
+    return Assembly(
+        experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test
+    )
+
+
+def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:
+    """A checkpoint of everything that the next round depends on."""
+    ids, rows = states.export()
+    tree = {
+        "x": server.x,
+        "opt": server.opt,
+        "state": server.state,
+        "clients": {"ids": torch.as_tensor(ids), "states": rows},
+    }
+    facts = {"round": server.round, "num_clients": server.num_clients, "num_examples": server.num_examples}
+    checkpoints.save(store.run_folder(run), server.round, tree, facts)
+
+
+def resume(store: RunStore, run: int, assembly: Assembly) -> tuple[Server, ClientStates]:
+    """The server and the clients as the newest checkpoint has them, or before round 0."""
+    path = checkpoints.latest(store.run_folder(run))
+    if path is None:
+        return start(assembly.federation, assembly.x0), ClientStates()
+    tree, facts = checkpoints.load(path)
+    tree = checkpoints.to_device(tree, assembly.x0.device)
+    server = Server(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), **facts)
+    clients = tree["clients"]
+    return server, ClientStates.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

@@ -1,0 +1,22 @@
+"""Load data and deal them to clients from Python, without an experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedskew.core.component import build
+from fedskew.data import DATASETS
+from fedskew.data.dataset import Dataset
+from fedskew.skew import SKEWS
+from fedskew.skew.partition import Partition, deal
+
+
+def load(dataset: Any) -> Dataset:
+    """A data set by name, ``"digits"`` or ``"uci-har"``, with options as in ``"digits:test_fraction=0.3"``."""
+    loaded: Dataset = build("dataset", DATASETS, dataset).load()
+    return loaded
+
+
+def partition(dataset: Dataset, how: Any, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
+    """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says."""
+    return deal(build("skew", SKEWS, how), dataset.y, dataset.groups, clients, seed, held_out)

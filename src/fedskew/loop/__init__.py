@@ -1,0 +1,1 @@
+"""The one local loop and the one round loop."""

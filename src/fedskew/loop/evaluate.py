@@ -1,0 +1,47 @@
+"""How good a model is: on the unseen test set, and on each client's data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.skew.partition import Ints, Partition
+
+CHUNK = 1024
+"""Rows of a forward pass."""
+
+
+def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
+    """The scores of each row, (n,) each, in float64."""
+    parts = []
+    with torch.no_grad():
+        for lo in range(0, len(y), CHUNK):
+            parts.append(task.scores(task.logits(w, x[lo : lo + CHUNK]), y[lo : lo + CHUNK]))
+    return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
+
+
+def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Mean scores over the rows."""
+    return {name: float(values.mean()) for name, values in per_row(task, w, x, y).items()}
+
+
+def evaluate_clients(
+    task: Task, w: Tensor, x: Tensor, y: Tensor, partition: Partition, clients: Ints
+) -> dict[str, Tensor]:
+    """Mean scores (clients,) of one model on each client's measured rows; NaN for a client without any.
+
+    The model is the same for all, so their rows go through it together.
+    """
+    rows = [partition.measured_rows(k) for k in clients]
+    sizes = torch.tensor([len(r) for r in rows])
+    owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
+    index = torch.cat([torch.as_tensor(r) for r in rows])
+    sums: dict[str, Tensor] = {}
+    for lo in range(0, len(index), CHUNK * 16):
+        part = index[lo : lo + CHUNK * 16].to(x.device)
+        for name, values in per_row(task, w, x[part], y[part]).items():
+            total = sums.setdefault(name, torch.zeros(len(rows), dtype=torch.float64))
+            total.index_add_(0, owner[lo : lo + CHUNK * 16], values.cpu())
+    return {name: total / sizes for name, total in sums.items()}

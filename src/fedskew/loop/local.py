@@ -1,0 +1,65 @@
+"""The one local loop, as a set of pure functions for one client. Engines drive them, alone or stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.func import grad_and_value
+
+from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.records import Batch, Carry, Upload, View
+from fedskew.core.task import Task, score
+from fedskew.core.trees import Tree
+
+
+class Program(NamedTuple):
+    """``before -> init -> step ... -> after, score -> final``; ``before`` and ``after`` are None where the method has none."""
+
+    before: Callable[[View, Batch], Tree] | None
+    init: Callable[[View], Carry]
+    step: Callable[[View, Carry, Batch], Carry]
+    after: Callable[[View, Tensor, Batch], Tree] | None
+    score: Callable[[Tensor, Batch], Tree]
+    final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
+
+
+@lru_cache(maxsize=32)
+def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
+    """Bind a method to its task and local solver; the same three give the same program, so that engines can keep what they made of it."""
+
+    def before(view: View, batch: Batch) -> Tree:
+        return algorithm.before(task, view, batch)
+
+    def init(view: View) -> Carry:
+        w, scratch = algorithm.local_init(view)
+        return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+
+    def step(view: View, carry: Carry, batch: Batch) -> Carry:
+        grad_fn = grad_and_value(lambda w: algorithm.objective(task, view, w, batch))
+        g, scratch = algorithm.direction(grad_fn, view, carry.w, carry.scratch)
+        w, opt = solver.update(g, carry.opt, carry.w, view.lr)
+        carry = Carry(w, opt, scratch, carry.steps + 1)
+        return carry._replace(scratch=algorithm.after_step(solver, view, carry))
+
+    def after(view: View, w: Tensor, batch: Batch) -> Tree:
+        return algorithm.after(task, view, w, batch)
+
+    def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
+        return algorithm.local_final(solver, view, carry, sums)
+
+    return Program(
+        before=before if overrides(algorithm, "before") else None,
+        init=init,
+        step=step,
+        after=after if overrides(algorithm, "after") else None,
+        score=lambda w, batch: score(task, w, batch),
+        final=final,
+    )
+
+
+def overrides(algorithm: Algorithm, hook: str) -> bool:
+    """Whether the method has a hook of its own."""
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)

@@ -1,0 +1,74 @@
+"""Who sees which rows when: a function of (seed, round, client) only, so that every method and engine trains on the same batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.core.records import Plan
+from fedskew.core.seeding import stream
+from fedskew.skew.partition import Ints
+
+
+class Planner(Protocol):
+    """Batches for one client in one round."""
+
+    def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
+
+    def batch_size(self, num_rows: int) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """The local work of a round: ``epochs`` over the client's rows, or exactly ``steps`` batches if that is given.
+
+    ``batches="shuffled"`` reshuffles in every epoch and keeps the last, shorter batch; ``"independent"`` draws each batch
+    with replacement. ``batch_size="all"`` takes all the client's rows at once.
+    """
+
+    epochs: int = 5
+    steps: int | None = None
+    batch_size: int | Literal["all"] = 16
+    batches: Literal["shuffled", "independent"] = "shuffled"
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}")
+        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
+        require(self.batch_size == "all" or self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+
+
+@dataclass(frozen=True)
+class SeededPlanner:
+    """Batches from the stream (seed, "batches", round, client)."""
+
+    local: Local
+    seed: int
+
+    def batch_size(self, num_rows: int) -> int:
+        size = self.local.batch_size
+        return num_rows if size == "all" else min(size, num_rows)
+
+    def train(self, round_: int, client: int, rows: Ints) -> Plan:
+        rng = stream(self.seed, "batches", round_, client)
+        size = self.batch_size(len(rows))
+        per_epoch = -(-len(rows) // size)
+        steps = self.local.steps or self.local.epochs * per_epoch
+        if self.local.batches == "independent":
+            drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
+            return Plan(drawn, np.ones((steps, size)))
+        epochs = -(-steps // per_epoch)
+        plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
+        return Plan(*(np.concatenate(part)[:steps] for part in zip(*plans, strict=True)))
+
+
+def in_batches(rows: Ints, size: int) -> Plan:
+    """Consecutive batches of ``size``; the last one is padded with its first row under a mask of 0."""
+    count = -(-len(rows) // size)
+    index = np.full(count * size, rows[(count - 1) * size])
+    mask = np.zeros(count * size)
+    index[: len(rows)] = rows
+    mask[: len(rows)] = 1
+    return Plan(index.reshape(count, size), mask.reshape(count, size))

@@ -1,0 +1,204 @@
+"""The one server round: open it (who, with what view, on which batches), let an engine work, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.errors import Diverged
+from fedskew.core.records import Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.seeding import stream
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree, num_bytes, pick
+from fedskew.loop.local import Program, program
+from fedskew.loop.plan import Planner, in_batches
+from fedskew.measure.drift import drift
+from fedskew.skew.partition import Ints, Partition
+
+PASS_ROWS = 256
+"""Rows of a batch in passes over a client's data that do not train."""
+
+
+class States(Protocol):
+    """Where client states live between rounds."""
+
+    def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree: ...
+
+    def put(self, clients: Ints, states: Tree) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Everything that stays the same over the rounds."""
+
+    algorithm: Algorithm
+    task: Task
+    solver: Any
+    server_optimiser: Any
+    selection: Any
+    planner: Planner
+    x: Tensor  # (n, ...) pooled training rows
+    y: Tensor  # (n,)
+    partition: Partition
+    seed: int
+    program: Program = field(init=False)
+    info: Info = field(init=False)  # leading axis: all clients
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "program", program(self.algorithm, self.task, self.solver))
+        object.__setattr__(self, "info", describe(self))
+
+    @property
+    def clients(self) -> Ints:
+        return np.arange(len(self.partition))
+
+
+class Work(NamedTuple):
+    """One round's work for an engine. ``view.state`` and ``view.info`` have a leading axis C, the rest is shared."""
+
+    clients: Ints  # (C,) sorted ids
+    view: View
+    plans: list[Plan]  # the local steps
+    passes: list[Plan]  # the training rows once, for `before` and `after`
+    measured: list[Plan]  # the rows on which local models are measured; empty: not this time
+
+
+class Done(NamedTuple):
+    """What an engine returns, in the order of ``Work.clients``."""
+
+    uploads: Upload  # leading axis C
+    states: Tree  # leading axis C
+    scores: Tree  # sums (C,) over the measured rows at each local model; {} if not measured
+
+
+class Outcome(NamedTuple):
+    """What is known of a finished round."""
+
+    server: Server
+    work: Work
+    done: Done
+    measures: dict[str, Tensor]  # see `fedskew.measure.drift`
+    steps: Ints  # (C,) local steps
+    bytes_down: int  # to the whole cohort
+    bytes_up: int  # from the whole cohort
+
+
+class Engine(Protocol):
+    """Drives the program of a federation over one round's work."""
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done: ...
+
+
+def describe(fed: Federation) -> Info:
+    """`Info` of all clients."""
+    sizes = fed.partition.sizes
+    num_classes = fed.task.num_classes
+    counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
+    like = {"dtype": fed.x.dtype, "device": fed.x.device}
+    batch = [fed.planner.batch_size(int(n)) for n in np.unique(sizes)]
+    batch_of = np.asarray(batch)[np.searchsorted(np.unique(sizes), sizes)]
+    return Info(
+        index=torch.arange(len(sizes), device=fed.x.device),
+        num_examples=torch.tensor(sizes, **like),
+        label_counts=torch.tensor(counts, **like),
+        batch_size=torch.tensor(batch_of, **like),
+    )
+
+
+def start(fed: Federation, x0: Tensor) -> Server:
+    """The server before round 0."""
+    n = len(fed.partition)
+    return Server(
+        round=0,
+        x=x0,
+        opt=fed.server_optimiser.init(x0),
+        state=fed.algorithm.server_init(x0, n),
+        num_clients=n,
+        num_examples=int(fed.partition.sizes.sum()),
+    )
+
+
+def open_round(fed: Federation, server: Server, states: States, measure_local: bool) -> Work:
+    """Select clients, make their views and plan their batches."""
+    cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
+    lr = fed.solver.lr * fed.solver.lr_decay**server.round
+    view = View(
+        x=server.x,
+        extras=fed.algorithm.broadcast(server),
+        state=states.get(cohort, lambda: fed.algorithm.client_init(server.x)),
+        info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
+        before={},
+        lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
+    )
+    part = fed.partition
+    return Work(
+        clients=cohort,
+        view=view,
+        plans=[fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort],
+        passes=[in_batches(part.rows(k), min(PASS_ROWS, len(part.rows(k)))) for k in cohort],
+        measured=[in_batches(rows, min(PASS_ROWS, len(rows))) for k in cohort if len(rows := part.measured_rows(k))]
+        if measure_local and all(len(part.measured_rows(k)) for k in cohort)
+        else [],
+    )
+
+
+def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
+    """Aggregate, and let the server optimiser step."""
+    delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
+    x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
+    return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
+
+
+def play_round(
+    fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True
+) -> Outcome:
+    """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
+    work = open_round(fed, server, states, measure_local)
+    done = engine.run(fed.program, work, fed.x, fed.y)
+    measures = drift(done.uploads.delta, work.view.info.num_examples)
+    check_finite(fed, server, work, done, measures["update_norm"])
+    after = close_round(fed, server, work, done)
+    if not bool(after.x.isfinite().all()):
+        raise Diverged(
+            f"round {after.round}: the global model is no longer finite although all clients' updates are; most likely "
+            "cause: the server optimiser's step; lower its lr, or its momentum"
+        )
+    states.put(work.clients, done.states)
+    return Outcome(
+        server=after,
+        work=work,
+        done=done,
+        measures=measures,
+        steps=np.asarray([len(plan.index) for plan in work.plans]),
+        bytes_down=len(work.clients) * num_bytes((work.view.x, work.view.extras)),
+        bytes_up=num_bytes(done.uploads),
+    )
+
+
+def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
+    """Raise `Diverged` naming the round, the client and the most likely cause."""
+    bad = ~norms.isfinite()
+    for sums in done.scores.values():
+        bad = bad | ~sums.isfinite()
+    if not bool(bad.any()):
+        return
+    position = int(bad.nonzero()[0, 0])
+    name = fed.partition.names[int(work.clients[position])]
+    others = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
+    lr = float(work.view.lr)
+    momentum = getattr(fed.solver, "momentum", 0.0)
+    cause = fed.algorithm.hazard(lr)
+    if not cause:
+        cause = f"the client learning rate {lr:g} is too large"
+        if momentum:
+            cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
+        cause += f"; try lr {lr / 5:.1g} or fewer local steps (client {name} took {len(work.plans[position].index)})"
+    raise Diverged(
+        f"round {server.round + 1}, client {name}{others}: the loss or the update is no longer finite; most likely cause: {cause}"
+    )

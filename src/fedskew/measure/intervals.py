@@ -1,0 +1,26 @@
+"""How sure a mean over seeds is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The mean and the half-width of Student's t interval; the half-width is NaN for a single value."""
+    from scipy import stats
+
+    v = np.asarray(values, dtype=float)
+    if len(v) < 2:
+        return float(v.mean()), float("nan")
+    half = stats.t.ppf(0.5 + confidence / 2, len(v) - 1) * stats.sem(v)
+    return float(v.mean()), float(half)
+
+
+def verdict(differences: Sequence[float]) -> str:
+    """``higher``, ``lower`` or ``undecided``: whether the 95 % interval of paired differences leaves out zero."""
+    mean, half = mean_interval(differences)
+    if not np.isfinite(half) or abs(mean) <= half:
+        return "undecided"
+    return "higher" if mean > 0 else "lower"

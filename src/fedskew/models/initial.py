@@ -1,0 +1,19 @@
+"""Initial parameters from a generator of our own: PyTorch's default distribution, without its global generator."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Weights and biases of linear and convolution layers from U(-b, b) with b = 1 / sqrt(inputs of a unit)."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
+            bound = 1 / math.sqrt(part.weight[0].numel())
+            with torch.no_grad():
+                part.weight.uniform_(-bound, bound, generator=generator)
+                if part.bias is not None:
+                    part.bias.uniform_(-bound, bound, generator=generator)

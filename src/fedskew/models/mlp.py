@@ -1,0 +1,42 @@
+"""A multi-layer perceptron with ReLU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.core.errors import require
+from fedskew.models.initial import initialise
+
+
+class MlpNet(nn.Module):
+    def __init__(self, widths: list[int], classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.out = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = x.flatten(1)
+        for layer in self.hidden:
+            z = torch.relu(layer(z))
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """Hidden layers of the given widths; (200, 200) is the 2NN of McMahan et al. 2017."""
+
+    hidden: tuple[int, ...] = (64,)
+
+    has_features = True
+
+    def __post_init__(self) -> None:
+        require(bool(self.hidden) and min(self.hidden) >= 1, f"hidden needs widths of at least 1, got {self.hidden}")
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        net = MlpNet([prod(shape), *self.hidden], classes)
+        initialise(net, generator)
+        return net

@@ -1,0 +1,39 @@
+"""Softmax regression: one linear layer; convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.models.initial import initialise
+
+
+class SoftmaxNet(nn.Module):
+    def __init__(self, inputs: int, classes: int, bias: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(inputs, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = x.flatten(1)
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """Softmax regression; ``zero_init`` starts at 0, where all classes are equally likely."""
+
+    bias: bool = True
+    zero_init: bool = True
+
+    has_features = False
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        net = SoftmaxNet(prod(shape), classes, self.bias)
+        initialise(net, generator)
+        if self.zero_init:
+            for p in net.parameters():
+                nn.init.zeros_(p)
+        return net

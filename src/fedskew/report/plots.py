@@ -1,0 +1,292 @@
+"""Figures of stored runs, for use from Python and for the page: curves over rounds, accuracy by client, the partition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskew.core.errors import BadInput, suggestion
+from fedskew.report import tables
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERIES = ("#00539c", "#d55e00", "#00896a", "#c0489a", "#6b5900", "#3a97e0", "#4a4f57")
+"""Colours that stay apart for the three common kinds of colour blindness."""
+
+DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
+"""Line styles in line widths; with seven colours the pair repeats after 28 methods."""
+
+INK, MUTED, GRID = "#1c1f23", "#5b636e", "#dde1e6"
+WIDTH = 380
+"""Width of a figure in points; text is set to be read at this many pixels."""
+
+SHOWN_CLIENTS = 60
+WITH_COUNTS = (30, 12)
+"""Most clients and classes for which the partition's counts are printed in the cells."""
+
+FEW = 20
+"""Up to so many points, each gets a marker."""
+
+STYLE: dict[str, Any] = {
+    "font.size": 11,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.labelcolor": MUTED,
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "lines.scale_dashes": True,
+    "legend.frameon": False,
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measurement over rounds. A share lies in 0..1 and is shown in percent; others may go on a logarithmic axis."""
+
+    split: str
+    name: str
+    label: str
+    share: bool = False
+
+
+CURVES = {
+    "accuracy": Curve("test", "accuracy", "test accuracy", share=True),
+    "loss": Curve("test", "loss", "test loss"),
+    "worst-client": Curve("clients", "accuracy_worst", "accuracy of the worst client", share=True),
+    "drift": Curve("round", "drift", "drift"),
+    "divergence": Curve("round", "divergence", "divergence"),
+}
+PICTURES = (*CURVES, "clients", "partition")
+
+
+def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") -> Figure:
+    """One of `PICTURES`, with a legend; ``partition`` shows that of the first run. Raises `BadInput` for any other name."""
+    order = tables.methods(records)
+    if what in CURVES:
+        curve = CURVES[what]
+        return draw_curves(tables.curves(store, records, curve.split, curve.name), curve, order, legend=True)
+    if what == "clients":
+        return draw_clients(tables.per_client(store, records), order, legend=True)
+    if what == "partition" and records:
+        return draw_partition(store.partition(records[0].id), known_clients(records[0]))
+    raise BadInput(f"there is no figure {what!r}; {suggestion(what, PICTURES)}")
+
+
+def known_clients(record: RunRecord) -> int:
+    """How many clients hold rows, as far as the run has noted it; else 0."""
+    partition = record.facts.get("partition")
+    count = partition.get("clients", 0) if isinstance(partition, dict) else 0
+    return count if isinstance(count, int) else 0
+
+
+def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], legend: bool = False) -> Figure:
+    """Mean over rounds with the interval over seeds as a band; a cross where a run stopped early.
+
+    ``table`` is that of `tables.curves`; ``order`` gives each method its colour.
+    """
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    table = table[np.isfinite(table["mean"])]
+    with styled():
+        figure, axes = blank(250)
+        logarithmic = not curve.share and spans_a_decade(table["mean"])
+        bottom, top = limits(table, curve.share, logarithmic)
+        for index, method in enumerate(order):
+            rows = table[table["method"] == method]
+            look = line_style(index, len(rows))
+            axes.plot(rows["round"], rows["mean"], label=method, **look)
+            if (rows["runs"] > 1).any():
+                low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
+                axes.fill_between(rows["round"], low, high, color=look["color"], alpha=0.13, linewidth=0)
+            stops = rows[rows["stopped"] > 0]
+            axes.plot(stops["round"], stops["mean"], "x", color=look["color"], markersize=9, markeredgewidth=2.2)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        axes.set_xlabel("round")
+        axes.set_ylabel(curve.label)
+        if logarithmic:
+            logarithmic_axis(axes, top / bottom)
+        if curve.share:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set_ylim(bottom, top)
+        finish(figure, axes, legend and len(order) > 1)
+    return figure
+
+
+def draw_clients(table: pd.DataFrame, order: Sequence[str], legend: bool = False) -> Figure:
+    """Accuracy by client from worst to best, one line a method. ``table`` is that of `tables.per_client`."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    with styled():
+        figure, axes = blank(250)
+        for index, method in enumerate(order):
+            rows = table[table["method"] == method]
+            axes.plot(rows["rank"], rows["accuracy"], label=method, **line_style(index, len(rows)))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("clients, from worst to best")
+        axes.set_ylabel("accuracy on the client's data")
+        finish(figure, axes, legend and len(order) > 1)
+    return figure
+
+
+def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
+    """Who holds how much of what: clients down, labels across, darker is more, each client's total on the right.
+
+    ``rows`` is that of `RunStore.partition`; ``clients`` is the number of all clients, should ``rows`` know only some.
+    """
+    counts = rows.pivot_table(index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0)
+    counts = counts[sorted(counts.columns, key=natural)]
+    more = max(clients, len(counts)) - min(len(counts), SHOWN_CLIENTS)
+    shown = counts.iloc[:SHOWN_CLIENTS]
+    values = shown.to_numpy(dtype=int)
+    num_clients, num_labels = values.shape
+    with_counts = num_clients <= WITH_COUNTS[0] and num_labels <= WITH_COUNTS[1]
+    row_height = 19 if with_counts else 12 if num_clients > 30 else 15
+    with styled():
+        figure, axes = blank(85 + row_height * max(num_clients, 2))
+        draw_cells(axes, values)
+        small = 9 if row_height > 12 else 8
+        if with_counts:
+            for k, c in zip(*values.nonzero(), strict=True):
+                axes.text(c, k, f"{values[k, c]}", ha="center", va="center", fontsize=small)
+        for k, total in enumerate(values.sum(1)):
+            axes.text(num_labels - 0.35, k, f"{total}", ha="left", va="center", fontsize=small, color=MUTED, clip_on=False)
+        axes.text(num_labels - 0.35, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
+        axes.set_xlim(-0.5, num_labels - 0.5)
+        axes.set_ylim(num_clients - 0.5, -0.5)
+        axes.set_yticks(range(num_clients), [shorten(str(name), 10) for _, name in shown.index], fontsize=small)
+        label_classes(axes, [str(label) for label in shown.columns])
+        axes.set_ylabel("client")
+        axes.set_xlabel(f"and {more} more clients" if more else "")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.margins(0)
+    return figure
+
+
+def draw_cells(axes: Axes, values: np.ndarray[Any, Any]) -> None:
+    """The cells of the partition in eight shades, one path a shade: thousands of cells stay a small file."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    shades = 8
+    level = np.ceil(shades * np.sqrt(values / max(values.max(initial=0), 1))).astype(int)
+    corners = np.array([(-0.47, -0.44), (0.47, -0.44), (0.47, 0.44), (-0.47, 0.44), (-0.47, -0.44)])
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    for shade in range(1, shades + 1):
+        at = np.argwhere(level == shade)[:, ::-1]
+        if len(at):
+            path = Path((at[:, None, :] + corners).reshape(-1, 2), codes * len(at))
+            axes.add_patch(PathPatch(path, facecolor=SERIES[0], alpha=0.06 + 0.52 * shade / shades, linewidth=0))
+
+
+def label_classes(axes: Axes, labels: Sequence[str]) -> None:
+    """Class names above the columns as far as there is room."""
+    axes.xaxis.tick_top()
+    if len(labels) > 30:
+        axes.set_xticks([])
+        axes.set_title(f"{len(labels)} labels, from {shorten(labels[0], 14)} to {shorten(labels[-1], 14)}", fontsize=9)
+        return
+    names = [shorten(label, 14) for label in labels]
+    crowded = max(map(len, names)) * 6 > 290 / len(names)
+    axes.set_xticks(range(len(names)), names, rotation=90 if crowded else 0, fontsize=9)
+
+
+@contextmanager
+def styled(more: dict[str, Any] | None = None) -> Iterator[None]:
+    """The style of all figures, and ``more`` settings, for as long as they are drawn."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE | (more or {})):
+        yield
+
+
+def blank(height: float) -> tuple[Figure, Axes]:
+    """An empty figure of `WIDTH` by ``height`` points."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def line_style(index: int, points: int) -> dict[str, Any]:
+    """The colour, dashes and marker of the method at ``index``."""
+    dashes = DASHES[index % len(DASHES)]
+    return {
+        "color": SERIES[index % len(SERIES)],
+        "linestyle": (0, dashes) if dashes else "-",
+        "marker": "o" if points <= FEW else "",
+    }
+
+
+def spans_a_decade(values: pd.Series[float]) -> bool:
+    return len(values) > 0 and bool(values.min() > 0) and bool(values.max() > 10 * values.min())
+
+
+def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, float]:
+    """The vertical range: all means, and of the intervals as much as does not squash the means."""
+    if table.empty:
+        return 0.0, 1.0
+    low, high = float(table["mean"].min()), float(table["mean"].max())
+    if logarithmic:
+        return low / 1.5, high * 1.5
+    room = (high - low) / 2 or max(abs(high), 0.1) / 10
+    bottom = max(float(np.fmin(low, table["low"].min())), low - room)
+    top = min(float(np.fmax(high, table["high"].max())), high + room)
+    margin = 0.05 * (top - bottom) or room
+    floor, ceiling = (-0.01, 1.01) if share else (-math.inf, math.inf)
+    return max(bottom - margin, floor), min(top + margin, ceiling)
+
+
+def logarithmic_axis(axes: Axes, ratio: float) -> None:
+    """A logarithmic axis with plain numbers at the ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 300 else (1,), numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def finish(figure: Figure, axes: Axes, legend: bool) -> None:
+    axes.grid(axis="y")
+    axes.tick_params(length=3)
+    if legend:
+        handles, labels = axes.get_legend_handles_labels()
+        columns = max(1, min(3, 54 // (max(map(len, labels)) + 6)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def natural(label: object) -> tuple[int, float, str]:
+    """Numbers by value, then words by alphabet."""
+    text = str(label)
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

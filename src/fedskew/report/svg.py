@@ -1,0 +1,48 @@
+"""A matplotlib figure as SVG inside a page: colours by name, so that the page's style sheet decides them."""
+
+from __future__ import annotations
+
+import io
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from fedskew.report.plots import GRID, INK, MUTED, SERIES, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+VARIABLES = {INK: "--ink", MUTED: "--muted", GRID: "--grid"} | {
+    colour: f"--series-{i + 1}" for i, colour in enumerate(SERIES)
+}
+"""Colours of the figures -> custom properties of the page."""
+
+COLOUR = re.compile("|".join(VARIABLES))
+UNWANTED = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", re.S)
+TAG = re.compile(r"<[^>]*>")
+
+
+def inline(figure: Figure, prefix: str, title: str) -> str:
+    """The figure as an ``<svg>`` element; ids begin with ``prefix`` so that figures of one page do not clash."""
+    buffer = io.StringIO()
+    with styled({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        figure.savefig(buffer, format="svg", transparent=True)
+    _, opening, body = re.split(r"(<svg[^>]*>)", buffer.getvalue(), maxsplit=1)
+    body = UNWANTED.sub("", body.removesuffix("</svg>\n"))
+    body = TAG.sub(lambda tag: restyle(tag[0], prefix), body)
+    return (
+        f'<svg viewBox="{opening.partition('viewBox="')[2].partition('"')[0]}" role="img" aria-label="{escape(title)}" '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink">{re.sub(r">\s+<", "><", body).strip()}</svg>'
+    )
+
+
+def restyle(tag: str, prefix: str) -> str:
+    """One tag with its ids prefixed, its colours named, and its coordinates to a hundredth of a point."""
+    tag = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", tag)
+    tag = re.sub(r'style="[^"]*"', lambda style: COLOUR.sub(lambda c: f"var({VARIABLES[c[0]]})", style[0]), tag)
+    return re.sub(r'\b(?:d|x|y|transform)="[^"]*"', lambda attribute: rounded(attribute[0]), tag)
+
+
+def rounded(attribute: str) -> str:
+    shorter = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", attribute)
+    return re.sub(r"\s+", " ", shorter)

@@ -1,0 +1,231 @@
+"""Stored measurements as tables: the summary of methods, curves over rounds, accuracy by client, what did not finish.
+
+Runs of one method with the same (partition seed, seed) are one observation, their mean, so that a repeated run does
+not make an interval narrower than the evidence allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedskew.measure.intervals import mean_interval, verdict
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAN = float("nan")
+OBSERVATION = ["method", "partition_seed", "seed"]
+"""What makes an independent observation."""
+
+STOPPED = ("diverged", "interrupted", "failed")
+"""States of a run that ended before its last round."""
+
+PER_RUN: dict[str, tuple[str, str, str]] = {
+    "accuracy": ("test", "accuracy", "last"),
+    "best_accuracy": ("test", "accuracy", "max"),
+    "worst_client": ("clients", "accuracy_worst", "last"),
+    "drift": ("round", "drift", "mean"),
+    "divergence": ("round", "divergence", "mean"),
+    "megabytes_up": ("round", "bytes_up", "sum"),
+    "megabytes_down": ("round", "bytes_down", "sum"),
+    "seconds": ("round", "seconds", "sum"),
+}
+"""Column of the summary -> split, name, and what is taken over the rounds of a run."""
+
+WITH_INTERVAL = ("accuracy", "worst_client", "drift", "divergence")
+MEGABYTE = 1e6
+
+
+def methods(records: Sequence[RunRecord]) -> list[str]:
+    """The methods in order of first appearance."""
+    return list(dict.fromkeys(record.name for record in records))
+
+
+def read(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """All measurements that belong to no client, in one query.
+
+    Columns run, round, split, name, value, method, partition_seed, seed, status.
+    """
+    import pandas as pd
+
+    known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
+    about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
+    return store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
+
+
+def summary(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """One row a method, in order of first appearance; measures are taken over finished runs only.
+
+    ========================================  ==========================================================================
+    column                                    meaning
+    ========================================  ==========================================================================
+    ``method``                                its name
+    ``runs``, ``finished``, ``unfinished``    numbers of runs
+    ``seeds``                                 distinct (partition seed, seed) among the finished
+    ``accuracy``, ``accuracy_half``           test accuracy after the last round, 0..1: mean over seeds, half-width
+    ``best_accuracy``                         test accuracy of each run's best round, 0..1: mean
+    ``worst_client``, ``worst_client_half``   accuracy of the worst client after the last round, 0..1
+    ``drift``, ``drift_half``                 mean over the rounds of the example-weighted drift
+    ``divergence``, ``divergence_half``       mean over the rounds of the uniform divergence
+    ``megabytes_up``, ``megabytes_down``      1e6 bytes sent in a whole run: mean
+    ``seconds``                               time of a whole run: mean
+    ``pairs``                                 (partition seed, seed) that this and the first method both finished
+    ``difference``, ``difference_half``       accuracy minus the first method's over these pairs, in -1..1
+    ``verdict``                               higher, lower or undecided against the first method; empty for the first
+    ========================================  ==========================================================================
+
+    Half-widths are those of 95 % intervals. A number that does not exist is NaN.
+    """
+    return summarise(read(store, records), records)
+
+
+def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """`summary` from measurements that are already read."""
+    import pandas as pd
+
+    seeds = per_seed(frame)
+    order = methods(records)
+    rows = []
+    for method in order:
+        statuses = [record.status for record in records if record.name == method]
+        own = of_method(seeds, method)
+        row: dict[str, Any] = {
+            "method": method,
+            "runs": len(statuses),
+            "finished": statuses.count("finished"),
+            "unfinished": len(statuses) - statuses.count("finished"),
+            "seeds": len(own),
+        }
+        for column in PER_RUN:
+            row[column], half = interval(own[column])
+            if column in WITH_INTERVAL:
+                row[f"{column}_half"] = half
+        row |= {"pairs": len(own), "difference": NAN, "difference_half": NAN, "verdict": ""}
+        if method != order[0]:
+            paired = (own["accuracy"] - of_method(seeds, order[0])["accuracy"]).dropna()
+            row["pairs"] = len(paired)
+            row["difference"], row["difference_half"] = interval(paired)
+            row["verdict"] = verdict(paired.tolist()) if len(paired) else "undecided"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def per_seed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `PER_RUN` for each observation among the finished runs, indexed by (method, partition_seed, seed)."""
+    import pandas as pd
+
+    finished = frame[frame["status"] == "finished"]
+    columns = {}
+    for column, (split, name, how) in PER_RUN.items():
+        measured = finished[(finished["split"] == split) & (finished["name"] == name)]
+        runs = measured.sort_values("round", kind="stable").groupby("run")
+        if how == "last":
+            columns[column] = runs.tail(1).set_index("run")["value"]
+        elif how == "sum":
+            columns[column] = runs["value"].sum(min_count=1)
+        else:
+            columns[column] = runs["value"].agg(how)
+    about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
+    table = about.join(pd.DataFrame(columns)).groupby(OBSERVATION).mean()
+    return table.assign(
+        megabytes_up=table["megabytes_up"] / MEGABYTE, megabytes_down=table["megabytes_down"] / MEGABYTE
+    )
+
+
+def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The rows of one method, indexed by (partition_seed, seed)."""
+    return seeds[seeds.index.get_level_values("method") == method].droplevel("method")
+
+
+def interval(values: pd.Series[float]) -> tuple[float, float]:
+    """`mean_interval` of the numbers that exist; (NaN, NaN) if none does."""
+    existing = values.dropna()
+    return mean_interval(existing.tolist()) if len(existing) else (NAN, NAN)
+
+
+def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:
+    """The runs that are not finished: columns method, run, status, rounds_done, rounds, message."""
+    import pandas as pd
+
+    rows = [
+        (r.name, r.id, r.status, r.rounds_done, r.rounds, r.message) for r in records if r.status != "finished"
+    ]
+    return pd.DataFrame(rows, columns=["method", "run", "status", "rounds_done", "rounds", "message"])
+
+
+def curves(store: RunStore, records: Sequence[RunRecord], split: str, name: str) -> pd.DataFrame:
+    """A measurement over the rounds, from every run as far as it came.
+
+    Columns method, round, mean, low, high (95 % interval over seeds; NaN below two), runs (seeds that reached the
+    round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
+    """
+    return curves_of(read(store, records), records, split, name)
+
+
+def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], split: str, name: str) -> pd.DataFrame:
+    """`curves` from measurements that are already read."""
+    import pandas as pd
+    from scipy import stats
+
+    measured = frame[(frame["split"] == split) & (frame["name"] == name)].dropna(subset="value")
+    ordered = measured.assign(method=pd.Categorical(measured["method"], categories=methods(records)))
+    seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
+    with np.errstate(invalid="ignore"):
+        table = seeds.groupby(["method", "round"], observed=True).agg(["mean", "sem", "count"])
+        half = table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))
+    ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
+    stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
+    result = pd.DataFrame(
+        {
+            "mean": table["mean"],
+            "low": table["mean"] - half,
+            "high": table["mean"] + half,
+            "runs": table["count"],
+            "stopped": stopped.reindex(table.index, fill_value=0),
+        }
+    ).reset_index()
+    return result.assign(method=result["method"].astype(str))
+
+
+LAST_CLIENT_ACCURACY = """
+SELECT runs.id AS run, runs.name AS method, m.client, m.value AS accuracy
+FROM runs JOIN measurements m ON m.run = runs.id AND m.round = (
+  SELECT last.round FROM measurements last
+  WHERE last.run = runs.id AND last.split = 'global-model' AND last.name = 'accuracy'
+  ORDER BY last.round DESC LIMIT 1
+)
+WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = 'accuracy' AND m.client IS NOT NULL
+  AND m.value IS NOT NULL AND runs.id IN ({marks})
+"""
+
+
+def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """Accuracy of the global model on each client's data at the last measured round of the finished runs.
+
+    Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1) to
+    best, and each rank is averaged over the runs that have it. Columns method, rank, accuracy (0..1), runs, client_name
+    (where one and the same client holds the rank in all runs of the method, else empty).
+    """
+    import pandas as pd
+
+    ids = list(dict.fromkeys(record.id for record in records))
+    marks = ",".join("?" * len(ids))
+    table = pd.read_sql_query(LAST_CLIENT_ACCURACY.format(marks=marks), store.db, params=ids)
+    names = pd.read_sql_query(
+        f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
+    )
+    table = table.merge(names, on=["run", "client"], how="left")
+    table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
+    table = table.sort_values(["run", "accuracy", "client"])
+    table["rank"] = table.groupby("run").cumcount() + 1
+    table["method"] = pd.Categorical(table["method"], categories=methods(records))
+    ranks = table.groupby(["method", "rank"], observed=True)
+    result = ranks.agg(
+        accuracy=("accuracy", "mean"), runs=("run", "size"), names=("client_name", "nunique"), client_name=("client_name", "first")
+    ).reset_index()
+    result["client_name"] = result["client_name"].where(result["names"] == 1, "")
+    return result.drop(columns="names").assign(method=result["method"].astype(str))

@@ -1,0 +1,141 @@
+"""Label skew: clients see the classes in different proportions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+from fedskew.skew.partition import Ints
+from fedskew.skew.plain import check_clients
+
+REDRAWS = 1000
+
+
+def check_alpha(alpha: float) -> None:
+    require(0 < alpha < math.inf, f"alpha must be a finite number above 0, got {alpha}; small is skewed, large is even")
+
+
+def dirichlet(alpha: float, size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Logarithms of ``size[0]`` draws from a symmetric Dirichlet of dimension ``size[1]``.
+
+    In log space, since a Gamma(alpha) draw underflows for small alpha: log G(alpha) = log G(alpha + 1) + log(U) / alpha.
+    """
+    log_gamma = np.log(rng.standard_gamma(alpha + 1, size=size)) + np.log(rng.random(size)) / alpha
+    return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDirichlet:
+    """Each client draws class proportions p_k ~ Dir(alpha); each class is cut in proportion to the clients' claims on it.
+
+    Algorithm 3 of the failure-modes study: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. Up to
+    clients - 1 rows a class are then left; ``remainder="drop"`` leaves them unassigned as the paper does, ``"largest"`` gives
+    them to the largest fractional parts. Sizes differ between clients. No client is empty if every class has at least
+    classes x clients rows.
+    """
+
+    alpha: float = 0.1
+    remainder: Literal["drop", "largest"] = "drop"
+
+    idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        num_classes = int(labels.max()) + 1
+        log_p = dirichlet(self.alpha, (num_clients, num_classes), rng)
+        log_share = log_p - np.logaddexp.reduce(log_p, axis=0, keepdims=True)
+        parts: list[list[Ints]] = [[] for _ in range(num_clients)]
+        for c in range(num_classes):
+            rows = rng.permutation(np.flatnonzero(labels == c))
+            exact = len(rows) * np.exp(log_share[:, c])
+            counts = np.floor(exact + 1e-9).astype(np.int64)
+            if self.remainder == "largest":
+                left = len(rows) - int(counts.sum())
+                counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
+            for k, part in enumerate(np.split(rows, np.cumsum(counts))[:num_clients]):
+                parts[k].append(part)
+        return [np.concatenate(p) for p in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDirichletPerClass:
+    """Each class is cut among the clients in proportions q_c ~ Dir(alpha) over clients (Yurochkin et al. 2019; NIID-Bench).
+
+    With ``balance`` a client that already holds rows / clients takes no more of the following classes (NIID-Bench). The whole
+    draw is repeated until every client has ``min_size`` rows, at most 1,000 times; then random rows move from the largest
+    client. All rows are assigned.
+    """
+
+    alpha: float = 0.5
+    min_size: int = 10
+    balance: bool = True
+
+    idea: ClassVar[str] = "each class is cut among the clients by Dir(alpha)"
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        require(self.min_size >= 0, f"min_size must be at least 0, got {self.min_size}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        require(
+            self.min_size * num_clients <= len(labels),
+            f"min_size {self.min_size} for {num_clients} clients needs {self.min_size * num_clients} rows, "
+            f"there are {len(labels)}",
+        )
+        by_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
+        for _ in range(REDRAWS):
+            counts = self.draw_counts([len(rows) for rows in by_class], num_clients, rng)
+            if counts.sum(0).min() >= self.min_size:
+                break
+        parts: list[list[Ints]] = [[] for _ in range(num_clients)]
+        for rows, cuts in zip(by_class, counts, strict=True):
+            for k, part in enumerate(np.split(rng.permutation(rows), np.cumsum(cuts)[:-1])):
+                parts[k].append(part)
+        return top_up([np.concatenate(p) for p in parts], self.min_size, rng)
+
+    def draw_counts(self, class_sizes: list[int], num_clients: int, rng: np.random.Generator) -> Ints:
+        """(classes, clients) numbers of rows of one draw."""
+        full = sum(class_sizes) / num_clients
+        held = np.zeros(num_clients)
+        counts = np.zeros((len(class_sizes), num_clients), dtype=np.int64)
+        for c, size in enumerate(class_sizes):
+            log_q = dirichlet(self.alpha, (1, num_clients), rng)[0]
+            if self.balance:
+                log_q = np.where(held < full, log_q, -np.inf)
+            share = np.exp(log_q - log_q.max())
+            cuts = np.floor(size * np.cumsum(share / share.sum())[:-1] + 1e-9).astype(np.int64)
+            counts[c] = np.diff(np.concatenate([[0], cuts, [size]]))
+            held += counts[c]
+        return counts
+
+
+def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[Ints]:
+    """Move random rows from the largest client until every client has ``min_size``."""
+    for k in range(len(parts)):
+        while len(parts[k]) < min_size:
+            largest = max(range(len(parts)), key=lambda j: len(parts[j]))
+            moved = rng.permutation(len(parts[largest]))
+            take = min(min_size - len(parts[k]), max(1, len(parts[largest]) - min_size))
+            parts[k] = np.concatenate([parts[k], parts[largest][moved[:take]]])
+            parts[largest] = parts[largest][np.sort(moved[take:])]
+    return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSorted:
+    """Rows sorted by label (stable) and cut into nearly equal blocks: one or two classes a client, no randomness."""
+
+    idea: ClassVar[str] = "sorted by label and chopped: one or two classes a client"
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        return np.array_split(np.argsort(labels, kind="stable"), num_clients)

@@ -1,0 +1,52 @@
+"""Partitions without a label skew of their own: IID, natural clients, everything in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedskew.core.errors import BadInput, require
+from fedskew.skew.partition import Ints
+
+
+def check_clients(num_clients: int, num_rows: int) -> None:
+    require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
+    require(num_clients <= num_rows, f"{num_clients} clients cannot share {num_rows} rows; use fewer clients")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """A random permutation in nearly equal blocks."""
+
+    idea: ClassVar[str] = "every client is a fair sample, of nearly equal size"
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        return np.array_split(rng.permutation(len(labels)), num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Natural:
+    """One client per person, writer or device, as the data set records them; the number of clients is theirs."""
+
+    idea: ClassVar[str] = "one client per person or device that the data set names"
+    by_groups: ClassVar[bool] = True
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        if groups is None:
+            raise BadInput("skew natural: this data set does not say whose rows are whose; use another skew")
+        order = np.argsort(groups, kind="stable")
+        _, starts = np.unique(groups[order], return_index=True)
+        return np.split(order, starts[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """All rows on one client: centralised training on the same code."""
+
+    idea: ClassVar[str] = "all rows on one client: centralised training"
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        return [np.arange(len(labels))]

@@ -1,0 +1,55 @@
+"""Which clients take part in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """Full participation."""
+
+    def check(self, num_clients: int) -> None:
+        """Nothing can be wrong."""
+
+    def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        return clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement."""
+
+    clients: int | None = None
+    fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        require((self.clients is None) != (self.fraction is None), "give either clients or fraction")
+        require(self.clients is None or self.clients >= 1, f"clients must be at least 1, got {self.clients}")
+        require(
+            self.fraction is None or 0 < self.fraction <= 1,
+            f"fraction must be above 0 and at most 1, got {self.fraction}",
+        )
+
+    def size(self, num_clients: int) -> int:
+        if self.fraction is not None:
+            # 0.29 * 100 is 28.999... in floating point; the floor that is meant is 29
+            return max(int(self.fraction * num_clients + 1e-9), 1)
+        assert self.clients is not None
+        return self.clients
+
+    def check(self, num_clients: int) -> None:
+        """Raise `BadInput` if there are fewer clients with data than the cohort needs."""
+        size = self.size(num_clients)
+        require(
+            size <= num_clients,
+            f"selection: a cohort of {size} needs at least that many clients with data, there are {num_clients}",
+        )
+
+    def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        return np.sort(rng.choice(clients, size=self.size(len(clients)), replace=False))

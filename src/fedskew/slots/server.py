@@ -1,0 +1,125 @@
+"""Server optimisers: a step of the global model along minus the cohort's mean delta, taken as a gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import require
+from fedskew.core.trees import Tree
+
+
+def check_rate(lr: float) -> None:
+    require(math.isfinite(lr) and lr >= 0, f"the server's lr must be a finite number, at least 0, got {lr}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSgd:
+    """``w + lr * delta``: plain averaging at ``lr = 1``."""
+
+    lr: float = 1.0
+
+    paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+
+    def init(self, x: Tensor) -> Tree:
+        return {}
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        return torch.add(x, g, alpha=-self.lr), opt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum:
+    """FedAvgM: momentum over the rounds. ``ema`` is heavy ball at ``lr * (1 - beta)``."""
+
+    lr: float = 1.0
+    beta: float = 0.9
+    form: Literal["heavy-ball", "nesterov", "ema"] = "heavy-ball"
+
+    paper: ClassVar[str] = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        require(0 <= self.beta < 1, f"beta must be at least 0 and below 1, got {self.beta}")
+
+    def init(self, x: Tensor) -> Tree:
+        return {"v": torch.zeros_like(x)}
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        delta = -g
+        fresh = (1 - self.beta) * delta if self.form == "ema" else delta
+        v = self.beta * opt["v"] + fresh
+        step = delta + self.beta * v if self.form == "nesterov" else v
+        return x + self.lr * step, {"v": v}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adaptive:
+    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)`` with no bias correction and v starting at tau squared.
+
+    ``initial_v="zero"`` and ``bias_correction`` give the form of common implementations.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    initial_v: Literal["tau-squared", "zero"] = "tau-squared"
+    bias_correction: bool = False
+
+    paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        require(0 <= self.beta1 < 1, f"beta1 must be at least 0 and below 1, got {self.beta1}")
+        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
+        require(self.tau > 0, f"tau must be above 0, got {self.tau}")
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        raise TypeError("use Adagrad, Adam or Yogi")
+
+    def init(self, x: Tensor) -> Tree:
+        start = self.tau**2 if self.initial_v == "tau-squared" else 0.0
+        return {"m": torch.zeros_like(x), "v": torch.full_like(x, start), "t": x.new_zeros(())}
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        delta, t = -g, opt["t"] + 1
+        m = self.beta1 * opt["m"] + (1 - self.beta1) * delta
+        v = self.second_moment(opt["v"], delta * delta)
+        lr = self.lr
+        if self.bias_correction:
+            lr = lr * (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
+        return x + lr * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adagrad(_Adaptive):
+    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments; ``beta2`` plays no part."""
+
+    beta1: float = 0.0
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v + square
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_Adaptive):
+    """FedAdam: v is an exponential mean of the squares."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * square
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yogi(_Adaptive):
+    """FedYogi: v moves towards the squares by a bounded amount."""
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)

@@ -1,0 +1,87 @@
+"""Local solvers: one step on a flat vector. Their state is fresh in every round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import require
+from fedskew.core.trees import Tree
+
+
+def check_rate(lr: float, decay: float) -> None:
+    require(math.isfinite(lr) and lr > 0, f"lr must be a finite number above 0, got {lr}")
+    require(0 < decay <= 1, f"lr_decay is the factor per round, above 0 and at most 1, got {decay}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd:
+    """SGD as in `torch.optim.SGD`: dampening 0, weight decay added to the gradient; the rate is ``lr * lr_decay ** round``."""
+
+    lr: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr, self.lr_decay)
+        require(0 <= self.momentum < 1, f"momentum must be at least 0 and below 1, got {self.momentum}")
+        require(0 <= self.weight_decay < math.inf, f"weight_decay must be at least 0, got {self.weight_decay}")
+
+    linear: ClassVar[bool] = True
+
+    def init(self, w: Tensor) -> Tree:
+        return {"momentum": torch.zeros_like(w)} if self.momentum else {}
+
+    def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            g = torch.add(g, w, alpha=self.weight_decay)
+        if self.momentum:
+            g = torch.add(g, opt["momentum"], alpha=self.momentum)
+            opt = {"momentum": g}
+        return torch.addcmul(w, g, lr, value=-1), opt
+
+    def unit_response(self, steps: Tensor) -> Tensor:
+        """Displacement over -lr after ``steps`` steps along the constant gradient 1 (FedNova's ||a||_1)."""
+        r = self.momentum
+        return (steps - r * (1 - r**steps) / (1 - r)) / (1 - r) if r else steps
+
+    def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the bare recursion, without weight decay: the new position and momentum."""
+        momentum = self.momentum * momentum + g
+        return position - lr * momentum, momentum
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """AdamW as in `torch.optim.AdamW`: bias-corrected, decoupled weight decay."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    lr_decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr, self.lr_decay)
+        require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be at least 0 and below 1")
+        require(self.eps > 0, f"eps must be above 0, got {self.eps}")
+
+    # no unit response: the step is not linear in the gradients, and assembly refuses methods that need one
+    linear: ClassVar[bool] = False
+
+    def init(self, w: Tensor) -> Tree:
+        return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}
+
+    def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        t = opt["t"] + 1
+        m = torch.lerp(opt["m"], g, 1 - self.beta1)
+        v = torch.lerp(opt["v"], g * g, 1 - self.beta2)
+        w = w * (1 - lr * self.weight_decay)
+        step = (m / (1 - self.beta1**t)) / ((v / (1 - self.beta2**t)).sqrt() + self.eps)
+        return torch.addcmul(w, step, lr, value=-1), {"m": m, "v": v, "t": t}

@@ -1,0 +1,62 @@
+"""Checkpoints: tensors as safetensors, the rest as JSON, written under a temporary name, synced, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.trees import Tree, from_leaves, leaves
+
+NAME = re.compile(r"round-(\d{6})\.safetensors")
+
+
+def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
+    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and remove older ones."""
+    tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
+    target = folder / f"round-{round_:06d}.safetensors"
+    partial = target.with_suffix(".partial")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial, metadata={"facts": json.dumps(facts)})
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.rename(target)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the one before is kept") from None
+    for old in folder.glob("round-*.safetensors"):
+        if old != target:
+            old.unlink()
+    return target
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint in the folder."""
+    found = [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
+    return max(found, default=None)
+
+
+def load(path: Path) -> tuple[Tree, dict[str, Any]]:
+    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read."""
+    from safetensors import safe_open
+
+    try:
+        flat: dict[str, Tensor] = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise BadInput(f"checkpoint {path}: cannot be read: {error}") from None
+    return from_leaves(flat), facts
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    return from_leaves({path: leaf.to(device) for path, leaf in leaves(tree)})

@@ -1,0 +1,261 @@
+"""The run store: one SQLite file with every run, its complete experiment, and every number it measured.
+
+Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. Names:
+
+========================  =====================================================================================
+split                     names
+========================  =====================================================================================
+``test``                  ``accuracy``, ``loss`` of the global model on the unseen test set
+``clients``               ``accuracy_mean``, ``accuracy_worst``, ``accuracy_worst_decile``, ``accuracy_std``, ``loss_mean``
+                          over the clients, of the global model on each client's data
+``round``                 ``divergence``, ``drift``, ``relative_drift``, ``update_norm``, ``local_steps``, ``clients``,
+                          ``bytes_down``, ``bytes_up``, ``seconds``
+``global-model``          per client: ``accuracy``, ``loss`` of the global model on the client's data
+``local-model``           per client: ``accuracy``, ``loss`` of the client's own local model on its data
+``client``                per client: ``steps``, ``distance`` (to the weighted mean of local models), ``update_norm``
+========================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedskew.core.errors import BadInput, FedskewError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
+CREATE TABLE runs (
+  id INTEGER PRIMARY KEY,
+  comparison INTEGER REFERENCES comparisons(id),
+  name TEXT NOT NULL,              -- the method as the user knows it
+  experiment TEXT NOT NULL,        -- complete TOML
+  experiment_hash TEXT NOT NULL,
+  seed INTEGER NOT NULL,
+  partition_seed INTEGER NOT NULL,
+  status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
+  message TEXT NOT NULL DEFAULT '',
+  rounds INTEGER NOT NULL,         -- asked for
+  rounds_done INTEGER NOT NULL DEFAULT 0,
+  created TEXT NOT NULL,
+  updated TEXT NOT NULL,
+  facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
+);
+CREATE TABLE measurements (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  client INTEGER,
+  split TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value REAL
+);
+CREATE INDEX measurements_by_run ON measurements(run, round);
+CREATE TABLE partitions (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  client INTEGER NOT NULL,
+  client_name TEXT NOT NULL,
+  label TEXT NOT NULL,
+  rows INTEGER NOT NULL
+);
+CREATE INDEX partitions_by_run ON partitions(run);
+"""
+
+Row = tuple[int | None, str, str, float]
+"""(client or None, split, name, value) of one round."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, without its measurements."""
+
+    id: int
+    comparison: int | None
+    name: str
+    experiment: str
+    experiment_hash: str
+    seed: int
+    partition_seed: int
+    status: str
+    message: str
+    rounds: int
+    rounds_done: int
+    created: str
+    updated: str
+    facts: dict[str, Any]
+
+
+class RunStore:
+    """The store in one folder. Safe for several processes; a killed one loses at most the round in flight."""
+
+    def __init__(self, folder: str | Path = "runs") -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.db = sqlite3.connect(self.folder / "fedskew.db", timeout=60, isolation_level=None)
+            self.db.execute("PRAGMA journal_mode=WAL")
+            self.db.execute("PRAGMA synchronous=NORMAL")
+            self.db.execute("PRAGMA foreign_keys=ON")
+            with self.transaction():
+                version = self.db.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0:
+                    for statement in SCHEMA.split(";\n"):
+                        if statement.strip():
+                            self.db.execute(statement)
+                    self.db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except (OSError, sqlite3.Error) as error:
+            raise BadInput(f"run store {self.folder}: cannot be opened or written: {error}") from None
+        if version not in (0, SCHEMA_VERSION):
+            raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
+
+    def close(self) -> None:
+        self.db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or none; a full disk or a lost folder ends in one clear line."""
+        try:
+            self.db.execute("BEGIN IMMEDIATE")
+            yield
+            self.db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise FedskewError(
+                f"run store {self.folder}: cannot write ({error}); everything up to the last finished round is kept"
+            ) from None
+        except BaseException:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise
+
+    # writing
+    def add_comparison(self, title: str) -> int:
+        with self.transaction():
+            cursor = self.db.execute("INSERT INTO comparisons(title, created) VALUES (?, ?)", (title, now()))
+        return int(cursor.lastrowid or 0)
+
+    def add_run(
+        self,
+        *,
+        name: str,
+        experiment: str,
+        experiment_hash: str,
+        seed: int,
+        partition_seed: int,
+        rounds: int,
+        comparison: int | None = None,
+    ) -> int:
+        """Register a run as planned."""
+        with self.transaction():
+            cursor = self.db.execute(
+                "INSERT INTO runs(comparison, name, experiment, experiment_hash, seed, partition_seed, status, rounds, "
+                "created, updated) VALUES (?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?)",
+                (comparison, name, experiment, experiment_hash, seed, partition_seed, rounds, now(), now()),
+            )
+        return int(cursor.lastrowid or 0)
+
+    def update(self, run: int, *, status: str, message: str = "", experiment: str | None = None) -> None:
+        """Set the status, and the experiment where it has become more exact (the engine that was chosen)."""
+        with self.transaction():
+            self.db.execute(
+                "UPDATE runs SET status=?, message=?, updated=?, experiment=coalesce(?, experiment) WHERE id=?",
+                (status, message, now(), experiment, run),
+            )
+
+    def add_facts(self, run: int, facts: dict[str, Any]) -> None:
+        """Merge ``facts`` into what is known of the run."""
+        with self.transaction():
+            known = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
+            self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**known, **facts}), run))
+
+    def set_partition(self, run: int, rows: Iterable[tuple[int, str, str, int]]) -> None:
+        """(client, client name, label, rows) of the clients to be shown."""
+        with self.transaction():
+            self.db.execute("DELETE FROM partitions WHERE run=?", (run,))
+            self.db.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", ((run, *row) for row in rows))
+
+    def write_round(self, run: int, round_: int, rows: Sequence[Row]) -> None:
+        """All measurements of a round in one transaction; a round written before is replaced."""
+        with self.transaction():
+            self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
+            self.db.executemany(
+                "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in rows)
+            )
+            self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
+
+    # reading
+    def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
+        """Runs by id; ``where`` is an SQL condition on the runs table."""
+        columns = ", ".join(RunRecord.__dataclass_fields__)
+        found = self.db.execute(f"SELECT {columns} FROM runs WHERE {where} ORDER BY id", values)
+        return [RunRecord(*row[:-1], facts=json.loads(row[-1])) for row in found]
+
+    def run(self, run: int) -> RunRecord:
+        """One run; raises `BadInput` if there is none of that id."""
+        found = self.runs("id=?", (run,))
+        if not found:
+            raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
+        return found[0]
+
+    def select(self, tokens: Sequence[str]) -> list[RunRecord]:
+        """Runs by words of the command line: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``; none means latest."""
+        chosen: dict[int, RunRecord] = {}
+        for token in tokens or ["latest"]:
+            for record in self.one(token):
+                chosen[record.id] = record
+        return list(chosen.values())
+
+    def one(self, token: str) -> list[RunRecord]:
+        if token == "latest":
+            newest = self.runs("id=(SELECT max(id) FROM runs)")
+            if not newest:
+                raise BadInput(f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some")
+            return self.one(f"c{newest[0].comparison}") if newest[0].comparison else newest
+        if token.startswith("c") and token[1:].isdigit():
+            found = self.runs("comparison=?", (int(token[1:]),))
+            if not found:
+                raise BadInput(f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them")
+            return found
+        low, _, high = token.partition("-")
+        if low.isdigit() and (not high or high.isdigit()):
+            return [self.run(i) for i in range(int(low), int(high or low) + 1)]
+        raise BadInput(f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, or latest")
+
+    def measurements(self, runs: Sequence[int], *, per_client: bool | None = None) -> pd.DataFrame:
+        """All measurements of the runs: columns run, round, client, split, name, value.
+
+        ``per_client`` True or False restricts to rows with or without a client.
+        """
+        import pandas as pd
+
+        marks = ",".join("?" * len(runs))
+        only = {None: "", True: " AND client IS NOT NULL", False: " AND client IS NULL"}[per_client]
+        query = f"SELECT run, round, client, split, name, value FROM measurements WHERE run IN ({marks}){only}"
+        frame = pd.read_sql_query(query, self.db, params=list(runs))
+        return frame.astype({"client": "Int64", "value": float})
+
+    def partition(self, run: int) -> pd.DataFrame:
+        """Columns client, client_name, label, rows."""
+        import pandas as pd
+
+        return pd.read_sql_query(
+            "SELECT client, client_name, label, rows FROM partitions WHERE run=? ORDER BY client", self.db, params=[run]
+        )
+
+    def run_folder(self, run: int) -> Path:
+        """Where the run's TOML and checkpoints are."""
+        return self.folder / str(run)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

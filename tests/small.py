@@ -57,7 +57,7 @@ class StepsOf:
     def batch_size(self, num_rows: int) -> int:
         return num_rows
 
-    def train(self, round_: int, client: int, rows):  # noqa: ANN001, ANN201
+    def train(self, round_: int, client: int, rows):
         from fedskew.core.records import Plan
 
         return Plan(np.tile(rows, (self.steps[client], 1)), np.ones((self.steps[client], len(rows))))

@@ -1,11 +1,11 @@
 """Federated learning when clients' data differ: simulate, measure, compare honestly.
 
-    import fedskew as fs
+import fedskew as fs
 
-    experiment = fs.Experiment(dataset="digits", skew="label-dirichlet:alpha=0.1")
-    runs = fs.compare(experiment, ["fedavg", "scaffold"], seeds=3)
-    print(runs.table())
-    runs.plot("accuracy").savefig("accuracy.png")
+experiment = fs.Experiment(dataset="digits", skew="label-dirichlet:alpha=0.1")
+runs = fs.compare(experiment, ["fedavg", "scaffold"], seeds=3)
+print(runs.table())
+runs.plot("accuracy").savefig("accuracy.png")
 """
 
 from importlib import import_module
@@ -28,7 +28,7 @@ PLACES = {
     "run": "fedskew.experiment.results",
 }
 
-__all__ = [*PLACES, "__version__"]  # noqa: PLE0604
+__all__ = [*PLACES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -71,7 +71,11 @@ def options_of(cls: type) -> str:
     """``mu=0.1 step=explicit``: every option with its default."""
     parts = []
     for f in dataclasses.fields(cls):
-        default = "" if f.default in (dataclasses.MISSING, None) else shown(list(f.default) if isinstance(f.default, tuple) else f.default)
+        default = (
+            ""
+            if f.default in (dataclasses.MISSING, None)
+            else shown(list(f.default) if isinstance(f.default, tuple) else f.default)
+        )
         parts.append(f"{f.name}={default}")
     return " ".join(parts)
 
@@ -131,14 +135,20 @@ def show(parsed: argparse.Namespace) -> int:
 def show_one(store: RunStore, record: RunRecord) -> None:
     """Settings, engine and curve of one run."""
     console = Console(highlight=False)
-    console.print(f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {record.rounds} rounds", style="bold")
+    console.print(
+        f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {record.rounds} rounds", style="bold"
+    )
     console.print(record.experiment.strip(), style="dim", markup=False)
     engine = record.facts.get("engine", {})
-    console.print(f"engine: {engine.get('name', 'not chosen yet')} {engine.get('estimated_seconds_a_round', '')}", markup=False)
+    console.print(
+        f"engine: {engine.get('name', 'not chosen yet')} {engine.get('estimated_seconds_a_round', '')}", markup=False
+    )
     frame = store.measurements([record.id], per_client=False)
     if frame.empty:
         return
-    wide = frame.assign(key=frame["split"] + " " + frame["name"]).pivot_table(index="round", columns="key", values="value")
+    wide = frame.assign(key=frame["split"] + " " + frame["name"]).pivot_table(
+        index="round", columns="key", values="value"
+    )
     columns = {"test accuracy": 4, "test loss": 4, "clients accuracy_worst": 4, "round drift": 4, "round divergence": 4}
     table = Table(box=None, pad_edge=False)
     table.add_column("round", justify="right")
@@ -157,7 +167,9 @@ def report(parsed: argparse.Namespace) -> int:
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
     one = comparisons.pop() if len(comparisons) == 1 else None
-    path = parsed.output or store.folder / (f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html")
+    path = parsed.output or store.folder / (
+        f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html"
+    )
     path = write_report(store, records, path)
     if parsed.json:
         print_json({"report": str(path), "runs": [r.id for r in records]})

@@ -83,9 +83,13 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
         default=["fedavg", "fedprox:mu=0.1", "scaffold"],
         help="methods; the first is the one the others are compared with (default: fedavg fedprox:mu=0.1 scaffold)",
     )
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", default=[5], help="how many seeds, or which (default: 5)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", metavar="N", default=[5], help="how many seeds, or which (default: 5)"
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
+    )
     store(parser)
 
 
@@ -96,7 +100,9 @@ def for_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def for_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", default="runs", metavar="WHAT", help="runs (default), algorithms, datasets, ...")
+    parser.add_argument(
+        "what", nargs="?", default="runs", metavar="WHAT", help="runs (default), algorithms, datasets, ..."
+    )
     store(parser)
 
 
@@ -117,7 +123,9 @@ def for_reproduce(parser: argparse.ArgumentParser) -> None:
 
 
 def store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 

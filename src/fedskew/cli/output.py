@@ -36,7 +36,14 @@ def summary_json(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any
     return {
         "methods": summary(store, records).to_dict("records"),
         "runs": [
-            {"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "rounds": r.rounds_done, "message": r.message}
+            {
+                "run": r.id,
+                "name": r.name,
+                "seed": r.seed,
+                "status": r.status,
+                "rounds": r.rounds_done,
+                "message": r.message,
+            }
             for r in records
         ],
     }
@@ -46,39 +53,46 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     """One row a method."""
     frame = summary(store, records)
     first = str(frame["method"].iloc[0])
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
     for title in ("accuracy %", "worst client %", "drift", "MB"):
         table.add_column(title, justify="right")
     if len(frame) > 1:
-        table.add_column(f"against {first.partition(':')[0]}", justify="right")
+        table.add_column(f"vs {first.partition(':')[0]}", justify="right")
+        table.add_column("")
     for row in frame.to_dict("records"):
         cells = [
             row["method"],
             plus_minus(100 * row["accuracy"], 100 * row["accuracy_half"], 1),
             plus_minus(100 * row["worst_client"], 100 * row["worst_client_half"], 1),
-            plus_minus(row["drift"], row["drift_half"], 3),
+            plus_minus(row["drift"], row["drift_half"], 2),
             number(row["megabytes_down"] + row["megabytes_up"], 1),
         ]
         if len(frame) > 1:
-            against = ""
-            if row["method"] != first:
-                gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
-                against = f"{gap} {row['verdict']}"
-            cells.append(against)
+            gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
+            cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
         table.add_row(*cells)
     console = Console(highlight=False)
     console.print(table)
     seeds = int(frame["runs"].max())
-    what = f"mean and 95 % interval over {seeds} seeds" if seeds > 1 else "one seed: no interval, nothing can be said of certainty"
-    console.print(f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways", style="dim")
+    what = (
+        f"mean and 95 % interval over {seeds} seeds"
+        if seeds > 1
+        else "one seed: no interval, nothing can be said of certainty"
+    )
+    console.print(
+        f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways", style="dim"
+    )
 
 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
     """Runs that have no final numbers, and why."""
     console = Console(highlight=False)
     for row in unfinished(records).to_dict("records"):
-        console.print(f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}", markup=False)
+        console.print(
+            f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}",
+            markup=False,
+        )
 
 
 def number(value: float, digits: int, sign: bool = False) -> str:

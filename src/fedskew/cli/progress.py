@@ -38,7 +38,7 @@ class Method:
 class Board:
     """Collects progress and draws it on standard error."""
 
-    def __init__(self, names: Sequence[str], rounds: Sequence[int], already: int = 0) -> None:
+    def __init__(self, names: Sequence[str], rounds: Sequence[int]) -> None:
         self.methods: dict[str, Method] = {}
         for name, n in zip(names, rounds, strict=True):
             method = self.methods.setdefault(name, Method())
@@ -57,7 +57,9 @@ class Board:
             self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.live.stop()
 
     def heard(self, progress: Progress) -> None:

@@ -57,4 +57,6 @@ def print_table(results: list[Reproduced]) -> None:
         )
     console = Console(highlight=False)
     console.print(table)
-    console.print("drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it", style="dim")
+    console.print(
+        "drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it", style="dim"
+    )

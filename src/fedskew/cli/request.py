@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fedskew.core.component import literal, plain
+from fedskew.core.component import label, literal, plain
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
@@ -70,9 +70,7 @@ def described(experiment: Experiment) -> str:
     table = experiment.table()
 
     def compact(section: str) -> str:
-        from fedskew.core.component import label
-
-        return label(getattr(experiment, section), COMPONENTS[section])
+        return label(getattr(experiment, section), COMPONENTS[section], with_first=section != "dataset")
 
     local = plain(experiment.local)
     work = f"{local['steps']} steps" if "steps" in local else f"{local['epochs']} epochs"

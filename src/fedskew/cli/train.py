@@ -24,7 +24,7 @@ def run(parsed: argparse.Namespace) -> int:
     """One experiment."""
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
-    ids = [register(store, experiments[0])]
+    ids = [register(store, experiments[0], engines.get(experiments[0].name))]
     head(experiments, engines, f"run {ids[0]}")
     return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
 
@@ -37,7 +37,7 @@ def compare(parsed: argparse.Namespace) -> int:
     jobs = jobs_for(parsed, len(planned))
     experiments, dataset, engines = prepare(planned, None, jobs)
     store = RunStore(parsed.runs)
-    ids = register_all(store, experiments, " vs ".join(parsed.algorithms))
+    ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
     comparison = f"c{store.run(ids[0]).comparison}"
     head(experiments, engines, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
@@ -61,12 +61,23 @@ def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
     return max(1, min(parsed.jobs or cores, runs))
 
 
-def head(experiments: Sequence[Experiment], engines: dict[str, str], title: str) -> None:
+def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], title: str) -> None:
     """What is about to run, on standard error."""
     console = Console(stderr=True, highlight=False)
     console.print(title, style="bold")
-    console.print(described(experiments[0]))
-    console.print("engine: " + ", ".join(f"{name} {engine}" for name, engine in engines.items()), style="dim")
+    console.print(described(experiments[0]), markup=False)
+    for chosen in dict.fromkeys(trial["name"] for trial in engines.values()):
+        trials = [t["estimated_seconds_a_round"] for t in engines.values() if t["name"] == chosen]
+        names = [name for name, t in engines.items() if t["name"] == chosen]
+        times = ", ".join(f"{engine} {spread([t[engine] for t in trials])}" for engine in trials[0])
+        of = "" if len(names) == len(engines) else f" for {', '.join(names)}"
+        console.print(f"engine: {chosen}{of} (trial, s a round: {times})", style="dim", markup=False)
+
+
+def spread(values: Sequence[float]) -> str:
+    """``0.28 to 0.34``, or one number."""
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def carry_out(
@@ -91,13 +102,16 @@ def carry_out(
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or ids]
     comparison = records[0].comparison
-    path = getattr(parsed, "report", None) or store.folder / (f"c{comparison}.html" if comparison else f"{records[0].id}.html")
-    path = write_report(store, records, path)
+    path = getattr(parsed, "report", None) or store.folder / (
+        f"c{comparison}.html" if comparison else f"{records[0].id}.html"
+    )
+    with Console(stderr=True).status("writing the report"):
+        path = write_report(store, records, path)
     if parsed.json:
         print_json({**summary_json(store, records), "report": str(path), "seconds": round(seconds, 3)})
     else:
         print_summary(store, records)
         print_unfinished(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
-    error = worst_error(results)
-    return error.exit_code if error else 0
+    failure = worst_error(results)
+    return failure.exit_code if failure else 0

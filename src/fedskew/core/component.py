@@ -72,6 +72,8 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
         return msgspec.convert(dict(table), cls)
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {readable(error)}") from None
+    except BadInput as error:
+        raise BadInput(f"{place}: {error}") from None
 
 
 def readable(error: msgspec.ValidationError) -> str:
@@ -101,16 +103,15 @@ def plain(component: Any) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None}
 
 
-def label(component: Any, catalogue: Catalogue) -> str:
-    """The compact form with only the options that differ from their defaults."""
+def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str:
+    """The compact form with the options that differ from their defaults; ``with_first`` shows the first one in any case."""
     table = to_table(component, catalogue)
-    defaults = {
-        f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING
-    }
+    defaults = {f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING}
+    first = next((f.name for f in dataclasses.fields(component)), None) if with_first else None
     options = [
         f"{key}={shown(value)}"
         for key, value in table.items()
-        if key != "name" and (key not in defaults or msgspec.to_builtins(defaults[key]) != value)
+        if key != "name" and (key == first or key not in defaults or msgspec.to_builtins(defaults[key]) != value)
     ]
     return table["name"] + (":" + ",".join(options) if options else "")
 

@@ -17,7 +17,7 @@ from fedskew.core.trees import Tree
 class Info(NamedTuple):
     """What is known of a client before training."""
 
-    index: Tensor  # () integer id
+    index: Tensor  # type: ignore[assignment]  # () integer id; a tuple has a method of this name
     num_examples: Tensor  # () rows it trains on
     label_counts: Tensor  # (K,) rows of each class
     batch_size: Tensor  # () rows of a full batch

@@ -23,7 +23,10 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 class Task(Protocol):
     """What the hooks may ask of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
 
-    num_classes: int
+    @property
+    def num_classes(self) -> int: ...
+
+    def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features (B, D) of the last hidden layer, and logits (B, K)."""

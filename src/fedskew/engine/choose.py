@@ -18,44 +18,48 @@ STEPS = 4
 """Local steps of a trial."""
 
 PATIENCE = 1.0
-"""Seconds that a first stacked step may take beyond what the same steps take one after the other."""
+"""Seconds that a first stacked step may take beyond five times what the same steps take one after the other."""
 
 
-def choose(fed: Federation, server: Server) -> tuple[Engine, dict[str, Any]]:
+def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple[Engine, dict[str, Any]]:
     """The faster engine for this federation's rounds, and what was measured.
 
-    Nothing is kept of the trial: engines are pure, and the client states it reads are its own.
+    ``measure_local`` counts the passes that measure local models in. Nothing is kept of the trial: engines are pure, and the
+    client states it reads are its own.
     """
-    work = open_round(fed, server, ClientStates(), measure_local=False)
-    lengths = np.sort([len(plan.index) for plan in work.plans])[::-1]
-    width = min(block_width(server.x), len(lengths))
+    work = open_round(fed, server, ClientStates(), measure_local)
+    order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
+    width = min(block_width(server.x), len(order))
+    steps = np.asarray([len(work.plans[i].index) for i in order])
+    passes = np.asarray([len(work.measured[i].index) for i in order]) if work.measured else np.zeros(1)
 
-    one = shortened(work, np.asarray([int(np.argmax([len(p.index) for p in work.plans]))]))
-    sequential = Sequential()
-    per_step = measured(fed, sequential, one) / len(one.plans[0].index)
-    sequential_round = per_step * float(lengths.sum())
+    step, score = cost(fed, Sequential(), shortened(work, order[:1]))
+    sequential = step * steps.sum() + score * passes.sum()
 
-    stacked = Stacked()
-    block = shortened(work, np.argsort([-len(p.index) for p in work.plans], kind="stable")[:width])
-    steps = max(len(plan.index) for plan in block.plans)
-    first = once(fed, stacked, shortened(block, np.arange(width), limit=1))
-    if first > PATIENCE + 5 * per_step * width:
-        stacked_round = first * float(lengths[::width].sum())
-    else:
-        stacked_round = measured(fed, stacked, block) / steps * float(lengths[::width].sum())
+    block = shortened(work, order[:width])
+    first = once(fed, Stacked(), shortened(work, order[:width], limit=1))
+    step_s, score_s = (first, 0.0) if first > PATIENCE + 5 * step * width else cost(fed, Stacked(), block)
+    # a block takes as many steps as its longest client, a pass as many batches as its largest
+    stacked = step_s * steps[::width].sum() + score_s * sum(
+        passes[lo : lo + width].max() for lo in range(0, len(passes), width)
+    )
 
-    chosen: Engine = stacked if stacked_round < sequential_round else sequential
+    chosen: Engine = Stacked() if stacked < sequential else Sequential()
     trial = {
-        "name": "stacked" if chosen is stacked else "sequential",
-        "estimated_seconds_a_round": {"sequential": round(sequential_round, 5), "stacked": round(stacked_round, 5)},
+        "name": "stacked" if stacked < sequential else "sequential",
+        "estimated_seconds_a_round": {"sequential": round(float(sequential), 5), "stacked": round(float(stacked), 5)},
     }
     return chosen, trial
 
 
-def measured(fed: Federation, engine: Engine, work: Work) -> float:
-    """Seconds of the faster of two runs, after one that warms up."""
+def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float]:
+    """Seconds of a local step and of a batch of the measuring pass; the faster of two runs each, after one that warms up."""
     once(fed, engine, work)
-    return min(once(fed, engine, work) for _ in range(2))
+    steps = max(len(plan.index) for plan in work.plans)
+    training = work._replace(measured=[])
+    step = min(once(fed, engine, training) for _ in range(2))
+    both = min(once(fed, engine, work) for _ in range(2)) if work.measured else step
+    return step / steps, max(both - step, 0.0)
 
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
@@ -65,13 +69,17 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 
 
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
-    """The work of some clients of the cohort, cut to a few steps."""
+    """The work of some clients of the cohort, cut to a few steps and one measured batch."""
     at = np.sort(members)
     view = work.view
     return Work(
         clients=work.clients[at],
         view=view._replace(state=pick(view.state, at), info=pick(view.info, at)),
-        plans=[Plan(work.plans[i].index[:limit], work.plans[i].mask[:limit]) for i in at],
-        passes=[work.passes[i] for i in at],
-        measured=[],
+        plans=[cut(work.plans[i], limit) for i in at],
+        passes=[cut(work.passes[i], 1) for i in at],
+        measured=[cut(work.measured[i], 1) for i in at] if work.measured else [],
     )
+
+
+def cut(plan: Plan, limit: int) -> Plan:
+    return Plan(plan.index[:limit], plan.mask[:limit])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Plan, Upload, View
+from fedskew.core.records import Batch, Plan, Upload
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Work
@@ -17,6 +18,10 @@ from fedskew.loop.round import Done, Work
 @dataclass(frozen=True, kw_only=True)
 class Sequential:
     """The local loop for one client at a time."""
+
+    idea: ClassVar[str] = (
+        "one client after the other: the reference, and fastest where models are large or convolutional"
+    )
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         with torch.no_grad():

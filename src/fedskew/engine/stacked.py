@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +65,8 @@ class Stacked:
 
     width: int = 0
 
+    idea: ClassVar[str] = "many clients as one batch of models; fastest where models are small"
+
     def __post_init__(self) -> None:
         require(self.width >= 0, f"width must be at least 0, got {self.width}")
 
@@ -106,7 +108,9 @@ class Stacked:
             if narrow and running <= width // 2:
                 left.append(pick(carry, slice(running, width)))
                 carry, width = pick(carry, slice(0, running)), running
-                view = view._replace(**{k: pick(getattr(view, k), slice(0, width)) for k in ("state", "info", "before")})
+                view = view._replace(
+                    **{k: pick(getattr(view, k), slice(0, width)) for k in ("state", "info", "before")}
+                )
             # the block stays as it is until half of it has finished
             until = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
             whole = int(lengths[width - 1])

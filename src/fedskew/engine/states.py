@@ -26,7 +26,9 @@ class ClientStates:
         if known and self.rows is not None:
             at = torch.tensor(known)
             places = torch.tensor([self.place[int(clients[i])] for i in known])
-            map_leaves(lambda new, rows: new.index_copy_(0, at.to(new.device), rows[places.to(rows.device)]), states, self.rows)
+            map_leaves(
+                lambda new, rows: new.index_copy_(0, at.to(new.device), rows[places.to(rows.device)]), states, self.rows
+            )
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:

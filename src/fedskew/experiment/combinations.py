@@ -64,7 +64,11 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
     "centralised": Combination(
-        "all rows in one place: the bound without federation", "nothing (a baseline)", "Robbins, Monro 1951", NoOptions, centralised
+        "all rows in one place: the bound without federation",
+        "nothing (a baseline)",
+        "Robbins, Monro 1951",
+        NoOptions,
+        centralised,
     ),
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
@@ -74,7 +78,11 @@ COMBINATIONS: Mapping[str, Combination] = {
         local_sgd,
     ),
     "local-sgd": Combination(
-        "a fixed number of steps between uniform averages", "nothing (a baseline)", "Stich 2019, arXiv:1805.09767", Steps, local_sgd
+        "a fixed number of steps between uniform averages",
+        "nothing (a baseline)",
+        "Stich 2019, arXiv:1805.09767",
+        Steps,
+        local_sgd,
     ),
 }
 

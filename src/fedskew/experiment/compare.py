@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +14,7 @@ from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, r
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.engine.choose import choose
-from fedskew.experiment.build import assemble, check_needs, partition_of, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_needs, partition_of, with_engine
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Auto, Experiment
 from fedskew.experiment.run import Listener, Stop, execute, register
@@ -50,10 +51,10 @@ def plan(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list
 
 def prepare(
     experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int
-) -> tuple[list[Experiment], Dataset, dict[str, str]]:
+) -> tuple[list[Experiment], Dataset, dict[str, dict[str, Any]]]:
     """Find everything that is wrong before any work, and choose each method's engine by a trial on its first seed.
 
-    Returns the experiments with what was left open filled in, the data, and each method's engine by name.
+    Returns the experiments with what was left open filled in, the data, and what is known of each method's engine by name.
     """
     first = experiments[0]
     if dataset is None:
@@ -67,18 +68,23 @@ def prepare(
     cores = os.cpu_count() or 1
     threads = torch.get_num_threads() if jobs == 1 else max(1, cores // jobs)
     settled: dict[str, Experiment] = {}
+    engines: dict[str, dict[str, Any]] = {}
     for experiment in experiments:
         if experiment.name not in settled:
             wanted = experiment.training.threads or threads
             assembly = assemble(experiment, dataset)
             engine = experiment.engine
             if isinstance(engine, Auto):
-                engine = on_threads(wanted, lambda a=assembly: choose(a.federation, start(a.federation, a.x0))[0])
+                engine, engines[experiment.name] = on_threads(wanted, partial(trial, assembly))
             settled[experiment.name] = with_engine(experiment, engine, wanted)
-    filled = [
-        with_engine(e, settled[e.name].engine, settled[e.name].training.threads) for e in experiments
-    ]
-    return filled, dataset, {name: e.table()["engine"]["name"] for name, e in settled.items()}
+    filled = [with_engine(e, settled[e.name].engine, settled[e.name].training.threads) for e in experiments]
+    return filled, dataset, engines
+
+
+def trial(assembly: Assembly) -> tuple[Any, dict[str, Any]]:
+    """The engine that a short trial finds faster, and what it measured."""
+    fed = assembly.federation
+    return choose(fed, start(fed, assembly.x0), assembly.experiment.evaluation.local_models)
 
 
 def on_threads(threads: int, action: Callable[[], T]) -> T:
@@ -90,10 +96,12 @@ def on_threads(threads: int, action: Callable[[], T]) -> T:
         torch.set_num_threads(before)
 
 
-def register_all(store: RunStore, experiments: Sequence[Experiment], title: str) -> list[int]:
+def register_all(
+    store: RunStore, experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], title: str
+) -> list[int]:
     """Put all runs of a comparison into the store as planned; their numbers."""
     comparison = store.add_comparison(title)
-    return [register(store, experiment, comparison) for experiment in experiments]
+    return [register(store, experiment, engines.get(experiment.name), comparison) for experiment in experiments]
 
 
 def execute_all(

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.errors import Diverged
+from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import Outcome
+from fedskew.loop.round import SERVER_CAUSE, Federation, Outcome, client_cause
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -25,23 +27,32 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
-def model_rows(assembly: Assembly, w: Tensor, clients: Ints) -> list[Row]:
-    """The global model on the test set and on each client's data."""
-    fed = assembly.federation
-    rows: list[Row] = [
-        (None, "test", name, value)
-        for name, value in evaluate(fed.task, w, assembly.x_test, assembly.y_test).items()
-    ]
+def model_rows(assembly: Assembly, server: Server, clients: Ints) -> list[Row]:
+    """The global model on the test set and on each client's data. Raises `Diverged` if a loss is not finite."""
+    fed, w = assembly.federation, server.x
+    tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)
+    rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
+    check_losses(fed, server, clients, tested["loss"], scores)
     for name, values in scores.items():
         rows += per_client("global-model", name, clients, values)
     rows += [(None, "clients", name, value) for name, value in over_clients(scores).items()]
     return rows
 
 
+def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, scores: dict[str, Tensor]) -> None:
+    """Raise `Diverged` naming the round and where the global model's loss is no longer finite."""
+    bad = (~scores["loss"].isfinite() & ~scores["accuracy"].isnan()).nonzero()
+    if math.isfinite(tested) and not len(bad):
+        return
+    where = f"client {fed.partition.names[int(clients[int(bad[0])])]}'s data" if len(bad) else "the test set"
+    cause = client_cause(fed, server.round - 1) if fed.server_optimiser.lr <= 1 else SERVER_CAUSE
+    raise Diverged(f"round {server.round}: the global model's loss on {where} is no longer finite; {cause}")
+
+
 def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
     """The global model over the clients; a client without measured rows does not count."""
-    held = ~scores["loss"].isnan()
+    held = ~scores["accuracy"].isnan()
     accuracy = scores["accuracy"][held].sort().values
     decile = math.ceil(0.1 * len(accuracy) - 1e-9)
     return {
@@ -77,7 +88,5 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
 
 def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:
     return [
-        (int(k), split, name, value)
-        for k, value in zip(clients, values.tolist(), strict=True)
-        if not math.isnan(value)
+        (int(k), split, name, value) for k, value in zip(clients, values.tolist(), strict=True) if not math.isnan(value)
     ]

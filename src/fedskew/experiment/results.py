@@ -64,9 +64,9 @@ def run(
 
     ``data`` replaces the experiment's data set by arrays of your own. Raises `fedskew.FedskewError` with one clear line.
     """
-    prepared, dataset, _ = prepare([experiment], data, jobs=1)
+    prepared, dataset, engines = prepare([experiment], data, jobs=1)
     store = RunStore(folder)
-    ids = [register(store, prepared[0])]
+    ids = [register(store, prepared[0], engines.get(experiment.name))]
     return finish(store, ids, dataset, 1, listener)
 
 
@@ -84,9 +84,9 @@ def compare(
     ``jobs`` processes work side by side; with more than 1 the calling script needs ``if __name__ == "__main__":``.
     """
     planned = plan(experiment, algorithms, seeds_from(seeds, experiment.training.seed))
-    prepared, dataset, _ = prepare(planned, data, jobs)
+    prepared, dataset, engines = prepare(planned, data, jobs)
     store = RunStore(folder)
-    ids = register_all(store, prepared, " vs ".join(algorithms))
+    ids = register_all(store, prepared, engines, " vs ".join(algorithms))
     return finish(store, ids, dataset, jobs, listener)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.measurements import measured_clients, model_rows, round_rows
 from fedskew.loop.round import play_round, start
 from fedskew.store import checkpoints
-from fedskew.store.runs import Row, RunStore
+from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
 """Clients of the partition that the store keeps class by class, for the report's picture."""
@@ -47,8 +49,13 @@ Listener = Callable[[Progress], None]
 Stop = Callable[[], bool]
 
 
-def register(store: RunStore, experiment: Experiment, comparison: int | None = None) -> int:
-    """Put a run into the store as planned, with its TOML in a file of its own; the run's number."""
+def register(
+    store: RunStore, experiment: Experiment, engine: dict[str, Any] | None = None, comparison: int | None = None
+) -> int:
+    """Put a run into the store as planned, with its TOML in a file of its own; the run's number.
+
+    ``engine`` is what is known of the choice of engine, where it was made already.
+    """
     run = store.add_run(
         name=experiment.name,
         experiment=experiment.toml(),
@@ -58,6 +65,8 @@ def register(store: RunStore, experiment: Experiment, comparison: int | None = N
         rounds=experiment.training.rounds,
         comparison=comparison,
     )
+    if engine:
+        store.add_facts(run, {"engine": engine})
     write_toml(store, run, experiment)
     return run
 
@@ -82,9 +91,11 @@ def execute(
     Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished.
     """
     record = store.run(run)
+    check_not_running(record)
     experiment = from_toml(record.experiment, f"run {run}")
     threads = torch.get_num_threads()
     try:
+        store.add_facts(run, {"process": {"id": os.getpid(), "host": platform.node()}})
         dataset = dataset or experiment.dataset.load()
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
@@ -102,6 +113,16 @@ def execute(
         torch.set_num_threads(threads)
 
 
+def check_not_running(record: RunRecord) -> None:
+    """Raise `BadInput` if another process of this machine is carrying the run out."""
+    process = record.facts.get("process", {})
+    if record.status != "running" or process.get("host") != platform.node() or process["id"] == os.getpid():
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process["id"], 0)
+        raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
+
+
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop) -> None:
     """The rounds of one run."""
     fed = assembly.federation
@@ -117,7 +138,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
     rows: list[Row] = []
     if server.round == 0:
-        rows = model_rows(assembly, server.x, clients)
+        rows = model_rows(assembly, server, clients)
         store.write_round(run, 0, rows)
     tell(0.0, rows)
     while server.round < rounds:
@@ -128,7 +149,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         server = outcome.server
         rows = round_rows(assembly, outcome, 0.0)
         if due:
-            rows += model_rows(assembly, server.x, clients)
+            rows += model_rows(assembly, server, clients)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         store.write_round(run, server.round, rows)
@@ -137,7 +158,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             save(store, run, server, states)
         tell(seconds, rows)
         if stopping:
-            raise Interrupted(f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on")
+            raise Interrupted(
+                f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on"
+            )
     store.update(run, status="finished")
 
 
@@ -145,22 +168,28 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     """Choose the engine where that was left open, and store what determines the run's numbers."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
+    known = store.run(run).facts
     if isinstance(experiment.engine, Auto):
-        engine, facts["engine"] = choose(assembly.federation, server)
+        engine, facts["engine"] = choose(assembly.federation, server, experiment.evaluation.local_models)
         experiment = with_engine(experiment, engine, experiment.training.threads)
-    else:
+    elif "engine" not in known:
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset
     facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
         "python": platform.python_version()
     }
-    facts["data"] = {"name": dataset.name, "source": dataset.source, "notes": dataset.notes, "fingerprint": dataset.fingerprint()}
+    facts["data"] = {
+        "name": dataset.name,
+        "source": dataset.source,
+        "notes": dataset.notes,
+        "fingerprint": dataset.fingerprint(),
+    }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
-    known = store.run(run).facts.get("data")
-    if known and known["fingerprint"] != facts["data"]["fingerprint"]:
+    before = known.get("data", facts["data"])["fingerprint"]
+    if before != facts["data"]["fingerprint"]:
         raise BadInput(
-            f"run {run}: the data are not those it began with (fingerprint {known['fingerprint']}, "
+            f"run {run}: the data are not those it began with (fingerprint {before}, "
             f"now {facts['data']['fingerprint']}); start a new run"
         )
     store.update(run, status="running", experiment=experiment.toml())
@@ -177,9 +206,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return Assembly(
-        experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test
-    )
+    return Assembly(experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test)
 
 
 def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:

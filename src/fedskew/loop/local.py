@@ -28,7 +28,7 @@ class Program(NamedTuple):
 
 @lru_cache(maxsize=32)
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
-    """Bind a method to its task and local solver; the same three give the same program, so that engines can keep what they made of it."""
+    """Bind a method to its task and local solver; the same three give the same program, and engines keep what they made of it."""
 
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)

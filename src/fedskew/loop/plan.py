@@ -1,4 +1,4 @@
-"""Who sees which rows when: a function of (seed, round, client) only, so that every method and engine trains on the same batches."""
+"""Who sees which rows when: a function of (seed, round, client) only, so all methods and engines train on the same batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Local:
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}")
-        require(self.batch_size == "all" or self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+        require(
+            self.batch_size == "all" or self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}"
+        )
 
 
 @dataclass(frozen=True)

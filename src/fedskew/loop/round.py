@@ -21,7 +21,9 @@ from fedskew.loop.plan import Planner, in_batches
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
 
-PASS_ROWS = 256
+SERVER_CAUSE = "most likely cause: the server optimiser's step; lower its lr, or its momentum"
+
+PASS_ROWS = 128
 """Rows of a batch in passes over a client's data that do not train."""
 
 
@@ -100,14 +102,13 @@ def describe(fed: Federation) -> Info:
     sizes = fed.partition.sizes
     num_classes = fed.task.num_classes
     counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
-    like = {"dtype": fed.x.dtype, "device": fed.x.device}
     batch = [fed.planner.batch_size(int(n)) for n in np.unique(sizes)]
     batch_of = np.asarray(batch)[np.searchsorted(np.unique(sizes), sizes)]
     return Info(
         index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=torch.tensor(sizes, **like),
-        label_counts=torch.tensor(counts, **like),
-        batch_size=torch.tensor(batch_of, **like),
+        num_examples=torch.as_tensor(sizes).to(fed.x),
+        label_counts=torch.as_tensor(counts).to(fed.x),
+        batch_size=torch.as_tensor(batch_of).to(fed.x),
     )
 
 
@@ -127,14 +128,13 @@ def start(fed: Federation, x0: Tensor) -> Server:
 def open_round(fed: Federation, server: Server, states: States, measure_local: bool) -> Work:
     """Select clients, make their views and plan their batches."""
     cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
-    lr = fed.solver.lr * fed.solver.lr_decay**server.round
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
         state=states.get(cohort, lambda: fed.algorithm.client_init(server.x)),
         info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
         before={},
-        lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
+        lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
     )
     part = fed.partition
     return Work(
@@ -155,9 +155,7 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
-def play_round(
-    fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True
-) -> Outcome:
+def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
     work = open_round(fed, server, states, measure_local)
     done = engine.run(fed.program, work, fed.x, fed.y)
@@ -166,8 +164,7 @@ def play_round(
     after = close_round(fed, server, work, done)
     if not bool(after.x.isfinite().all()):
         raise Diverged(
-            f"round {after.round}: the global model is no longer finite although all clients' updates are; most likely "
-            "cause: the server optimiser's step; lower its lr, or its momentum"
+            f"round {after.round}: the global model is no longer finite although all updates are; {SERVER_CAUSE}"
         )
     states.put(work.clients, done.states)
     return Outcome(
@@ -191,14 +188,24 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
     others = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
-    lr = float(work.view.lr)
-    momentum = getattr(fed.solver, "momentum", 0.0)
+    raise Diverged(
+        f"round {server.round + 1}, client {name}{others}: the loss or the update is no longer finite; "
+        f"{client_cause(fed, server.round)}; client {name} took {len(work.plans[position].index)} local steps"
+    )
+
+
+def client_cause(fed: Federation, round_: int) -> str:
+    """Why local training most likely blew up, and what to try."""
+    lr, momentum = rate(fed, round_), getattr(fed.solver, "momentum", 0.0)
     cause = fed.algorithm.hazard(lr)
     if not cause:
         cause = f"the client learning rate {lr:g} is too large"
         if momentum:
             cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
-        cause += f"; try lr {lr / 5:.1g} or fewer local steps (client {name} took {len(work.plans[position].index)})"
-    raise Diverged(
-        f"round {server.round + 1}, client {name}{others}: the loss or the update is no longer finite; most likely cause: {cause}"
-    )
+        cause += f"; try lr {lr / 5:.1g}, or fewer local steps"
+    return f"most likely cause: {cause}"
+
+
+def rate(fed: Federation, round_: int) -> float:
+    """The client learning rate of a round."""
+    return float(fed.solver.lr * fed.solver.lr_decay**round_)

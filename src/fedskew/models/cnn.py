@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ class Cnn:
 
     hidden: int = 512
 
-    has_features = True
+    has_features: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.hidden >= 1, f"hidden must be at least 1, got {self.hidden}")
@@ -45,49 +46,46 @@ class Cnn:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require(len(shape) == 3, f"model cnn needs rows of (channels, height, width), these have shape {shape}")
         require(min(shape[1:]) >= 4, f"model cnn needs images of at least 4 x 4, these are {shape[1]} x {shape[2]}")
-        net = CnnNet(*shape, self.hidden, classes)
+        channels, height, width = shape
+        net = CnnNet(channels, height, width, self.hidden, classes)
         initialise(net, generator)
         return net
 
 
 class Cnn1dNet(nn.Module):
-    def __init__(self, channels: int, filters: int, hidden: int, classes: int) -> None:
+    def __init__(self, channels: int, samples: int, filters: int, hidden: int, classes: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv1d(channels, filters, 5, padding=2)
         self.conv2 = nn.Conv1d(filters, 2 * filters, 5, padding=2)
-        self.fc1 = nn.Linear(2 * filters * BINS, hidden)
+        self.fc1 = nn.Linear(2 * filters * (samples // 16), hidden)
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.max_pool1d(torch.relu(self.conv1(x)), 2)
-        z = torch.relu(self.conv2(z))
-        z = z.unflatten(-1, (BINS, -1)).mean(-1)
+        z = F.max_pool1d(torch.relu(self.conv1(x)), 4)
+        z = F.max_pool1d(torch.relu(self.conv2(z)), 4)
         z = torch.relu(self.fc1(z.flatten(1)))
         return z, self.out(z)
 
 
-BINS = 8
-"""Pieces of the time axis whose means reach the hidden layer."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cnn1d:
-    """Two width-5 convolutions over time, max pooling between them, means over eight pieces of the window, a hidden layer.
+    """Two width-5 convolutions over time, each with max pooling by 4, and a hidden layer.
 
-    Rows are (channels, samples) with samples a multiple of 16.
+    Rows are (channels, samples), at least 16 samples.
     """
 
     filters: int = 32
     hidden: int = 64
 
-    has_features = True
+    has_features: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.filters >= 1 and self.hidden >= 1, "filters and hidden must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         require(len(shape) == 2, f"model cnn1d needs rows of (channels, samples), these have shape {shape}")
-        require(shape[1] % (2 * BINS) == 0, f"model cnn1d needs a multiple of {2 * BINS} samples, there are {shape[1]}")
-        net = Cnn1dNet(shape[0], self.filters, self.hidden, classes)
+        require(shape[1] >= 16, f"model cnn1d needs at least 16 samples, there are {shape[1]}")
+        channels, samples = shape
+        net = Cnn1dNet(channels, samples, self.filters, self.hidden, classes)
         initialise(net, generator)
         return net

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from fedskew.models.initial import initialise
 class MlpNet(nn.Module):
     def __init__(self, widths: list[int], classes: int) -> None:
         super().__init__()
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.out = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +33,7 @@ class Mlp:
 
     hidden: tuple[int, ...] = (64,)
 
-    has_features = True
+    has_features: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(bool(self.hidden) and min(self.hidden) >= 1, f"hidden needs widths of at least 1, got {self.hidden}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,8 @@ class Softmax:
     bias: bool = True
     zero_init: bool = True
 
-    has_features = False
+    has_features: ClassVar[bool] = False
+    idea: ClassVar[str] = "softmax regression: one linear layer, a convex problem"
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         net = SoftmaxNet(prod(shape), classes, self.bias)

@@ -13,6 +13,9 @@ from fedskew.store.runs import RunRecord
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 """Section and key of the two seeds; they are shown apart from the rest of an experiment."""
 
+FIRST = ("dataset", "skew", "clients", "model", "algorithm")
+"""Sections of an experiment that are shown before the others."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -65,28 +68,47 @@ def held_out(record: RunRecord) -> bool:
 
 
 def asked(records: Sequence[RunRecord]) -> list[Question]:
-    """The sections of the experiments in the order of the first, with rounds and seeds in front."""
+    """The sections of the experiments, what matters most first, with rounds and seeds."""
     tables = {record.id: without_seeds(record) for record in records}
     for table in tables.values():
         if isinstance(table.get("training"), dict):
             table["training"].pop("rounds", None)
-    questions = [
+    sections = dict.fromkeys(key for table in tables.values() for key in table)
+    lines = {key: question(key, records, values(tables, key)) for key in sections}
+    return [
+        *(lines.pop(section) for section in FIRST if section in lines),
         question("rounds", records, lambda record: str(record.rounds)),
         seeds("training seeds", records, lambda record: record.seed),
         seeds("partition seeds", records, lambda record: record.partition_seed),
+        *lines.values(),
     ]
-    for section in dict.fromkeys(key for table in tables.values() for key in table):
-        questions.append(question(section, records, lambda record, key=section: shown(tables[record.id].get(key))))
-    return questions
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Question]:
-    """Data, engine and versions as the runs noted them."""
-    return [
-        question(key, records, lambda record, key=key: shown(record.facts.get(key)))
-        for key in ("data", "parameters", "engine", "versions")
-        if any(key in record.facts for record in records)
+    """Data, model size, engine and versions as the runs noted them; the engine's trial is that of the first run."""
+    facts = {record.id: record.facts for record in records}
+    lines = [
+        question(key, records, values(facts, key))
+        for key in ("data", "parameters", "versions")
+        if any(key in known for known in facts.values())
     ]
+    engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]
+    if engines:
+        lines.append(question("engine", records, lambda record: shown(named(record.facts.get("engine")))))
+        trial = {key: value for key, value in engines[0].items() if key != "name"}
+        if trial:
+            lines.append(Question("engine trial", [Answer(shown(trial), "")]))
+    return lines
+
+
+def named(component: Any) -> Any:
+    """The name of a component's table."""
+    return component.get("name") if isinstance(component, dict) else component
+
+
+def values(tables: dict[int, dict[str, Any]], key: str) -> Callable[[RunRecord], str]:
+    """Reads ``key`` from the table of a run."""
+    return lambda record: shown(tables[record.id].get(key))
 
 
 def question(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], str]) -> Question:
@@ -122,11 +144,14 @@ def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
 
 
 def mixed(records: Sequence[RunRecord]) -> list[str]:
-    """Methods whose runs differ in more than their seeds, with the sections that differ, one line each."""
+    """Methods whose runs differ in more than their seeds, with the sections that differ, one line each.
+
+    Engines agree and checkpoints change nothing, so these two may differ.
+    """
     lines = []
     for method in dict.fromkeys(record.name for record in records):
         own = [without_seeds(record) for record in records if record.name == method]
-        keys = dict.fromkeys(key for table in own for key in table)
+        keys = dict.fromkeys(key for table in own for key in table if key not in ("engine", "checkpoint"))
         differing = [key for key in keys if any(table.get(key) != own[0].get(key) for table in own)]
         if differing:
             lines.append(f"{method}: {listed(differing)}")

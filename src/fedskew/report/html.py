@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import FedskewError
 from fedskew.report import experiments, plots, tables, words
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunRecord, RunStore
@@ -34,7 +34,6 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
 
     Raises `BadInput` without records, and `FedskewError` if the file cannot be written.
     """
-    require(bool(records), "report: there are no runs to report on")
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     text = page(store, records)
@@ -55,9 +54,8 @@ def page(store: RunStore, records: Sequence[RunRecord]) -> str:
 
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        share=words.share, points=words.points, figures=words.figures, ranges=words.ranges, count=words.count
-    )
+    filters = (words.share, words.points, words.figures, words.half, words.ranges, words.count, words.breakable)
+    environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records)
     summary = tables.summarise(frame, records)
     methods = tables.methods(records)
@@ -73,7 +71,100 @@ def page(store: RunStore, records: Sequence[RunRecord]) -> str:
         legend=legend(methods),
         figures=curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
-        held_out={experiments.held_out(record) for record in records},
+        measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),
     )
+
+
+def title(store: RunStore, records: Sequence[RunRecord]) -> str:
+    """That of the comparison, if all runs belong to one; else the methods."""
+    comparisons = {record.comparison for record in records}
+    if len(comparisons) == 1 and None not in comparisons:
+        found = store.db.execute("SELECT title FROM comparisons WHERE id=?", list(comparisons)).fetchone()
+        if found and found[0]:
+            return str(found[0])
+    methods = tables.methods(records)
+    return words.listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
+
+
+def measured_rows(records: Sequence[RunRecord]) -> str:
+    """The rows on which a client is measured."""
+    found = {experiments.held_out(record) for record in records}
+    if len(found) == 2:
+        return "rows (held out from its training in some runs, its training rows in others)"
+    return "rows held out from its training" if True in found else "own training rows"
+
+
+def legend(methods: Sequence[str]) -> list[dict[str, str]]:
+    """Name, colour and dashes of each method; empty for a single one."""
+    if len(methods) < 2:
+        return []
+    return [
+        {
+            "method": method,
+            "colour": f"var(--series-{index % len(plots.SERIES) + 1})",
+            "dashes": " ".join(
+                f"{plots.STYLE['lines.linewidth'] * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]
+            ),
+        }
+        for index, method in enumerate(methods)
+    ]
+
+
+def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """The curves for which there are measurements: key, heading and SVG."""
+    from markupsafe import Markup
+
+    methods = tables.methods(records)
+    made = []
+    for key, curve in plots.CURVES.items():
+        table = tables.curves_of(frame, records, curve.split, curve.name)
+        if len(table):
+            figure = plots.draw_curves(table, curve, methods, alone=False)
+            svg = Markup(inline(figure, f"figure-{key}", f"{curve.label} over rounds"))
+            made.append({"key": key, "heading": curve.label, "svg": svg})
+    return made
+
+
+def client_figure(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Accuracy by client, if it was measured: key, heading and SVG."""
+    from markupsafe import Markup
+
+    table = tables.per_client(store, records)
+    if table.empty:
+        return []
+    figure = plots.draw_clients(table, tables.methods(records), alone=False)
+    heading = "accuracy by client"
+    return [{"key": "clients", "heading": heading, "svg": Markup(inline(figure, "figure-clients", heading))}]
+
+
+def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:
+    """The partition of the first run that noted one: run, SVG or nothing, numbers, whether other runs have others."""
+    from markupsafe import Markup
+
+    record = next((r for r in records if isinstance(r.facts.get("partition"), dict)), records[0])
+    facts = record.facts.get("partition")
+    known = facts if isinstance(facts, dict) else {}
+    rows = store.partition(record.id)
+    svg = ""
+    if len(rows):
+        figure = plots.draw_partition(rows, plots.known_clients(record))
+        svg = Markup(inline(figure, "figure-partition", "rows of each client by label"))
+    return {
+        "run": record,
+        "svg": svg,
+        "numbers": [(text, readable(known[key])) for key, text in PARTITION_NUMBERS if key in known],
+        "others": any(
+            r.facts.get("partition", known) != known or r.partition_seed != record.partition_seed for r in records
+        ),
+    }
+
+
+def readable(value: Any) -> str:
+    """A number as people read it, anything else as text."""
+    if value is None:
+        return words.MISSING
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else words.figures(value)
+    return str(value)

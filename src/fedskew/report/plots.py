@@ -1,4 +1,4 @@
-"""Figures of stored runs, for use from Python and for the page: curves over rounds, accuracy by client, the partition."""
+"""Figures of stored runs, for Python and for the page: curves over rounds, accuracy by client, the partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core.errors import require, suggestion
 from fedskew.report import tables
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -81,16 +81,21 @@ PICTURES = (*CURVES, "clients", "partition")
 
 
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") -> Figure:
-    """One of `PICTURES`, with a legend; ``partition`` shows that of the first run. Raises `BadInput` for any other name."""
+    """One of `PICTURES`, with a legend; ``partition`` is that of the first run.
+
+    Raises `BadInput` for any other name, without records, and for a run that has not noted its partition.
+    """
+    require(what in PICTURES, f"there is no figure {what!r}; {suggestion(what, PICTURES)}")
+    require(bool(records), "there are no runs to draw")
     order = tables.methods(records)
     if what in CURVES:
         curve = CURVES[what]
-        return draw_curves(tables.curves(store, records, curve.split, curve.name), curve, order, legend=True)
+        return draw_curves(tables.curves(store, records, curve.split, curve.name), curve, order)
     if what == "clients":
-        return draw_clients(tables.per_client(store, records), order, legend=True)
-    if what == "partition" and records:
-        return draw_partition(store.partition(records[0].id), known_clients(records[0]))
-    raise BadInput(f"there is no figure {what!r}; {suggestion(what, PICTURES)}")
+        return draw_clients(tables.per_client(store, records), order)
+    rows = store.partition(records[0].id)
+    require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
+    return draw_partition(rows, known_clients(records[0]))
 
 
 def known_clients(record: RunRecord) -> int:
@@ -100,10 +105,11 @@ def known_clients(record: RunRecord) -> int:
     return count if isinstance(count, int) else 0
 
 
-def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], legend: bool = False) -> Figure:
+def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], alone: bool = True) -> Figure:
     """Mean over rounds with the interval over seeds as a band; a cross where a run stopped early.
 
-    ``table`` is that of `tables.curves`; ``order`` gives each method its colour.
+    ``table`` is that of `tables.curves`; ``order`` gives each method its colour; a figure that stands ``alone`` names its
+    lines and its vertical axis, one on a page leaves that to the page.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -112,29 +118,31 @@ def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], legend:
         figure, axes = blank(250)
         logarithmic = not curve.share and spans_a_decade(table["mean"])
         bottom, top = limits(table, curve.share, logarithmic)
+        faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
             look = line_style(index, len(rows))
             axes.plot(rows["round"], rows["mean"], label=method, **look)
             if (rows["runs"] > 1).any():
                 low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
-                axes.fill_between(rows["round"], low, high, color=look["color"], alpha=0.13, linewidth=0)
+                axes.fill_between(rows["round"], low, high, color=look["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
             axes.plot(stops["round"], stops["mean"], "x", color=look["color"], markersize=9, markeredgewidth=2.2)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+        if table["round"].nunique() == 1:
+            axes.set_xlim(table["round"].iloc[0] - 1, table["round"].iloc[0] + 1)
         axes.set_xlabel("round")
-        axes.set_ylabel(curve.label)
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
         if curve.share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         axes.set_ylim(bottom, top)
-        finish(figure, axes, legend and len(order) > 1)
+        finish(figure, axes, curve.label if alone else "")
     return figure
 
 
-def draw_clients(table: pd.DataFrame, order: Sequence[str], legend: bool = False) -> Figure:
-    """Accuracy by client from worst to best, one line a method. ``table`` is that of `tables.per_client`."""
+def draw_clients(table: pd.DataFrame, order: Sequence[str], alone: bool = True) -> Figure:
+    """Accuracy by client from worst to best, one line a method; as `draw_curves`, with the table of `tables.per_client`."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     with styled():
@@ -146,8 +154,7 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], legend: bool = False
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("clients, from worst to best")
-        axes.set_ylabel("accuracy on the client's data")
-        finish(figure, axes, legend and len(order) > 1)
+        finish(figure, axes, "accuracy on the client's data" if alone else "")
     return figure
 
 
@@ -156,7 +163,9 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
 
     ``rows`` is that of `RunStore.partition`; ``clients`` is the number of all clients, should ``rows`` know only some.
     """
-    counts = rows.pivot_table(index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0)
+    counts = rows.pivot_table(
+        index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
+    )
     counts = counts[sorted(counts.columns, key=natural)]
     more = max(clients, len(counts)) - min(len(counts), SHOWN_CLIENTS)
     shown = counts.iloc[:SHOWN_CLIENTS]
@@ -171,9 +180,10 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
         if with_counts:
             for k, c in zip(*values.nonzero(), strict=True):
                 axes.text(c, k, f"{values[k, c]}", ha="center", va="center", fontsize=small)
+        right = num_labels - 0.5 + 0.02 * num_labels
         for k, total in enumerate(values.sum(1)):
-            axes.text(num_labels - 0.35, k, f"{total}", ha="left", va="center", fontsize=small, color=MUTED, clip_on=False)
-        axes.text(num_labels - 0.35, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
+            axes.text(right, k, f"{total}", ha="left", va="center", fontsize=small, color=MUTED, clip_on=False)
+        axes.text(right, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
         axes.set_xlim(-0.5, num_labels - 0.5)
         axes.set_ylim(num_clients - 0.5, -0.5)
         axes.set_yticks(range(num_clients), [shorten(str(name), 10) for _, name in shown.index], fontsize=small)
@@ -219,7 +229,8 @@ def styled(more: dict[str, Any] | None = None) -> Iterator[None]:
     """The style of all figures, and ``more`` settings, for as long as they are drawn."""
     import matplotlib
 
-    with matplotlib.rc_context(STYLE | (more or {})):
+    settings: Any = STYLE | (more or {})
+    with matplotlib.rc_context(settings):
         yield
 
 
@@ -252,11 +263,12 @@ def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, 
     low, high = float(table["mean"].min()), float(table["mean"].max())
     if logarithmic:
         return low / 1.5, high * 1.5
-    room = (high - low) / 2 or max(abs(high), 0.1) / 10
+    room = (high - low) / 2 or max(abs(high), 0.5) / 10
     bottom = max(float(np.fmin(low, table["low"].min())), low - room)
     top = min(float(np.fmax(high, table["high"].max())), high + room)
     margin = 0.05 * (top - bottom) or room
-    floor, ceiling = (-0.01, 1.01) if share else (-math.inf, math.inf)
+    ceiling = 1.01 if share else math.inf
+    floor = -math.inf if low < 0 else -0.01 * min(top, ceiling)
     return max(bottom - margin, floor), min(top + margin, ceiling)
 
 
@@ -270,12 +282,15 @@ def logarithmic_axis(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def finish(figure: Figure, axes: Axes, legend: bool) -> None:
+def finish(figure: Figure, axes: Axes, label: str) -> None:
+    """Grid and ticks; with a ``label`` also that of the vertical axis, and a legend if there are several lines."""
     axes.grid(axis="y")
-    axes.tick_params(length=3)
-    if legend:
-        handles, labels = axes.get_legend_handles_labels()
+    axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
+    axes.set_ylabel(label)
+    handles, labels = axes.get_legend_handles_labels()
+    if label and len(labels) > 1:
         columns = max(1, min(3, 54 // (max(map(len, labels)) + 6)))
+        figure.set_figheight(figure.get_figheight() + math.ceil(len(labels) / columns) * 17 / 72)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -25,15 +26,17 @@ TAG = re.compile(r"<[^>]*>")
 def inline(figure: Figure, prefix: str, title: str) -> str:
     """The figure as an ``<svg>`` element; ids begin with ``prefix`` so that figures of one page do not clash."""
     buffer = io.StringIO()
-    with styled({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+    with styled({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
+        # text stays text: the reader's fonts draw it, whatever glyphs matplotlib's own font lacks
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True)
     _, opening, body = re.split(r"(<svg[^>]*>)", buffer.getvalue(), maxsplit=1)
-    body = UNWANTED.sub("", body.removesuffix("</svg>\n"))
+    body = UNWANTED.sub("", body.rpartition("</svg>")[0])
     body = TAG.sub(lambda tag: restyle(tag[0], prefix), body)
-    return (
-        f'<svg viewBox="{opening.partition('viewBox="')[2].partition('"')[0]}" role="img" aria-label="{escape(title)}" '
-        f'xmlns:xlink="http://www.w3.org/1999/xlink">{re.sub(r">\s+<", "><", body).strip()}</svg>'
-    )
+    body = re.sub(r">\s+<", "><", body).strip()
+    view = " ".join(re.findall(r'viewBox="[^"]*"', opening))
+    about = f'role="img" aria-label="{escape(title)}"'
+    return f'<svg {view} {about} xmlns:xlink="http://www.w3.org/1999/xlink">{body}</svg>'
 
 
 def restyle(tag: str, prefix: str) -> str:

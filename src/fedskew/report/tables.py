@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval, verdict
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -48,10 +49,11 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
 def read(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     """All measurements that belong to no client, in one query.
 
-    Columns run, round, split, name, value, method, partition_seed, seed, status.
+    Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """
     import pandas as pd
 
+    require(bool(records), "there are no runs to report on")
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
     return store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
@@ -115,7 +117,7 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
 
 
 def per_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `PER_RUN` for each observation among the finished runs, indexed by (method, partition_seed, seed)."""
+    """The columns of `PER_RUN` for each observation among the finished runs; indexed by `OBSERVATION`."""
     import pandas as pd
 
     finished = frame[frame["status"] == "finished"]
@@ -151,9 +153,7 @@ def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:
     """The runs that are not finished: columns method, run, status, rounds_done, rounds, message."""
     import pandas as pd
 
-    rows = [
-        (r.name, r.id, r.status, r.rounds_done, r.rounds, r.message) for r in records if r.status != "finished"
-    ]
+    rows = [(r.name, r.id, r.status, r.rounds_done, r.rounds, r.message) for r in records if r.status != "finished"]
     return pd.DataFrame(rows, columns=["method", "run", "status", "rounds_done", "rounds", "message"])
 
 
@@ -206,9 +206,9 @@ WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = 'accura
 def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     """Accuracy of the global model on each client's data at the last measured round of the finished runs.
 
-    Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1) to
-    best, and each rank is averaged over the runs that have it. Columns method, rank, accuracy (0..1), runs, client_name
-    (where one and the same client holds the rank in all runs of the method, else empty).
+    Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
+    to best, and each rank is averaged over the runs that have it. Columns method, rank, accuracy (0..1), runs,
+    client_name (where one and the same client holds the rank in all runs of the method, else empty).
     """
     import pandas as pd
 
@@ -225,7 +225,10 @@ def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     table["method"] = pd.Categorical(table["method"], categories=methods(records))
     ranks = table.groupby(["method", "rank"], observed=True)
     result = ranks.agg(
-        accuracy=("accuracy", "mean"), runs=("run", "size"), names=("client_name", "nunique"), client_name=("client_name", "first")
+        accuracy=("accuracy", "mean"),
+        runs=("run", "size"),
+        names=("client_name", "nunique"),
+        client_name=("client_name", "first"),
     ).reset_index()
     result["client_name"] = result["client_name"].where(result["names"] == 1, "")
     return result.drop(columns="names").assign(method=result["method"].astype(str))

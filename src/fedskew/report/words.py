@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    from markupsafe import Markup
 
 MISSING = "–"
 
@@ -17,18 +19,37 @@ def share(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else MISSING
 
 
+def percent(value: float) -> str:
+    """`share` with its sign, on one line."""
+    return f"{share(value)}\u00a0%"
+
+
+def breakable(name: str) -> Markup:
+    """The name as HTML that a browser may break after its punctuation."""
+    from markupsafe import Markup
+
+    return Markup(re.sub("([:,])", r"\1<wbr>", str(Markup.escape(name))))
+
+
+def half(text: str, value: float) -> str:
+    """The rounded half-width ``text``, or ``<0.01`` where rounding makes nothing of a positive ``value``."""
+    return f"<{text[:-1]}1" if value > 0 and not re.search("[1-9]", text) else text
+
+
 def points(value: float) -> str:
     """A difference of shares in percentage points, signed, with two decimals."""
     return f"{100 * value:+.2f}".replace("-", "−") if math.isfinite(value) else MISSING
 
 
-def figures(value: float) -> str:
-    """Three significant digits, whole numbers from a thousand on, scientific where that would be long."""
-    if not math.isfinite(value):
+def figures(value: float, like: float | None = None) -> str:
+    """Three significant digits, or the decimals of ``like``; scientific where that would be long."""
+    like = value if like is None else like
+    if not (math.isfinite(value) and math.isfinite(like)):
         return MISSING
-    if 1000 <= abs(value) < 1e7:
-        return f"{value:,.0f}".replace(",", " ")
-    return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1000 else f"{value:.2e}"
+    size = math.floor(math.log10(abs(like))) if like else 0
+    if not -3 <= size <= 6:
+        return f"{value:.2e}"
+    return f"{value:,.{max(2 - size, 0)}f}".replace(",", "\u202f")
 
 
 def count(number: int, noun: str) -> str:
@@ -54,53 +75,59 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def answer(table: pd.DataFrame) -> str:
     """What the summary ``table`` says about the best mean test accuracy; never more than its intervals allow."""
-    measured = table.dropna(subset="accuracy")
-    if measured.empty:
+    rows: list[dict[str, Any]] = [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+    measured = [row for row in rows if math.isfinite(row["accuracy"])]
+    if not measured:
         return "No run has finished, so there is no answer yet."
-    rows: list[dict[str, Any]] = table.to_dict("records")
-    first, best = rows[0], rows[int(measured["accuracy"].idxmax())]
+    first, best = rows[0], max(measured, key=lambda row: float(row["accuracy"]))
     if len(rows) == 1:
         return alone(first)
     return against_others(first, rows[1:]) if best is first else against_first(first, best)
 
 
 def alone(row: dict[str, Any]) -> str:
-    accuracy = f"{row['method']} reaches a test accuracy of {share(row['accuracy'])}"
     if row["seeds"] < 2:
-        return f"{accuracy} % after the last round. With one seed nothing can be said about certainty."
+        accuracy = f"{row['method']} reaches a test accuracy of {percent(row['accuracy'])} after the last round."
+        return f"{accuracy} With one seed nothing can be said about certainty."
     return (
-        f"{accuracy} ± {share(row['accuracy_half'])} % after the last round: mean and 95 % interval over "
-        f"{count(row['seeds'], 'seed')}."
+        f"{row['method']} reaches a test accuracy of {share(row['accuracy'])} ± {percent(row['accuracy_half'])} after the "
+        f"last round: mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}."
     )
 
 
 def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
     """The best mean belongs to another method than the first."""
-    highest = f"{best['method']} has the highest mean test accuracy, {share(best['accuracy'])} %"
+    highest = f"{best['method']} has the highest mean test accuracy, {percent(best['accuracy'])}"
     if not math.isfinite(first["accuracy"]):
         return f"Undecided. {highest}, but no run of {first['method']}, the method to compare with, has finished."
     if best["pairs"] < 2:
-        return f"Undecided. {highest}, against {share(first['accuracy'])} % for {first['method']}, but {too_few(best)}."
+        return f"Undecided. {highest}, against {percent(first['accuracy'])} for {first['method']}, but {too_few(best)}."
     difference = (
-        f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} ({share(first['accuracy'])} %) is "
-        f"{points(best['difference'])} ± {points(best['difference_half'])[1:]} points"
+        f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} "
+        f"({percent(first['accuracy'])}) is {points(best['difference'])} ± {points(best['difference_half'])[1:]} points"
     )
+    same = best["pairs"] == best["seeds"] == first["seeds"]
+    note = "" if same else " The two means are over all seeds that each method finished."
     if best["verdict"] == "higher":
-        return f"{highest}: {difference}, and the 95 % interval leaves out zero."
+        return f"{highest}: {difference}, and the 95\u00a0% interval leaves out zero.{note}"
     if best["verdict"] == "lower":
-        return f"Undecided. {highest}, but {difference}: on the seeds that both finished it is lower."
-    return f"Undecided. {highest}, but {difference}, and the 95 % interval includes zero."
+        return f"Undecided. {highest}, but {difference}: on the seeds that both finished it is lower.{note}"
+    return f"Undecided. {highest}, but {difference}, and the 95\u00a0% interval includes zero.{note}"
 
 
 def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
     """The best mean belongs to the first method."""
-    highest = f"{first['method']}, the first method, has the highest mean test accuracy, {share(first['accuracy'])} %"
+    highest = f"{first['method']}, the first method, has the highest mean test accuracy, {percent(first['accuracy'])}"
     by_verdict = {v: [row["method"] for row in others if row["verdict"] == v] for v in ("lower", "undecided", "higher")}
     if not by_verdict["lower"]:
         few = all(row["pairs"] < 2 for row in others)
-        reason = too_few(max(others, key=lambda row: row["pairs"])) if few else "no 95 % interval of a paired difference lies below zero"
+        reason = (
+            too_few(max(others, key=lambda row: row["pairs"]))
+            if few
+            else "no 95\u00a0% interval of a paired difference lies below zero"
+        )
         return f"Undecided. {highest}, but {reason}."
-    parts = [f"lower with a 95 % interval that leaves out zero: {listed(by_verdict['lower'])}"]
+    parts = [f"lower with a 95\u00a0% interval that leaves out zero: {listed(by_verdict['lower'])}"]
     if by_verdict["undecided"]:
         parts.append(f"undecided: {listed(by_verdict['undecided'])}")
     if by_verdict["higher"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from fedskew.core.errors import require
 @dataclass(frozen=True, kw_only=True)
 class Everyone:
     """Full participation."""
+
+    idea: ClassVar[str] = "every client in every round"
 
     def check(self, num_clients: int) -> None:
         """Nothing can be wrong."""
@@ -27,6 +30,8 @@ class Uniform:
 
     clients: int | None = None
     fraction: float | None = None
+
+    idea: ClassVar[str] = "a random cohort of so many clients, or of a fraction of them, without replacement"
 
     def __post_init__(self) -> None:
         require((self.clients is None) != (self.fraction is None), "give either clients or fraction")

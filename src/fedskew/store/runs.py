@@ -1,19 +1,6 @@
 """The run store: one SQLite file with every run, its complete experiment, and every number it measured.
 
-Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. Names:
-
-========================  =====================================================================================
-split                     names
-========================  =====================================================================================
-``test``                  ``accuracy``, ``loss`` of the global model on the unseen test set
-``clients``               ``accuracy_mean``, ``accuracy_worst``, ``accuracy_worst_decile``, ``accuracy_std``, ``loss_mean``
-                          over the clients, of the global model on each client's data
-``round``                 ``divergence``, ``drift``, ``relative_drift``, ``update_norm``, ``local_steps``, ``clients``,
-                          ``bytes_down``, ``bytes_up``, ``seconds``
-``global-model``          per client: ``accuracy``, ``loss`` of the global model on the client's data
-``local-model``           per client: ``accuracy``, ``loss`` of the client's own local model on its data
-``client``                per client: ``steps``, ``distance`` (to the weighted mean of local models), ``update_norm``
-========================  =====================================================================================
+Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. `MEASUREMENTS` names them.
 """
 
 from __future__ import annotations
@@ -22,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +56,45 @@ CREATE TABLE partitions (
 );
 CREATE INDEX partitions_by_run ON partitions(run);
 """
+
+MEASUREMENTS: dict[str, dict[str, str]] = {
+    "test": {
+        "accuracy": "of the global model on the unseen test set, 0..1",
+        "loss": "mean cross-entropy of the global model on the test set, in nats",
+    },
+    "clients": {
+        "accuracy_mean": "of the global model on each client's data: mean over the clients, 0..1",
+        "accuracy_worst": "of the global model on the client where it is lowest",
+        "accuracy_worst_decile": "mean over the tenth of the clients (rounded up) where it is lowest",
+        "accuracy_std": "standard deviation over the clients (population)",
+        "loss_mean": "mean over the clients of the global model's loss",
+    },
+    "round": {
+        "divergence": "mean distance of the local models to their uniform mean (failure-modes study, eq. 4)",
+        "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
+        "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
+        "update_norm": "mean length of the clients' updates",
+        "local_steps": "local steps of all clients",
+        "clients": "clients of the cohort",
+        "bytes_down": "sent to the whole cohort",
+        "bytes_up": "sent by the whole cohort",
+        "seconds": "of the round: training, evaluation and measures",
+    },
+    "global-model": {
+        "accuracy": "per client: of the global model on the client's data, 0..1",
+        "loss": "per client: mean loss of the global model on the client's data",
+    },
+    "local-model": {
+        "accuracy": "per client: of the client's own local model on its data, before aggregation, 0..1",
+        "loss": "per client: mean loss of the client's own local model on its data",
+    },
+    "client": {
+        "steps": "per client: local steps",
+        "distance": "per client: distance of its local model to the example-weighted mean",
+        "update_norm": "per client: length of its update",
+    },
+}
+"""Every (split, name) that a run may store, and what it is. Norms are Euclidean over the trainable parameters."""
 
 Row = tuple[int | None, str, str, float]
 """(client or None, split, name, value) of one round."""
@@ -196,9 +222,10 @@ class RunStore:
     # reading
     def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
         """Runs by id; ``where`` is an SQL condition on the runs table."""
-        columns = ", ".join(RunRecord.__dataclass_fields__)
-        found = self.db.execute(f"SELECT {columns} FROM runs WHERE {where} ORDER BY id", values)
-        return [RunRecord(*row[:-1], facts=json.loads(row[-1])) for row in found]
+        columns = [f.name for f in fields(RunRecord)]
+        found = self.db.execute(f"SELECT {', '.join(columns)} FROM runs WHERE {where} ORDER BY id", values)
+        rows = (dict(zip(columns, row, strict=True)) for row in found)
+        return [RunRecord(**{**row, "facts": json.loads(row["facts"])}) for row in rows]
 
     def run(self, run: int) -> RunRecord:
         """One run; raises `BadInput` if there is none of that id."""
@@ -219,12 +246,16 @@ class RunStore:
         if token == "latest":
             newest = self.runs("id=(SELECT max(id) FROM runs)")
             if not newest:
-                raise BadInput(f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some")
+                raise BadInput(
+                    f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some"
+                )
             return self.one(f"c{newest[0].comparison}") if newest[0].comparison else newest
         if token.startswith("c") and token[1:].isdigit():
             found = self.runs("comparison=?", (int(token[1:]),))
             if not found:
-                raise BadInput(f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them")
+                raise BadInput(
+                    f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them"
+                )
             return found
         low, _, high = token.partition("-")
         if low.isdigit() and (not high or high.isdigit()):

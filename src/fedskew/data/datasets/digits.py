@@ -19,6 +19,7 @@ class Digits:
     test_fraction: float = 0.2
 
     model: ClassVar[str] = "mlp"
+    idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, carried by scikit-learn: always there"
 
     def __post_init__(self) -> None:
         require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")

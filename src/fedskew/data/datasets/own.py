@@ -16,6 +16,7 @@ class Own:
     fingerprint: str
 
     model: ClassVar[str] = "mlp"
+    idea: ClassVar[str] = "arrays given from Python, run(experiment, data=...)"
 
     def load(self) -> Dataset:
         raise BadInput(

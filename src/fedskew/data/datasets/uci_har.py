@@ -25,6 +25,7 @@ class UciHar:
     standardise: bool = True
 
     model: ClassVar[str] = "cnn1d"
+    idea: ClassVar[str] = "raw motion signals of 30 people, six activities; 21 people train, 9 others test"
 
     def load(self) -> Dataset:
         path = find("uci-har", FILE, HOW)

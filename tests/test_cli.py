@@ -1,0 +1,243 @@
+"""The command line as a user meets it: what it prints, its exit codes, Ctrl-C, kill and resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.component import build
+from fedskew.experiment.config import COMPONENTS, from_toml
+
+QUICK = ["--rounds", "2", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a small comparison: runs 1 to 4, comparison c1."""
+    folder = tmp_path_factory.mktemp("compared")
+    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "2", "--jobs", "1", "--runs", str(folder)]
+    assert main([*words, *QUICK]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["", "run", "compare", "resume", "list", "show", "report", "reproduce"])
+def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})
+    assert done.returncode == 0
+    assert "usage: fedskew" in done.stdout.lower() or "Usage" in done.stdout
+    assert " torch\n" not in done.stderr
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> None:
+    code, out, _ = call(capsys, "show", "c1", "--runs", str(compared))
+    assert code == 0
+    assert "fedavg" in out
+    assert "scaffold" in out
+    assert "2 seeds" in out
+    page = (compared / "c1.html").read_text()
+    assert "<svg" in page
+
+
+def test_json_is_what_a_script_can_read(compared: Path, capsys) -> None:
+    code, out, _ = call(capsys, "show", "c1", "--runs", str(compared), "--json")
+    table = json.loads(out)
+    assert code == 0
+    assert [m["method"] for m in table["methods"]] == ["fedavg", "scaffold"]
+    assert 0 <= table["methods"][0]["accuracy"] <= 1
+    assert [r["status"] for r in table["runs"]] == ["finished"] * 4
+    code, out, _ = call(capsys, "list", "runs", "--runs", str(compared), "--json")
+    assert [r["id"] for r in json.loads(out)] == [1, 2, 3, 4]
+    code, out, _ = call(capsys, "list", "algorithms", "--json")
+    assert {"fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon"} <= {r["name"] for r in json.loads(out)}
+
+
+def test_show_one_run_has_its_toml_and_its_curve(compared: Path, capsys) -> None:
+    _, out, _ = call(capsys, "show", "2", "--runs", str(compared))
+    assert "[algorithm]" in out
+    assert 'name = "scaffold"' in out
+    assert "test accuracy" in out
+
+
+def test_run_with_json_prints_nothing_else_on_standard_output(tmp_path: Path, capsys) -> None:
+    code, out, _ = call(capsys, "run", *QUICK, "--runs", str(tmp_path), "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert Path(result["report"]).is_file()
+
+
+def test_a_stored_toml_is_run_again_to_the_same_numbers(compared: Path, tmp_path: Path, capsys) -> None:
+    _, first, _ = call(capsys, "show", "2", "--runs", str(compared), "--json")
+    stored = compared / "2" / "experiment.toml"
+    code, again, _ = call(capsys, "run", str(stored), "--runs", str(tmp_path), "--json")
+    assert code == 0
+    keys = ("accuracy", "worst_client", "drift", "divergence", "megabytes_up")
+    a, b = (json.loads(text)["methods"][0] for text in (first, again))
+    assert {k: a[k] for k in keys} == {k: b[k] for k in keys}
+
+
+def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
+    words = ["run", "--lr", "0.05", "--momentum", "0.5", "--clients", "7", "--cohort", "3", "--steps", "2", "--seed", "4"]
+    words += ["--batch-size", "all", "--held-out", "0.2"]
+    words += ["--skew", "label-dirichlet-per-class:alpha=0.7", "--server", "adam:lr=0.02", "--partition-seed", "9"]
+    code, _, _ = call(
+        capsys, *words, "--set", "evaluation.every=2", "--rounds", "1", "--runs", str(tmp_path), "--engine", "stacked"
+    )
+    assert code == 0
+    e = from_toml((tmp_path / "1" / "experiment.toml").read_text())
+    assert (e.solver.lr, e.solver.momentum) == (0.05, 0.5)
+    assert (e.clients.number, e.clients.partition_seed, e.clients.held_out) == (7, 9, 0.2)
+    assert (e.selection.clients, e.local.steps, e.local.batch_size) == (3, 2, "all")
+    assert (e.training.seed, e.training.rounds, e.evaluation.every) == (4, 1, 2)
+    assert e.skew == build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7")
+    assert e.server == build("server", COMPONENTS["server"], "adam:lr=0.02")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "--algorithm", "fedavgg"], "did you mean 'fedavg'"),
+        (["run", "--algorithm", "fedadm"], "did you mean 'fedadam'"),
+        (["run", "--algorithm", "fedprox:mv=1"], "unknown option 'mv'; did you mean 'mu'"),
+        (["run", "--algorithm", "fedprox:mu"], "NAME:OPTION=VALUE"),
+        (["run", "--skew", "label-dirichlet:alpha=0"], "alpha must be a finite number above 0"),
+        (["run", "--skew", "label-dirichlet:alpha=-1"], "alpha must be"),
+        (["run", "--clients", "5000"], "5000 clients cannot share"),
+        (["run", "--cohort", "11"], "a cohort of 11"),
+        (["run", "--lr", "nan"], "lr must be a finite number"),
+        (["run", "--lr", "inf"], "lr must be a finite number"),
+        (["run", "--dataset", "digts"], "did you mean 'digits'"),
+        (["run", "--set", "training.rouns=3"], "did you mean 'rounds'"),
+        (["run", "--set", "traning.rounds=3"], "unknown section 'traning'"),
+        (["run", "--skew", "natural"], "does not say whose rows"),
+        (["run", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["compare", "--algorithms", "fedavg", "fedavg"], "named twice"),
+        (["compare", "--seeds", "0"], "at least 1"),
+        (["list", "algoritms"], "did you mean 'algorithms'"),
+        (["show", "99"], "there is no run 99"),
+        (["show", "c9"], "there is no comparison c9"),
+        (["show", "seven"], "is not a run"),
+        (["reproduce", "drift"], "did you mean 'drift-demo'"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(
+    tmp_path, monkeypatch, capsys, words: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    sqlite3.connect(tmp_path / "runs" / "other.db").close()
+    code, out, err = call(capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fedskew: ")
+    assert err.count("\n") == 1, err
+    assert expected in err
+
+
+def test_a_missing_data_set_says_where_it_is_looked_for_and_how_to_get_it(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path / "data"))
+    code, _, err = call(capsys, "run", "--dataset", "uci-har", "--skew", "natural", "--runs", str(tmp_path / "runs"))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert str(tmp_path / "data") in err
+    assert "FEDSKEW_DATA" in err
+    assert "Human Activity Recognition" in err
+
+
+def test_an_unwritable_store_is_one_line(tmp_path, capsys) -> None:
+    (tmp_path / "runs").write_text("a file, not a folder")
+    code, _, err = call(capsys, "run", *QUICK, "--runs", str(tmp_path / "runs"))
+    assert code == 2
+    assert err.splitlines()[-1].startswith("fedskew: run store")
+
+
+def test_divergence_has_an_exit_code_of_its_own_and_is_explained(tmp_path, capsys) -> None:
+    code, out, err = call(
+        capsys, "run", "--lr", "1e15", "--rounds", "5", "--engine", "stacked", "--runs", str(tmp_path)
+    )
+    assert code == 3
+    assert "most likely cause: the client learning rate 1e+15" in out + err
+    assert "diverged after round" in out
+
+
+def start_run(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedskew", *words, "--runs", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_round(folder: Path, run: int, round_: int) -> None:
+    """Until the store has that round of the run."""
+    for _ in range(600):
+        if (folder / "fedskew.db").exists():
+            db = sqlite3.connect(folder / "fedskew.db", timeout=30)
+            try:
+                row = db.execute("SELECT rounds_done FROM runs WHERE id=?", (run,)).fetchone()
+            except sqlite3.OperationalError:
+                row = None
+            db.close()
+            if row and row[0] >= round_:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"round {round_} was not reached in a minute")
+
+
+def stored(folder: Path, run: int) -> list[tuple]:
+    db = sqlite3.connect(folder / "fedskew.db")
+    rows = db.execute(
+        "SELECT round, client, split, name, value FROM measurements WHERE run=? AND name<>'seconds' ORDER BY 1, 2, 3, 4",
+        (run,),
+    ).fetchall()
+    db.close()
+    return rows
+
+
+LONG = ["run", "--algorithm", "scaffold", "--rounds", "60", "--epochs", "1", "--engine", "stacked"]
+LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_a_stopped_run_is_resumed_to_the_same_numbers(tmp_path: Path, how: signal.Signals, code: int) -> None:
+    process = start_run(tmp_path / "stopped", *LONG)
+    wait_for_round(tmp_path / "stopped", 1, 3)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    if how != signal.SIGKILL:
+        assert "fedskew resume 1" in err
+    resumed = start_run(tmp_path / "stopped", "resume")
+    _, err = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, err
+    whole = start_run(tmp_path / "whole", *LONG)
+    whole.communicate(timeout=120)
+    assert stored(tmp_path / "stopped", 1) == stored(tmp_path / "whole", 1)
+    assert stored(tmp_path / "whole", 1)
+
+
+def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> None:
+    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "2", "--rounds", "40", "--epochs", "1"]
+    process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "2")
+    wait_for_round(tmp_path, 1, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "fedskew resume c1" in err
+    resumed = start_run(tmp_path, "resume", "c1", "--json")
+    out, err = resumed.communicate(timeout=180)
+    assert resumed.returncode == 0, err
+    assert [r["status"] for r in json.loads(out)["runs"]] == ["finished"] * 4

@@ -1,0 +1,675 @@
+"""The conformance table: every algorithm on every engine, solver and server optimiser, with one set of promises.
+
+A new algorithm adds a line to `ROWS` and is tested on everything.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.algorithm import LINEAR_SOLVER
+from fedskew.core.component import build
+from fedskew.core.records import Plan, Server
+from fedskew.core.task import Classification
+from fedskew.core.trees import leaves, pick
+from fedskew.core.vectors import ParameterSpace
+from fedskew.engine import ENGINES
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked, Steps
+from fedskew.engine.states import ClientStates
+from fedskew.loop.local import program
+from fedskew.loop.plan import Local
+from fedskew.loop.round import Federation, Outcome, Work, close_round, open_round
+from fedskew.models import MODELS, Cnn, Cnn1d, Mlp, Softmax
+from fedskew.slots import (
+    SERVER_OPTIMISERS,
+    SOLVERS,
+    Adagrad,
+    Adam,
+    AdamW,
+    Everyone,
+    Momentum,
+    ServerSgd,
+    Sgd,
+    Uniform,
+    Yogi,
+)
+from fedskew.store import checkpoints
+from tests.small import RAGGED, X0, play, ragged
+
+torch.set_num_threads(1)
+
+ROWS: dict[str, list[str]] = {
+    "fedavg": ["fedavg", "fedavg:weighting=uniform", "fedavg:weighting=unbiased"],
+    "fedprox": ["fedprox:mu=0.3", "fedprox:mu=0.3,step=implicit"],
+    "scaffold": ["scaffold", "scaffold:option=I", "scaffold:weighting=samples"],
+    "fednova": ["fednova", "fednova:mu=0.3"],
+    "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
+    "moon": ["moon:mu=2.0"],
+}
+SPECS = [spec for row in ROWS.values() for spec in row]
+FIRST = [row[0] for row in ROWS.values()]
+
+SOLVER: dict[str, Any] = {
+    "sgd": Sgd(lr=0.1),
+    "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.01, lr_decay=0.9),
+    "adamw": AdamW(lr=0.01, lr_decay=0.9),
+}
+SERVER: dict[str, Any] = {
+    "sgd": ServerSgd(),
+    "sgd-slow": ServerSgd(lr=0.7),
+    "momentum": Momentum(beta=0.5),
+    "adagrad": Adagrad(lr=0.1),
+    "adam": Adam(lr=0.05),
+    "yogi": Yogi(lr=0.05, bias_correction=True),
+}
+ENGINE: dict[str, tuple[Any, int | None]] = {  # and the bytes under which a block is not narrowed
+    "stacked": (Stacked(), None),
+    "narrowing": (Stacked(), 0),
+    "three-wide": (Stacked(width=3), None),
+    "one-wide": (Stacked(width=1), None),
+}
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _traced_once():
+    """Tracing a stacked step is what costs time here: keep every program's graphs to the end."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fedskew.loop.round.program", cache(program.__wrapped__))
+        patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
+        yield
+
+
+def algorithm(spec: str) -> Any:
+    return build("algorithm", ALGORITHMS, spec)
+
+
+def allowed(spec: str, solver: str) -> bool:
+    return SOLVER[solver].linear or LINEAR_SOLVER not in algorithm(spec).needs()
+
+
+def federation(spec: str, solver: str = "sgd", server: str = "sgd", **changes: Any) -> Federation:
+    """Seven clients of 1 to 40 rows, of which four take part in a round."""
+    options = {"selection": Uniform(clients=4), "solver": SOLVER[solver], "server": SERVER[server]} | changes
+    return ragged(algorithm(spec), **options)
+
+
+Record = dict[str, Tensor]
+
+
+def facts_of(outcome: Outcome) -> Record:
+    """Everything that is known of a round."""
+    tree = {
+        "x": outcome.server.x,
+        "opt": outcome.server.opt,
+        "state": outcome.server.state,
+        "uploads": outcome.done.uploads,
+        "states": outcome.done.states,
+        "scores": outcome.done.scores,
+        "measures": outcome.measures,
+        "clients": torch.as_tensor(outcome.work.clients),
+        "steps": torch.as_tensor(outcome.steps),
+        "bytes": torch.tensor([outcome.bytes_down, outcome.bytes_up]),
+    }
+    return dict(leaves(tree))
+
+
+def record(outcomes: list[Outcome], states: ClientStates) -> Record:
+    """All numbers of a run, by name."""
+    flat = {f"{o.server.round}/{name}": value for o in outcomes for name, value in facts_of(o).items()}
+    ids, rows = states.export()
+    order = torch.as_tensor(np.argsort(ids))
+    flat["known"] = torch.as_tensor(ids)[order]
+    return flat | {f"kept/{name}": value[order] for name, value in leaves(rows)}
+
+
+def run(fed: Federation, engine: Any = None, rounds: int = ROUNDS) -> Record:
+    states = ClientStates()
+    return record(play(fed, X0, rounds, engine, states=states), states)
+
+
+@cache
+def reference(spec: str, solver: str = "sgd", server: str = "sgd") -> Record:
+    """The run with one client after the other."""
+    return run(federation(spec, solver, server), Sequential())
+
+
+def assert_close(ours: Record, theirs: Record) -> None:
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-12, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def assert_equal(ours: Record, theirs: Record) -> None:
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name].dtype == value.dtype
+        assert torch.equal(ours[name], value), name
+
+
+def apart(ours: Record, theirs: Record) -> float:
+    return float((ours[f"{ROUNDS}/x"] - theirs[f"{ROUNDS}/x"]).abs().max())
+
+
+# the table is complete
+
+
+def test_every_algorithm_has_a_row():
+    assert set(ROWS) == set(ALGORITHMS), "add a line to ROWS for a new algorithm"
+    for name, row in ROWS.items():
+        assert row
+        assert all(type(algorithm(spec)) is ALGORITHMS[name] for spec in row)
+
+
+def test_every_engine_solver_and_server_optimiser_is_in_the_table():
+    assert {type(engine) for engine, _ in ENGINE.values()} | {Sequential} == set(ENGINES.values())
+    assert {type(solver) for solver in SOLVER.values()} == set(SOLVERS.values())
+    assert {type(server) for server in SERVER.values()} == set(SERVER_OPTIMISERS.values())
+
+
+def test_the_scenario_is_ragged_and_its_cohorts_change():
+    flat = reference("fedavg")
+    cohorts = [tuple(flat[f"{r}/clients"].tolist()) for r in range(1, ROUNDS + 1)]
+    assert len(set(cohorts)) == ROUNDS
+    assert all(len(cohort) == 4 for cohort in cohorts)
+    taken = np.bincount(np.concatenate(cohorts), minlength=len(RAGGED))
+    assert taken.min() >= 1, "everybody takes part, the clients with 1 and with 40 rows too"
+    assert taken.max() >= 2, "somebody takes part again, so that states matter"
+    assert taken.max() < ROUNDS
+    assert len({int(s) for r in range(1, ROUNDS + 1) for s in flat[f"{r}/steps"]}) >= 3
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_scenario_moves_and_tells_algorithms_apart(spec):
+    flat = reference(spec)
+    assert float((flat[f"{ROUNDS}/x"] - X0).abs().max()) > 0.01
+    for other in SPECS:
+        assert other == spec or apart(flat, reference(other)) > 1e-6
+    for name in ("loss", "accuracy"):
+        assert flat[f"1/scores/{name}"].shape == (4,)
+
+
+# engines agree
+
+
+def in_the_table(spec: str, solver: str, engine: str) -> bool:
+    """Tracing is what costs time. Weightings only change what the server does, and how blocks are cut is no method's own."""
+    own_program = "weighting" not in spec
+    wanted = {
+        "stacked": own_program or solver == "sgd",
+        "narrowing": own_program and solver != "adamw",
+        "three-wide": spec in FIRST and solver == "sgd",
+        "one-wide": spec in FIRST and solver == "sgd",
+    }
+    return wanted[engine] and allowed(spec, solver)
+
+
+CELLS = [
+    (spec, solver, engine)
+    for spec in SPECS
+    for solver in SOLVER
+    for engine in ENGINE
+    if in_the_table(spec, solver, engine)
+]
+
+
+@pytest.mark.parametrize(("spec", "solver", "engine"), CELLS)
+def test_engines_agree(monkeypatch, spec, solver, engine):
+    driver, small = ENGINE[engine]
+    if small is not None:
+        monkeypatch.setattr("fedskew.engine.stacked.SMALL", small)
+    assert_close(run(federation(spec, solver), driver), reference(spec, solver))
+
+
+@pytest.mark.parametrize(
+    ("spec", "server"),
+    [(spec, server) for spec in FIRST for server in SERVER if spec == "fedavg" or server in ("sgd-slow", "yogi")],
+)
+def test_engines_agree_under_every_server_optimiser(spec, server):
+    expected = reference(spec, "sgd", server)
+    assert_close(run(federation(spec, "sgd", server), Stacked()), expected)
+    assert server == "sgd" or apart(expected, reference(spec)) > 1e-6
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Local(epochs=1, batch_size="all"),
+        Local(steps=3, batch_size=4),
+        Local(steps=7, batch_size=16, batches="independent"),
+        Local(epochs=3, batch_size=1),
+    ],
+    ids=["all", "three-steps", "independent", "single-rows"],
+)
+def test_engines_agree_on_every_kind_of_local_work(local):
+    fed = federation("fedavg", local=local)
+    assert_close(run(fed, Stacked(), 2), run(fed, Sequential(), 2))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_engines_agree_where_a_pass_takes_several_batches(monkeypatch, spec):
+    """Also with held-out rows, which are what local models are measured on."""
+    monkeypatch.setattr("fedskew.loop.round.PASS_ROWS", 7)
+    fed = with_held_out(federation(spec))
+    expected = run(fed, Sequential(), 2)
+    assert_close(run(fed, Stacked(), 2), expected)
+    monkeypatch.setattr("fedskew.loop.round.PASS_ROWS", 256)
+    assert_close(run(fed, Sequential(), 2), expected)
+    assert not torch.equal(expected["1/scores/loss"], reference(spec)["1/scores/loss"])
+
+
+def with_held_out(fed: Federation) -> Federation:
+    """The first two thirds of each client's rows train, and client k is measured on 3 k + 1 rows of the pool."""
+    part = fed.partition
+    aside = [np.arange(k, k + 3 * k + 1) for k in range(len(part))]
+    offsets = np.cumsum([0, *map(len, aside)])
+    return replace(fed, partition=replace(part, held_out=(np.concatenate(aside), offsets)))
+
+
+IMAGES = {
+    "softmax": (Softmax(zero_init=False), (6,)),
+    "mlp": (Mlp(hidden=(5, 4)), (2, 3)),
+    "cnn": (Cnn(hidden=4), (1, 4, 4)),
+    "cnn1d": (Cnn1d(filters=2, hidden=4), (2, 16)),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_engines_agree_on_every_model(model):
+    maker, shape = IMAGES[model]
+    net = maker.build(shape, 3, torch.Generator().manual_seed(0)).double()
+    sizes = [5, 1, 9]
+    rng = np.random.default_rng(0)
+    fed = replace(
+        ragged(algorithm("fedavg"), sizes=sizes, local=Local(epochs=1, batch_size=4)),
+        task=Classification(net, ParameterSpace(net), 3),
+        x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
+    )
+    x0 = fed.task.space.flatten(net)
+    runs = []
+    for engine in (Sequential(), Stacked()):
+        states = ClientStates()
+        runs.append(record(play(fed, x0, 2, engine, states=states), states))
+    assert_close(runs[1], runs[0])
+
+
+# the order of clients does not matter
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """A planner, or a selection, that knows client j as ``original[j]``."""
+
+    inner: Any
+    original: tuple[int, ...]
+
+    def batch_size(self, num_rows: int) -> int:
+        return self.inner.batch_size(num_rows)
+
+    def train(self, round_: int, client: int, rows: Any) -> Plan:
+        return self.inner.train(round_, self.original[client], rows)
+
+    def select(self, clients: Any, rng: Any) -> Any:
+        return np.sort(np.argsort(self.original)[self.inner.select(clients, rng)])
+
+
+ORDER = (4, 0, 6, 2, 5, 1, 3)
+
+
+def relabelled(fed: Federation) -> Federation:
+    """The same clients under other numbers."""
+    part = fed.partition
+    rows = [part.rows(k) for k in ORDER]
+    other = replace(part, indices=np.concatenate(rows), offsets=np.cumsum([0, *map(len, rows)]))
+    return replace(
+        fed,
+        partition=other,
+        planner=Relabelled(fed.planner, ORDER),
+        selection=Relabelled(fed.selection, ORDER),
+    )
+
+
+PER_CLIENT = ("uploads", "states", "scores", "steps", "measures/update_norm", "measures/distance")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_numbers_of_clients_do_not_matter(spec):
+    ours, theirs = reference(spec), run(relabelled(federation(spec)), Sequential())
+    assert set(ours) == set(theirs)
+    for name, value in theirs.items():
+        round_, _, field = name.partition("/")
+        if name == "known" or field == "clients":
+            value = torch.as_tensor(ORDER)[value].sort().values
+        elif round_ == "kept" or field.startswith(PER_CLIENT):
+            new = theirs["known"] if round_ == "kept" else theirs[f"{round_}/clients"]
+            value = value[torch.as_tensor(ORDER)[new].argsort()]
+        torch.testing.assert_close(value, ours[name], rtol=1e-12, atol=1e-12)
+
+
+def halfway(fed: Federation, measure_local: bool = True) -> tuple[Server, ClientStates, Work]:
+    """The third round's work, with states from the first two."""
+    states = ClientStates()
+    server = play(fed, X0, 2, states=states)[-1].server
+    return server, states, open_round(fed, server, states, measure_local)
+
+
+def shuffled(work: Work, order: list[int]) -> Work:
+    view = work.view
+    return Work(
+        clients=work.clients[order],
+        view=view._replace(state=pick(view.state, order), info=pick(view.info, order)),
+        plans=[work.plans[i] for i in order],
+        passes=[work.passes[i] for i in order],
+        measured=[work.measured[i] for i in order],
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "engine"),
+    [(spec, Sequential()) for spec in SPECS] + [(spec, Stacked(width=w)) for spec in FIRST for w in (0, 3)],
+)
+def test_the_order_of_work_does_not_matter(spec, engine):
+    fed = federation(spec)
+    _, _, work = halfway(fed)
+    expected = engine.run(fed.program, work, fed.x, fed.y)
+    for order in ([3, 2, 1, 0], [2, 0, 3, 1]):
+        done = engine.run(fed.program, shuffled(work, order), fed.x, fed.y)
+        back = [order.index(i) for i in range(4)]
+        flat = dict(leaves(expected))
+        for name, value in leaves(done):
+            torch.testing.assert_close(value[back], flat[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_client_does_not_see_who_else_takes_part(spec):
+    """What clients 2 and 5 do in a cohort of four and in one of two; bit for bit where each works alone."""
+    fed = federation(spec, selection=Only((1, 2, 5, 6)))
+    server, states, four = halfway(fed)
+    two = open_round(replace(fed, selection=Only((2, 5))), server, states, measure_local=True)
+    many = dict(leaves(pick(Sequential().run(fed.program, four, fed.x, fed.y), [1, 2])))
+    assert_equal(dict(leaves(Sequential().run(fed.program, two, fed.x, fed.y))), many)
+    if spec in FIRST:
+        assert_close(dict(leaves(Stacked().run(fed.program, two, fed.x, fed.y))), many)
+
+
+@dataclass(frozen=True)
+class Only:
+    chosen: tuple[int, ...]
+
+    def select(self, clients: Any, rng: Any) -> Any:
+        return np.asarray(self.chosen)
+
+
+# a resumed run equals the uninterrupted one
+
+
+RESUMED = [(spec, "sequential", "momentum") for spec in SPECS]
+RESUMED += [(spec, "stacked", "sgd") for spec in FIRST] + [("fedavg", "sequential", "adamw")]
+
+
+@pytest.mark.parametrize(("spec", "engine", "solver"), RESUMED)
+def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path, spec, engine, solver):
+    engine = ENGINES[engine]()
+    fed = federation(spec, solver, "yogi")
+    states = ClientStates()
+    whole = play(fed, X0, ROUNDS, engine, states=states)
+    stop = 2
+    half_states = ClientStates()
+    server = play(fed, X0, stop, engine, states=half_states)[-1].server
+    ids, rows = half_states.export()
+    tree = {
+        "x": server.x,
+        "opt": server.opt,
+        "state": server.state,
+        "clients": {"ids": torch.as_tensor(ids), "states": rows},
+    }
+    facts = {"round": server.round, "num_clients": server.num_clients, "num_examples": server.num_examples}
+    read, known = checkpoints.load(checkpoints.save(tmp_path, stop, tree, facts))
+    restored = Server(x=read["x"], opt=read.get("opt", {}), state=read.get("state", {}), **known)
+    again = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
+    rest = play(fed, None, ROUNDS, engine, server=restored, states=again)
+    assert len(rest) == ROUNDS - stop
+    assert_equal(record(rest, again), record(whole[stop:], states))
+
+
+def test_states_are_kept_by_client():
+    """Against a plain dictionary, over many rounds in which the population grows."""
+    rng, states, plain = np.random.default_rng(0), ClientStates(), {}
+
+    def fresh() -> dict[str, Any]:
+        return {"a": torch.full((3,), -1.0), "b": {"c": torch.tensor(-2)}}
+
+    for turn in range(60):
+        clients = np.sort(rng.choice(5 + 3 * turn, size=min(4, 5 + 3 * turn), replace=False))
+        got = states.get(clients, fresh)
+        for i, k in enumerate(clients):
+            expected = plain.get(int(k), fresh())
+            assert torch.equal(got["a"][i], expected["a"])
+            assert torch.equal(got["b"]["c"][i], expected["b"]["c"])
+        new = {"a": torch.tensor(rng.standard_normal((4, 3)), dtype=torch.float32), "b": {"c": torch.arange(4) + turn}}
+        states.put(clients, new)
+        for i, k in enumerate(clients):
+            plain[int(k)] = {"a": new["a"][i].clone(), "b": {"c": new["b"]["c"][i].clone()}}
+        if turn % 20 == 19:
+            states = ClientStates.restore(*states.export())
+    ids, rows = states.export()
+    assert sorted(ids) == sorted(plain)
+    for i, k in enumerate(ids):
+        assert torch.equal(rows["a"][i], plain[int(k)]["a"])
+
+
+def test_a_state_that_was_handed_out_is_not_the_store_itself():
+    states = ClientStates()
+    given = {"a": torch.ones(2, 3)}
+    states.put(np.array([4, 7]), given)
+    given["a"].zero_()
+    handed = states.get(np.array([4, 7]), lambda: {"a": torch.zeros(3)})
+    assert (handed["a"] == 1).all()
+    handed["a"].zero_()
+    assert (states.get(np.array([7]), lambda: {"a": torch.zeros(3)})["a"] == 1).all()
+    x = torch.ones(3)
+    states.get(np.array([9]), lambda: {"a": x})["a"].zero_()
+    assert (x == 1).all(), "a fresh state is a copy too"
+
+
+# nothing is changed in place
+
+
+def frozen(*things: Any) -> Any:
+    """A deep copy of every array, tensor and tree."""
+
+    def copy(thing: Any) -> Any:
+        if isinstance(thing, Tensor):
+            return thing.clone()
+        if isinstance(thing, np.ndarray):
+            return thing.copy()
+        if isinstance(thing, dict):
+            return {key: copy(value) for key, value in thing.items()}
+        if isinstance(thing, list | tuple):
+            return [copy(value) for value in thing]
+        return thing
+
+    return copy(things)
+
+
+def assert_unchanged(before: Any, after: Any) -> None:
+    assert len(before) == len(after)
+    if isinstance(before, dict):
+        before, after = [before[k] for k in sorted(before)], [after[k] for k in sorted(after)]
+    for one, two in zip(before, after, strict=True):
+        if isinstance(one, Tensor):
+            assert torch.equal(one, two)
+        elif isinstance(one, np.ndarray):
+            assert np.array_equal(one, two)
+        elif isinstance(one, dict | list | tuple):
+            assert_unchanged(one, two)
+        else:
+            assert one == two
+
+
+@pytest.mark.parametrize(
+    ("spec", "engine"), [(spec, Sequential()) for spec in SPECS] + [(spec, Stacked()) for spec in FIRST]
+)
+def test_inputs_are_not_mutated(monkeypatch, spec, engine):
+    monkeypatch.setattr("fedskew.engine.stacked.SMALL", 0)
+    fed = federation(spec, "momentum", "momentum")
+    server, states, work = halfway(fed)
+    part = fed.partition
+    pool = (fed.x, fed.y, fed.info, part.indices, part.offsets, [p.data for p in fed.task.model.parameters()])
+    kept = frozen(server, work, pool, states.export())
+    done = engine.run(fed.program, work, fed.x, fed.y)
+    assert_unchanged(kept, frozen(server, work, pool, states.export()))
+    finished = frozen(done)
+    after = close_round(fed, server, work, done)
+    states.put(work.clients, done.states)
+    assert_unchanged(kept[:3], frozen(server, work, pool))
+    assert_unchanged(finished, frozen(done))
+    # nor is anything that was handed out changed by later rounds
+    late = frozen(after)
+    play(fed, None, 5, engine, server=after, states=states)
+    assert_unchanged(kept[:3], frozen(server, work, pool))
+    assert_unchanged(finished, frozen(done))
+    assert_unchanged(late, frozen(after))
+
+
+# padding changes nothing
+
+
+@dataclass(frozen=True)
+class Padded:
+    """The inner planner's batches with rows of somebody else before and after them, under a mask of 0."""
+
+    inner: Any
+    before: int
+    after: int
+
+    def batch_size(self, num_rows: int) -> int:
+        return self.inner.batch_size(num_rows)
+
+    def train(self, round_: int, client: int, rows: Any) -> Plan:
+        index, mask = self.inner.train(round_, client, rows)
+        wide = ((0, 0), (self.before, self.after))
+        stranger = (int(rows[0]) + 50) % sum(RAGGED)
+        return Plan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_padding_changes_nothing(spec):
+    fed = federation(spec)
+    padded = replace(fed, planner=Padded(fed.planner, 2, 3))
+    assert_close(run(padded, Sequential()), reference(spec))
+
+
+@pytest.mark.parametrize("spec", ["fedavg", "scaffold:option=I"])
+def test_padding_changes_nothing_when_stacked(spec):
+    fed = federation(spec)
+    padded = replace(fed, planner=Padded(fed.planner, 0, 4))
+    assert_close(run(padded, Stacked()), reference(spec))
+
+
+# values, not objects
+
+
+@pytest.mark.parametrize("component", [*map(algorithm, SPECS), *SOLVER.values(), *SERVER.values()], ids=repr)
+def test_components_are_values(component):
+    copy = pickle.loads(pickle.dumps(component))
+    assert copy == component
+    assert hash(copy) == hash(component)
+    with pytest.raises(AttributeError):
+        component.weighting = "uniform"
+
+
+def test_a_pickled_algorithm_trains_alike():
+    fed = federation("scaffold")
+    assert_equal(run(replace(fed, algorithm=pickle.loads(pickle.dumps(fed.algorithm)))), reference("scaffold"))
+
+
+# what a method reduces to
+
+
+PLAIN = Local(epochs=2, batch_size=8)
+EQUAL_STEPS = Local(steps=3, batch_size=8)
+REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
+    ("fedprox:mu=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedprox:mu=0.0", "fedavg", PLAIN, "momentum", RAGGED),
+    ("fedprox:mu=0.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedprox:mu=0.0,step=implicit", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedprox:mu=0.0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
+    ("moon:mu=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("moon:mu=0.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fednova", "fedavg", EQUAL_STEPS, "sgd", RAGGED),
+    ("fednova", "fedavg", EQUAL_STEPS, "momentum", RAGGED),
+    ("fednova:mu=0.3", "fedprox:mu=0.3", EQUAL_STEPS, "sgd", RAGGED),
+    ("fednova:mu=0.0", "fednova", PLAIN, "sgd", RAGGED),
+    ("fednova", "fedavg", PLAIN, "momentum", [23]),
+    ("scaffold", "fedavg", PLAIN, "sgd", [23]),
+    ("scaffold:option=I", "fedavg", PLAIN, "momentum", [23]),
+    ("scaffold:weighting=samples", "fedavg", PLAIN, "sgd", [23]),
+    ("scaffold", "fedavg:weighting=uniform", Local(steps=1, batch_size="all"), "sgd", RAGGED),
+    ("fedavg:weighting=uniform", "fedavg", PLAIN, "sgd", [8, 8, 8]),
+    ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
+    ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
+    ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+]
+
+
+@pytest.mark.parametrize(("method", "becomes", "local", "solver", "sizes"), REDUCTIONS)
+def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes):
+    everyone = len(sizes) < 4 or "scaffold" in method
+    options = {"local": local, "sizes": sizes, "selection": Everyone() if everyone else Uniform(clients=4)}
+    ours, theirs = (run(federation(spec, solver, **options)) for spec in (method, becomes))
+    for round_ in range(1, ROUNDS + 1):
+        # control variates that cancel in the mean still part the clients
+        only_the_mean = "scaffold" in method and "scaffold" not in becomes and len(sizes) > 1
+        for name in ("x",) if only_the_mean else ("x", "uploads/delta", "scores/loss", "measures/drift", "clients"):
+            key = f"{round_}/{name}"
+            torch.testing.assert_close(ours[key], theirs[key], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "simpler", "local"),
+    [
+        ("fedprox:mu=0.01", "fedavg", PLAIN),
+        ("fedprox:mu=0.01,step=implicit", "fedavg", PLAIN),
+        ("fednova:mu=0.01", "fednova", PLAIN),
+        ("fednova", "fedavg", PLAIN),
+        ("moon:mu=0.01", "fedavg", PLAIN),
+        ("scaffold", "fedavg:weighting=uniform", PLAIN),
+        ("scaffold:weighting=samples", "scaffold", PLAIN),
+    ],
+)
+def test_and_is_another_method_elsewhere(method, simpler, local):
+    assert apart(*(run(federation(spec, local=local)) for spec in (method, simpler))) > 1e-6
+
+
+# the rounds do not depend on how often one asks
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_measuring_local_models_changes_nothing(engine):
+    fed = federation("moon:mu=2.0")
+    server, states, work = halfway(fed, measure_local=True)
+    bare = open_round(fed, server, states, measure_local=False)
+    assert bare.measured == []
+    one, two = (engine.run(fed.program, w, fed.x, fed.y) for w in (work, bare))
+    assert two.scores == {}
+    assert_equal(dict(leaves((one.uploads, one.states))), dict(leaves((two.uploads, two.states))))
+
+
+def test_a_run_repeats_itself():
+    for engine in (Sequential(), Stacked()):
+        assert_equal(run(federation("scaffold"), engine), run(federation("scaffold"), engine))
+
+
+def test_the_seed_matters():
+    assert apart(run(federation("fedavg", seed=8)), reference("fedavg")) > 1e-6

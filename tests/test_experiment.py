@@ -1,0 +1,347 @@
+"""Experiments from description to stored numbers: TOML, checked assembly, exact repeats and resumes, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.core.errors import BadInput, Diverged, Interrupted
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble
+from fedskew.experiment.combinations import COMBINATIONS, with_method
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
+from fedskew.experiment.results import compare, run
+from fedskew.experiment.run import execute, register
+from fedskew.store.runs import RunStore
+
+torch.set_num_threads(1)
+
+
+def blobs(rows: int = 120, features: int = 5, classes: int = 3) -> Dataset:
+    rng = np.random.default_rng(1)
+    means = 2 * rng.standard_normal((classes, features))
+    y = rng.integers(0, classes, rows)
+    x = (means[y] + rng.standard_normal((rows, features))).astype(np.float32)
+    names = tuple("abcdefgh"[:classes])
+    return Dataset(x=x, y=y, x_test=x[: rows // 2], y_test=y[: rows // 2], classes=names, groups=y % 2, name="blobs")
+
+
+DATA = blobs()
+
+
+def small(method: str = "fedavg", rounds: int = 4, **changes) -> Experiment:
+    base = Experiment(
+        model="mlp:hidden=[6]",
+        skew="label-dirichlet:alpha=0.3",
+        clients={"number": 6},
+        selection={"name": "uniform", "clients": 4},
+        local={"epochs": 2, "batch_size": 8},
+        training={"rounds": rounds, "threads": 1},
+        checkpoint={"every": 2},
+        engine="stacked",
+    )
+    return with_method(base, method).replace(**changes)
+
+
+def numbers(runs) -> list[tuple]:
+    """Every stored number but the times, exactly."""
+    frame = runs.measurements().query("name != 'seconds'")
+    frame = frame.assign(client=frame["client"].fillna(-1).astype(int))
+    rows = frame[["round", "client", "split", "name", "value"]].itertuples(index=False)
+    return sorted(tuple(row) for row in rows)
+
+
+# TOML
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [(section, name) for section, catalogue in COMPONENTS.items() for name in catalogue if name != "own"],
+)
+def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
+    spec = "uniform:clients=3" if name == "uniform" and section == "selection" else name
+    experiment = Experiment(**{section: spec})
+    assert from_toml(experiment.toml()) == experiment
+
+
+@pytest.mark.parametrize("method", ["fedprox:mu=0.3,step=implicit", "scaffold:option=I", *COMBINATIONS])
+def test_every_method_is_written_to_toml_and_read_back(method: str) -> None:
+    experiment = with_method(Experiment(), method)
+    assert experiment.name == method
+    assert from_toml(experiment.toml()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[trainig]\nrounds = 3", ["unknown section 'trainig'", "'training'"]),
+        ("[training]\nround = 3", ["training", "'round'", "'rounds'"]),
+        ('[training]\nrounds = "ten"', ["training", "rounds", "int"]),
+        ("[solver]\nname = 'sgd'\nlr = nan", ["solver", "lr", "finite"]),
+        ("[solver]\nname = 'sgd'\nlr = inf", ["solver", "lr", "finite"]),
+        ("[solver]\nname = 'sgd'\nlr = 'fast'", ["solver", "lr", "float"]),
+        ("[solver]\nlr = 0.1", ["solver", "name"]),
+        ("[skew]\nname = 'label-dirichlet'\nalpha = 0", ["skew", "alpha", "above 0"]),
+        ("[skew]\nname = 'label-dirichlt'", ["unknown skew", "did you mean 'label-dirichlet'"]),
+        ("[algorithm]\nname = 'fedprx'", ["unknown algorithm", "did you mean 'fedprox'"]),
+        ("[algorithm]\nname = 'fedprox'\nmv = 1.0", ["fedprox", "'mv'", "'mu'"]),
+        ("[local]\nbatch_size = 0", ["local", "batch_size", "at least 1"]),
+        ("training = 3", ["training", "table"]),
+        ("rounds = ", ["not valid TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_file_key_and_remedy(
+    tmp_path, text: str, words: list[str]
+) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in [str(path), *words]), message
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere\.toml: cannot be read"):
+        read(tmp_path / "nowhere.toml")
+
+
+# assembly
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        (small(clients={"number": 500}), ["500 clients", "120 rows"]),
+        (small(selection="uniform:clients=7"), ["cohort of 7", "there are 6"]),
+        (small("moon").replace(model="softmax"), ["moon", "features", "mlp"]),
+        (small("scaffold").replace(solver="adamw"), ["scaffold", "linear", "sgd"]),
+        (small("fedprox:step=implicit").replace(solver="adamw"), ["fedprox", "linear"]),
+        (small(model="cnn"), ["cnn", "(channels, height, width)", "(5,)"]),
+        (small(training={"device": "cuda:77"}), ["cuda:77", "cpu"]),
+        (small(training={"device": "gpu"}), ["gpu", "cpu"]),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_stored(
+    tmp_path, experiment: Experiment, words: list[str]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        run(experiment, data=DATA, folder=tmp_path / "runs")
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_client_without_rows_never_enters_a_cohort_and_is_counted(tmp_path) -> None:
+    experiment = small(
+        skew="label-dirichlet-per-class:alpha=0.01,min_size=0", clients={"number": 12}, selection="everyone"
+    )
+    assembly = assemble(experiment, DATA)
+    assert assembly.partition.empty > 0
+    assert assembly.partition.sizes.min() > 0
+    runs = run(experiment, data=DATA, folder=tmp_path)
+    assert runs.records[0].facts["partition"]["empty"] == assembly.partition.empty
+    cohort = runs.measurements().query("split == 'round' and name == 'clients'")["value"]
+    assert set(cohort) == {12 - assembly.partition.empty}
+
+
+def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
+    experiment = small(
+        clients={"number": 6, "held_out": 0.25}, selection="everyone", local={"epochs": 1, "batch_size": 1}
+    )
+    partition = assemble(experiment, DATA).partition
+    steps = run(experiment, data=DATA, folder=tmp_path).measurements().query("name == 'steps' and round == 1")
+    assert list(steps.sort_values("client")["value"]) == list(partition.sizes)
+    assert all(not set(partition.rows(k)) & set(partition.measured_rows(k)) for k in range(6))
+
+
+# numbers
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova"])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
+    whole = run(small(method, rounds=5), data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "parts")
+    experiment = small(method, rounds=5).replace(dataset=from_toml(whole.records[0].experiment).dataset)
+    number = register(store, experiment)
+    rounds_seen: list[int] = []
+    while store.run(number).status != "finished":
+        begin = len(rounds_seen)
+        with contextlib.suppress(Interrupted):
+            execute(
+                store, number, DATA, lambda p: rounds_seen.append(p.round), lambda b=begin: len(rounds_seen) > b + 1
+            )
+        assert store.run(number).status in ("interrupted", "finished")
+    assert rounds_seen.count(0) == 1
+    assert len(rounds_seen) > 6
+    parts = dataclasses.replace(whole, store=store, ids=(number,))
+    assert numbers(parts) == numbers(whole)
+
+
+def test_a_crash_between_checkpoints_loses_nothing_that_matters(tmp_path) -> None:
+    whole = run(small("scaffold", rounds=5), data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "crash")
+    number = register(store, from_toml(whole.records[0].experiment))
+
+    def fail_after_round_3(progress) -> None:
+        if progress.round == 3:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError):
+        execute(store, number, DATA, fail_after_round_3)
+    record = store.run(number)
+    assert (record.status, record.rounds_done) == ("failed", 3)
+    assert "power cut" in record.message
+    execute(store, number, DATA)
+    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+
+
+def test_the_stored_toml_repeats_a_run_to_the_last_bit(tmp_path) -> None:
+    first = run(small("scaffold").replace(engine="auto"), data=DATA, folder=tmp_path / "a")
+    stored = (tmp_path / "a" / "1" / "experiment.toml").read_text()
+    assert 'name = "auto"' not in stored
+    assert from_toml(stored).training.threads > 0
+    again = run(from_toml(stored), data=DATA, folder=tmp_path / "b")
+    assert numbers(again) == numbers(first)
+    assert {"sequential", "stacked"} == set(first.records[0].facts["engine"]["estimated_seconds_a_round"])
+
+
+def test_fedprox_at_mu_0_gives_fedavgs_numbers_exactly(tmp_path) -> None:
+    a = run(small("fedavg"), data=DATA, folder=tmp_path / "a")
+    b = run(small("fedprox:mu=0.0"), data=DATA, folder=tmp_path / "b")
+    assert numbers(a) == numbers(b)
+
+
+def test_processes_side_by_side_give_the_numbers_of_one(tmp_path) -> None:
+    alone = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "a")
+    together = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "b", jobs=2)
+    assert [r.status for r in together.records] == ["finished"] * 4
+    assert numbers(together) == numbers(alone)
+
+
+def test_partition_and_training_seeds_are_separate(tmp_path) -> None:
+    base = small(selection="everyone")
+    same_split = base.replace(training__seed=5)
+    same_training = base.replace(clients__partition_seed=5)
+    one, two, three = (assemble(e, DATA) for e in (base, same_split, same_training))
+    assert np.array_equal(one.partition.indices, two.partition.indices)
+    assert not torch.equal(one.x0, two.x0)
+    assert not np.array_equal(one.partition.indices, three.partition.indices)
+    assert torch.equal(one.x0, three.x0)
+
+
+@pytest.mark.parametrize(
+    ("method", "down", "up"), [("fedavg", 1, 1), ("scaffold", 2, 2), ("moon", 1, 1), ("feddyn", 1, 1)]
+)
+def test_bytes_are_those_of_the_vectors_sent(tmp_path, method: str, down: int, up: int) -> None:
+    runs = run(small(method), data=DATA, folder=tmp_path)
+    frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
+    vector = 4 * runs.records[0].facts["parameters"]
+    assert frame["bytes_down"] == 4 * down * vector
+    assert frame["bytes_up"] == 4 * up * vector
+
+
+def test_fednova_adds_one_scalar_a_client(tmp_path) -> None:
+    runs = run(small("fednova"), data=DATA, folder=tmp_path)
+    frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
+    assert frame["bytes_up"] == 4 * (4 * runs.records[0].facts["parameters"] + 4)
+
+
+def test_round_0_is_the_untrained_model_and_every_round_is_measured(tmp_path) -> None:
+    runs = run(small(rounds=3), data=DATA, folder=tmp_path)
+    accuracy = runs.measurements().query("split == 'test' and name == 'accuracy'")
+    assert list(accuracy["round"]) == [0, 1, 2, 3]
+    sparse = run(small(rounds=3, evaluation={"every": 2}), data=DATA, folder=tmp_path / "sparse").measurements()
+    assert list(sparse.query("split == 'test' and name == 'accuracy'")["round"]) == [0, 2, 3]
+    assert list(sparse.query("split == 'round' and name == 'drift'")["round"]) == [1, 2, 3]
+
+
+# failures
+
+
+def test_divergence_stops_with_round_client_and_cause_and_keeps_what_was_finished(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    hopeless = small(solver="sgd:lr=1e12,momentum=0.9", rounds=30)
+    assembly = assemble(hopeless, DATA)
+    from fedskew.data.datasets.own import Own
+
+    number = register(store, hopeless.replace(dataset=Own(fingerprint=DATA.fingerprint())))
+    with pytest.raises(Diverged) as caught:
+        execute(store, number, DATA)
+    record = store.run(number)
+    assert record.status == "diverged"
+    assert record.message == str(caught.value)
+    assert f"round {record.rounds_done + 1}, client " in record.message
+    assert "learning rate 1e+12" in record.message
+    assert "momentum 0.9" in record.message
+    assert any(f"client {name}" in record.message for name in assembly.partition.names)
+    assert set(store.measurements([number])["round"]) == set(range(record.rounds_done + 1))
+
+
+def test_an_overshooting_proximal_step_is_named_as_the_cause(tmp_path) -> None:
+    with pytest.raises(Diverged, match=r"lr x mu = 30"):
+        run(small("fedprox:mu=300.0", rounds=30), data=DATA, folder=tmp_path)
+
+
+def test_a_server_step_that_explodes_is_named_as_the_cause(tmp_path) -> None:
+    with pytest.raises(Diverged, match=r"server"):
+        run(small(server="sgd:lr=1e38", rounds=5), data=DATA, folder=tmp_path)
+
+
+def test_one_diverging_method_does_not_stop_a_comparison(tmp_path) -> None:
+    runs = compare(small(rounds=6), ["fedprox:mu=300.0", "fedavg"], seeds=2, data=DATA, folder=tmp_path)
+    assert [r.status for r in runs.records] == ["diverged", "finished"] * 2
+    table = runs.table().set_index("method")
+    assert table.loc["fedavg", "finished"] == 2
+    assert table.loc["fedprox:mu=300.0", "unfinished"] == 2
+
+
+def test_other_data_are_refused_on_resume(tmp_path) -> None:
+    runs = run(small(rounds=2), data=DATA, folder=tmp_path)
+    other = blobs(rows=130)
+    with pytest.raises(BadInput, match="not those it began with"):
+        execute(runs.store, runs.ids[0], other)
+    with pytest.raises(BadInput, match="given from Python"):
+        execute(runs.store, runs.ids[0])
+
+
+# combinations
+
+
+def test_centralised_is_one_client_with_all_rows(tmp_path) -> None:
+    runs = run(small("centralised"), data=DATA, folder=tmp_path)
+    assert runs.records[0].facts["partition"]["clients"] == 1
+    assert runs.records[0].facts["partition"]["rows"] == len(DATA.y)
+
+
+def test_local_sgd_takes_exactly_its_steps(tmp_path) -> None:
+    frame = run(small("local-sgd:steps=3"), data=DATA, folder=tmp_path).measurements()
+    assert set(frame.query("name == 'steps'")["value"]) == {3}
+    frame = run(small("parallel-sgd"), data=DATA, folder=tmp_path / "p").measurements()
+    assert set(frame.query("name == 'steps'")["value"]) == {1}
+
+
+def test_fedavgm_is_fedavg_under_the_momentum_slot(tmp_path) -> None:
+    a = run(small("fedavgm:beta=0.5"), data=DATA, folder=tmp_path / "a")
+    b = run(small("fedavg", server="momentum:beta=0.5"), data=DATA, folder=tmp_path / "b")
+    assert numbers(a) == numbers(b)
+
+
+def test_a_run_that_another_process_carries_out_is_left_to_it(tmp_path) -> None:
+    runs = run(small(rounds=2), data=DATA, folder=tmp_path)
+    number = runs.ids[0]
+    for process, free in ((os.getppid(), False), (2**22 + 1, True)):
+        runs.store.update(number, status="running")
+        runs.store.add_facts(number, {"process": {"id": process, "host": platform.node()}})
+        if free:
+            execute(runs.store, number, DATA)
+        else:
+            with pytest.raises(BadInput, match=f"process {process} is carrying it out"):
+                execute(runs.store, number, DATA)

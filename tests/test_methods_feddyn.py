@@ -1,0 +1,179 @@
+"""FedDyn, uniform and sample weights (card 1.10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedskew.algorithms import FedAvg, FedDyn, FedProx
+from fedskew.engine.states import ClientStates
+from fedskew.loop.round import start
+from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from tests.reference import (
+    apart,
+    close,
+    f64,
+    local_models,
+    matrices,
+    matrix_clients,
+    optimum,
+    ragged,
+    run,
+    sized_pair,
+    state_of,
+    trajectory,
+)
+from tests.small import RAGGED, X0, Quadratic, exact_clients, play
+
+WEIGHTINGS = ["uniform", "samples"]
+
+
+# golden rounds: gradients w and 4 (w - 3), x = 1, eta = 0.1, two steps, alpha = 1/2, sizes 1 and 3
+#
+# round 0   client 1: 0.9;  d = 0.9 + 0.5 * (-0.1) = 0.85 -> 0.815         -0.185   g_1 = 0.0925
+#           client 2: 1.8;  d = -4.8 + 0.5 * 0.8 = -4.4 -> 2.24            +1.24    g_2 = -0.62
+
+GOLDEN = {
+    # h = -0.5 (-0.185 + 1.24) / 2 = -0.26375,  x = (0.815 + 2.24) / 2 + 0.26375 / 0.5 = 1.5275 + 0.5275 = 2.055
+    # client 1: d = 2.055 - 0.0925 = 1.9625 -> 1.85875;  d = 1.85875 - 0.0925 - 0.098125 = 1.668125 -> 1.6919375
+    #           delta -0.3630625,  g_1 = 0.0925 + 0.18153125 = 0.27403125
+    # client 2: d = -3.78 + 0.62 = -3.16 -> 2.371;  d = -2.516 + 0.62 + 0.158 = -1.738 -> 2.5448
+    #           delta 0.4898,  g_2 = -0.62 - 0.2449 = -0.8649
+    # h = -0.26375 - 0.5 * 0.06336875,  x = (1.6919375 + 2.5448) / 2 + 2 * 0.295434375
+    "uniform": ([2.055, 2.7092375], [-0.26375, -0.295434375], [0.27403125, -0.8649]),
+    # h = -0.5 (0.25 * -0.185 + 0.75 * 1.24) = -0.441875,  x = 0.20375 + 1.68 + 0.88375 = 2.7675
+    # client 1: d = 2.7675 - 0.0925 = 2.675 -> 2.5;  d = 2.5 - 0.0925 - 0.13375 = 2.27375 -> 2.272625
+    #           delta -0.494875,  g_1 = 0.0925 + 0.2474375 = 0.3399375
+    # client 2: d = -0.93 + 0.62 = -0.31 -> 2.7985;  d = -0.806 + 0.62 + 0.0155 = -0.1705 -> 2.81555
+    #           delta 0.04805,  g_2 = -0.62 - 0.024025 = -0.644025
+    # h = -0.441875 - 0.5 (-0.12371875 + 0.0360375) = -0.398034375
+    # x = 0.25 * 2.272625 + 0.75 * 2.81555 + 2 * 0.398034375 = 0.56815625 + 2.1116625 + 0.79606875
+    "samples": ([2.7675, 3.4758875], [-0.441875, -0.398034375], [0.3399375, -0.644025]),
+}
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_golden_two_rounds(weighting: str) -> None:
+    x, h, g_k = GOLDEN[weighting]
+    outcomes, states = run(sized_pair(FedDyn(alpha=0.5, weighting=weighting)), [1.0], 2)
+    close(trajectory(outcomes)[:, 0], x)
+    close(torch.cat([o.server.state["h"] for o in outcomes]), h)
+    close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], g_k)
+
+
+# invariants
+
+
+@pytest.mark.parametrize("weighting", [*WEIGHTINGS, "unbiased"])
+@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
+@pytest.mark.parametrize("rate", [1.0, 0.6])
+def test_h_is_the_mean_of_g_over_all_clients(weighting: str, selection, rate: float) -> None:
+    fed = ragged(FedDyn(alpha=0.3, weighting=weighting), selection=selection, server=ServerSgd(lr=rate))
+    pi = f64([1] * 7) / 7 if weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
+    states, server = ClientStates(), None
+    for t in range(3):
+        before = state_of(states, "g_k", 7, X0) if t else torch.zeros(7, len(X0)).double()
+        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
+        now, server = state_of(states, "g_k", 7, X0), outcome.server
+        close(server.state["h"], pi @ now)
+        moved = (now - before).abs().amax(1) > 0
+        assert moved.nonzero()[:, 0].tolist() == outcome.work.clients.tolist()
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.6])
+def test_round_zero_takes_the_mean_movement_twice(rate: float) -> None:
+    for weighting, pi in (("uniform", f64([1] * 7) / 7), ("samples", f64(RAGGED) / sum(RAGGED))):
+        outcome = play(ragged(FedDyn(weighting=weighting), server=ServerSgd(lr=rate)), X0, 1)[0]
+        expected = X0 + rate * (2 * (pi @ local_models(outcome)) - 2 * X0)
+        close(outcome.server.x, expected)
+
+
+def test_the_local_work_of_round_zero_is_fedprox() -> None:
+    ours, prox = (play(ragged(a), X0, 1)[0].done.uploads.delta for a in (FedDyn(alpha=0.7), FedProx(mu=0.7)))
+    close(ours, prox)
+
+
+# exact local solves
+
+
+def test_one_client_with_exact_solves_is_the_proximal_point_method() -> None:
+    """F = a/2 theta^2: the local solution multiplies by alpha / (a + alpha). One step at 1 / (a + alpha) is exact."""
+    a, alpha = 2.0, 3.0
+    fed = exact_clients(Quadratic(), [[a, 0.0]], (1,), FedDyn(alpha=alpha), lr=1 / (a + alpha))
+    solutions = torch.cat([local_models(outcome)[0] for outcome in play(fed, [7.0], 6)])
+    close(solutions, 7.0 * (alpha / (a + alpha)) ** f64(range(1, 7)))
+
+
+@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=2)], ids=["all", "two"])
+def test_after_an_exact_solve_g_is_the_gradient_at_the_local_solution(selection) -> None:
+    a, b = matrices(3)
+    fed = replace(matrix_clients(a, b, (40,) * 3, FedDyn(alpha=1.5), lr=0.3), selection=selection)
+    states, server = ClientStates(), None
+    for t in range(3):
+        outcome = play(fed, [2.0, -1.0], t + 1, server=server, states=states)[-1]
+        server = outcome.server
+        g = state_of(states, "g_k", 3, b[0])
+        for i, k in enumerate(outcome.work.clients):
+            close(g[k], a[k] @ (local_models(outcome)[i] - b[k]), 1e-9)
+
+
+# fixed points and limits
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("rate", [1.0, 1.5])
+def test_the_optimum_with_its_gradients_does_not_move(weighting: str, rate: float) -> None:
+    a, b = matrices(3)
+    steps, sizes = (3, 5, 8), (1, 2, 4)
+    pi = f64(sizes) / 7 if weighting == "samples" else f64([1, 1, 1]) / 3
+    x = optimum(a, b, pi)
+    dyn = FedDyn(alpha=0.5, weighting=weighting)
+    fed = matrix_clients(a, b, steps, dyn, lr=0.2, sizes=sizes, server=ServerSgd(lr=rate))
+    states = ClientStates()
+    states.put(range(3), {"g_k": torch.einsum("kij,kj->ki", a, x - b)})
+    server = play(fed, x, 3, server=start(fed, x), states=states)[-1].server
+    close(server.x, x, 1e-13)
+    close(server.state["h"], [0.0, 0.0], 1e-13)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "rate", "lr", "steps"),
+    [(1.0, 1.0, 0.2, (3, 6)), (2.0, 0.5, 0.15, (4, 4)), (1.5, 1.2, 0.15, (3, 4))],
+)
+def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(alpha, rate, lr, steps) -> None:
+    """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13; there h = 0 and g_k = grad F_k."""
+    fed = sized_pair(FedDyn(alpha=alpha), steps, lr=lr, server=ServerSgd(lr=rate))
+    outcomes, states = run(fed, [-1.0], 50)
+    close(outcomes[-1].server.x, [2.4], 1e-8)
+    close(outcomes[-1].server.state["h"], [0.0], 1e-7)
+    close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], [2.4, 4 * (2.4 - 3)], 1e-7)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=2)], ids=["all", "two of five"])
+def test_reaches_its_objectives_optimum_where_fedavg_and_fedprox_do_not(weighting: str, selection) -> None:
+    a, b = matrices(5)
+    sizes = (1, 2, 4, 2, 3)
+    pi = f64(sizes) / 12 if weighting == "samples" else f64([1] * 5) / 5
+    best = optimum(a, b, pi)
+
+    def final(algorithm, x, rounds: int) -> torch.Tensor:
+        fed = matrix_clients(a, b, (2,) * 5, algorithm, lr=0.2, sizes=sizes)
+        return play(replace(fed, selection=selection), x, rounds)[-1].server.x
+
+    close(final(FedDyn(alpha=2.0, weighting=weighting), [2.0, -1.0], 40 if selection == Everyone() else 85), best, 1e-7)
+    for other in (FedAvg(weighting=weighting), FedProx(mu=2.0, weighting=weighting)):
+        assert apart(final(other, best, 10), best, 1e-2)
+
+
+def test_weight_decay_belongs_to_the_objective() -> None:
+    # sum h b / sum (h + lambda) = 12 / 6
+    solver = Sgd(lr=0.15, weight_decay=0.5)
+    close(play(sized_pair(FedDyn(alpha=1.5), (4, 4), solver=solver), [-1.0], 35)[-1].server.x, [2.0], 1e-8)
+
+
+def test_local_momentum_leaves_the_fixed_point_where_it_is() -> None:
+    solver = Sgd(lr=0.05, momentum=0.5)
+    close(play(sized_pair(FedDyn(alpha=2.0), (5, 5), solver=solver), [-1.0], 32)[-1].server.x, [2.4], 1e-8)

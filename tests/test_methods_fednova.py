@@ -1,0 +1,217 @@
+"""FedNova with SGD, momentum, the proximal term, and both (card 1.9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedskew.algorithms import FedAvg, FedNova, FedProx
+from fedskew.loop.plan import Local
+from fedskew.slots import Momentum, ServerSgd, Sgd, Uniform
+from tests.reference import Only, apart, close, f64, matrices, matrix_clients, optimum, ragged, sized_pair, trajectory
+from tests.small import X0, Linear, exact_clients, play
+
+SOLVERS = [(0.0, 0.0), (0.9, 0.0), (0.0, 1.5), (0.6, 1.5)]
+"""Momentum and mu."""
+
+
+def response(steps: int, lr: float, momentum: float, mu: float) -> float:
+    """Displacement over -lr of torch's SGD on the scalar loss w + mu/2 w^2 from 0: the sum of a."""
+    w = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.SGD([w], lr=lr, momentum=momentum)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (w + mu / 2 * w**2).backward()
+        optimiser.step()
+    return -float(w.detach()) / lr
+
+
+# golden rounds: gradients w and 4 (w - 3), x = 1, eta = 0.1, two steps of client 1, three of client 2, p = 1/4, 3/4
+#
+# sgd       client 1: 1 -> 0.9 -> 0.81                      -0.19     a = 1 + 1 = 2
+#           client 2: 1 -> 1.8 -> 2.28 -> 2.568             +1.568    a = 3
+#           tau_eff = 0.5 + 2.25 = 2.75;   x = 1 + 2.75 (0.25 * -0.095 + 0.75 * 1.568 / 3) = 1 + 2.75 * 0.36825
+# momentum  rho = 1/2: the j-th last gradient counts 1, 1.5, 1.75 times: a = 2.5 and 4.25
+#           client 1: v = 1 -> 0.9;  v = 1.4 -> 0.76                                        -0.24
+#           client 2: v = -8 -> 1.8;  v = -8.8 -> 2.68;  v = -4.4 - 1.28 = -5.68 -> 3.248   +2.248
+#           tau_eff = 0.625 + 3.1875 = 3.8125
+# prox      mu = 2: a = 0.8 + 1 = 1.8 and 0.64 + 0.8 + 1 = 2.44
+#           client 1: 0.9;  d = 0.9 - 0.2 = 0.7 -> 0.83                                     -0.17
+#           client 2: 1.8;  d = -4.8 + 1.6 = -3.2 -> 2.12;  d = -3.52 + 2.24 -> 2.248       +1.248
+#           tau_eff = 0.45 + 1.83 = 2.28
+# both      along gradient 1 from 0: v = 1 -> -0.1;  v = 0.5 + 0.8 = 1.3 -> -0.23;  v = 0.65 + 0.54 = 1.19 -> -0.349
+#           a = 2.3 and 3.49
+#           client 1: 0.9;  v = 0.5 + 0.9 - 0.2 = 1.2 -> 0.78                               -0.22
+#           client 2: v = -8 -> 1.8;  v = -4 - 4.8 + 1.6 = -7.2 -> 2.52;
+#                     v = -3.6 + 4 * (-0.48) + 2 * 1.52 = -2.48 -> 2.768                    +1.768
+#           tau_eff = 0.575 + 2.6175 = 3.1925
+
+
+@pytest.mark.parametrize(
+    ("momentum", "mu", "a", "expected"),
+    [
+        (0.0, 0.0, [2, 3], 2.0126875),
+        (0.5, 0.0, [2.5, 4.25], 1 + 3.8125 * (0.25 * -0.24 / 2.5 + 0.75 * 2.248 / 4.25)),
+        (0.0, 2.0, [1.8, 2.44], 1 + 2.28 * (0.25 * -0.17 / 1.8 + 0.75 * 1.248 / 2.44)),
+        (0.5, 2.0, [2.3, 3.49], 1 + 3.1925 * (0.25 * -0.22 / 2.3 + 0.75 * 1.768 / 3.49)),
+    ],
+    ids=["sgd", "momentum", "prox", "both"],
+)
+def test_golden_round(momentum: float, mu: float, a: list[float], expected: float) -> None:
+    fed = sized_pair(FedNova(mu=mu), (2, 3), solver=Sgd(lr=0.1, momentum=momentum))
+    outcome = play(fed, [1.0], 1)[0]
+    close(outcome.done.uploads.report["a"], a)
+    close(outcome.server.x, [expected])
+
+
+def test_golden_second_round_has_no_memory() -> None:
+    # x = 2.0126875: client 1 moves (0.81 - 1) x = -0.382410625, client 2 by (1 - 0.6^3)(3 - x) = 0.784 * 0.9873125
+    x = 2.0126875
+    second = x + 2.75 * (0.25 * -0.382410625 / 2 + 0.75 * 0.774053 / 3)
+    close(play(sized_pair(FedNova(), (2, 3)), [1.0], 2)[1].server.x, [second])
+
+
+# the norm of a
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 40])
+@pytest.mark.parametrize("lr", [0.1, 0.02])
+def test_the_norm_in_closed_form(steps: int, lr: float) -> None:
+    def a(momentum: float, mu: float) -> torch.Tensor:
+        solver = Sgd(lr=lr, momentum=momentum)
+        outcome = play(exact_clients(Linear(), [[1.0]], (steps,), FedNova(mu=mu), lr=None, solver=solver), [0.0], 1)[0]
+        return outcome.done.uploads.report["a"]
+
+    rho, mu = 0.9, 3.0
+    close(a(0.0, 0.0), [steps])
+    close(a(rho, 0.0), [(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)])
+    close(a(rho, 0.0), [sum((1 - rho ** (steps - s)) / (1 - rho) for s in range(steps))])
+    close(a(0.0, mu), [(1 - (1 - lr * mu) ** steps) / (lr * mu)])
+    close(a(rho, mu), [response(steps, lr, rho, mu)])
+    close(a(0.0, 1e-9), [steps], 1e-6)
+
+
+def test_the_sum_of_an_oscillating_response_counts_signs() -> None:
+    """rho = 0.9, eta mu = 0.05, 40 steps: the sum is 22.04, the sum of absolute values 50.29."""
+    fed = exact_clients(Linear(), [[1.0]], (40,), FedNova(mu=0.5), lr=None, solver=Sgd(lr=0.1, momentum=0.9))
+    assert abs(float(play(fed, [0.0], 1)[0].done.uploads.report["a"]) - 22.04) < 0.005
+
+
+# linear losses
+
+
+@pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_unequal_steps_follow_the_true_gradient(momentum: float, mu: float, weighting: str) -> None:
+    """Every round moves by -eta_g eta_t tau_eff sum p g; FedAvg's step points elsewhere."""
+    g, steps, sizes, rate = f64([[1.0, -2.0], [0.5, 3.0], [-4.0, 1.0]]), (3, 8, 1), (1, 2, 5), 0.7
+    p = f64(sizes if weighting == "samples" else (1, 1, 1))
+    p = p / p.sum()
+    rows = g.repeat_interleave(torch.tensor(sizes), 0).tolist()
+    solver = Sgd(lr=0.1, momentum=momentum, lr_decay=0.5)
+    rest = {"lr": None, "solver": solver, "sizes": list(sizes), "server": ServerSgd(lr=rate)}
+    x = f64([0.3, 0.7])
+    for t, outcome in enumerate(
+        play(exact_clients(Linear(), rows, steps, FedNova(mu=mu, weighting=weighting), **rest), x, 3)
+    ):
+        lr = 0.1 * 0.5**t
+        a = f64([response(s, lr, momentum, mu) for s in steps])
+        x = x - rate * lr * (p @ a) * (p @ g)
+        close(outcome.server.x, x)
+    fedavg = play(exact_clients(Linear(), rows, steps, FedAvg(weighting=weighting), **rest), [0.0, 0.0], 1)[0].server.x
+    assert abs(float(torch.cosine_similarity(fedavg, -(p @ g), dim=0))) < 0.999
+
+
+# reductions
+
+
+def same_solver(mu: float):
+    return FedProx(mu=mu) if mu else FedAvg()
+
+
+@pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
+def test_equal_norms_give_fedavg_with_the_same_solver(momentum: float, mu: float) -> None:
+    local, solver = Local(steps=6, batch_size=8), Sgd(lr=0.05, momentum=momentum)
+    nova = ragged(FedNova(mu=mu), local=local, solver=solver)
+    plain = ragged(same_solver(mu), local=local, solver=solver)
+    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+    assert apart(
+        play(replace(nova, planner=ragged(FedNova()).planner), X0, 1)[0].server.x,
+        play(ragged(FedAvg()), X0, 1)[0].server.x,
+    )
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
+def test_equal_norms_give_fedavg_for_every_weighting_and_cohort(weighting: str) -> None:
+    """Unbiased weights do not sum to one: tau_eff must still be the mean of the norms."""
+    local = Local(steps=4, batch_size=8)
+    nova, plain = (
+        ragged(a, local=local, selection=Uniform(clients=2))
+        for a in (FedNova(weighting=weighting), FedAvg(weighting=weighting))
+    )
+    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+
+
+@pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
+def test_one_full_batch_step_is_fedsgd(momentum: float, mu: float) -> None:
+    local = Local(epochs=1, batch_size="all")
+    nova = ragged(FedNova(mu=mu), local=local, solver=Sgd(lr=0.1, momentum=momentum))
+    close(trajectory(play(nova, X0, 3)), trajectory(play(ragged(FedAvg(), local=local), X0, 3)))
+
+
+@pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
+def test_one_client_is_its_local_solver(momentum: float, mu: float) -> None:
+    solver = Sgd(lr=0.05, momentum=momentum, weight_decay=0.1)
+    nova, plain = (ragged(a, sizes=[21], solver=solver) for a in (FedNova(mu=mu), same_solver(mu)))
+    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+
+
+def test_server_momentum_with_equal_norms_is_fedavgm() -> None:
+    local, server = Local(steps=4, batch_size=8), Momentum(beta=0.7)
+    nova, plain = (ragged(a, local=local, server=server) for a in (FedNova(), FedAvg()))
+    close(trajectory(play(nova, X0, 4)), trajectory(play(plain, X0, 4)))
+
+
+def test_only_the_cohort_enters_tau_eff() -> None:
+    fed = exact_clients(Linear(), [[1.0], [-2.0], [5.0]], (2, 4, 9), FedNova(), lr=0.1)
+    # clients 0 and 1: tau_eff = 3, mean gradient -1/2
+    close(play(replace(fed, selection=Only((0, 1))), [0.0], 1)[0].server.x, [0.15])
+
+
+# quadratics
+
+
+def points(lr: float, common: bool) -> dict[str, torch.Tensor]:
+    """The fixed points sum p M_k (w - b_k) / s_k = 0 for unequal steps: s_k = tau_k is FedNova, s_k = 1 FedAvg."""
+    a, b = matrices(3, common=common)
+    p, steps = f64([1, 2, 4]) / 7, (1, 4, 9)
+    m = torch.stack([torch.eye(2) - torch.linalg.matrix_power(torch.eye(2) - lr * a[k], steps[k]) for k in range(3)])
+    return {
+        "fednova": optimum(m / f64(steps)[:, None, None], b, p),
+        "fedavg": optimum(m, b, p),
+        "optimum": optimum(a, b, p),
+    }
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_the_bias_on_quadratics_vanishes_with_the_local_rate_and_fedavgs_does_not(common: bool) -> None:
+    bias = {"fednova": [], "fedavg": []}
+    a, b = matrices(3, common=common)
+    for lr in (4e-3, 2e-3, 1e-3):
+        found = points(lr, common)
+        for name, algorithm in (("fednova", FedNova()), ("fedavg", FedAvg())):
+            fed = matrix_clients(a, b, (1, 4, 9), algorithm, lr=lr, sizes=(1, 2, 4))
+            close(play(fed, found[name], 2)[-1].server.x, found[name], 1e-13)
+            bias[name].append(float((found[name] - found["optimum"]).norm()))
+    for before, after in zip(bias["fednova"], bias["fednova"][1:], strict=False):
+        assert abs(after / before - 0.5) < 0.02
+    assert bias["fedavg"][-1] / bias["fedavg"][0] > 0.95
+    assert bias["fedavg"][-1] > 20 * bias["fednova"][-1]
+
+
+def test_reaches_its_fixed_point_from_afar() -> None:
+    a, b = matrices(3)
+    fed = matrix_clients(a, b, (1, 4, 9), FedNova(), lr=0.1, sizes=(1, 2, 4))
+    close(play(fed, [5.0, -5.0], 40)[-1].server.x, points(0.1, False)["fednova"], 1e-8)

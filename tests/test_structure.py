@@ -1,0 +1,324 @@
+"""The shape of the house: imports point downwards, files are short, nothing global is random, nothing is unpickled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedskew
+
+SOURCE = Path(fedskew.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+IDS = [str(path.relative_to(SOURCE)) for path in FILES]
+
+# What each room may import besides itself. Top to bottom; a room may stand here before it is built.
+LOWER = {"core", "data", "measure", "models", "slots", "algorithms", "skew", "store", "loop", "engine"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "cli": {*LOWER, "report", "claims", "flower", "experiment"},
+    "experiment": {*LOWER, "report", "claims", "flower"},
+    "flower": {*LOWER},
+    "claims": {"core", "measure", "store", "report"},
+    "report": {"core", "measure", "store"},
+    "engine": {"core", "loop", "skew"},
+    "loop": {"core", "measure", "skew", "slots"},
+    "store": {"core"},
+    "skew": {"core"},
+    "algorithms": {"core"},
+    "slots": {"core"},
+    "models": {"core"},
+    "measure": {"core"},
+    "data": {"core"},
+    "core": set(),
+}
+LINES, ALGORITHM_LINES = 400, 120
+
+
+def room_of(path: Path) -> str | None:
+    """The room of a file, or None for the files on top (``__init__.py``, ``__main__.py``)."""
+    first, *rest = path.relative_to(SOURCE).parts
+    return first if rest else None
+
+
+def package_of(path: Path) -> list[str]:
+    return ["fedskew", *path.relative_to(SOURCE).parts[:-1]]
+
+
+def imported(tree: ast.AST, package: list[str]) -> Iterator[str]:
+    """The full names of all modules and names imported anywhere in a file, in functions and under TYPE_CHECKING too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and name_of(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value
+
+
+def name_of(node: ast.AST) -> str:
+    """``a.b.c`` of an attribute chain, or nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = name_of(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
+
+
+def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
+    """Imports of a file of ``room`` that do not point downwards."""
+    wrong = []
+    for name in imported(ast.parse(source), package):
+        first, _, rest = name.partition(".")
+        if first == "flwr" and room != "flower":
+            wrong.append(f"{name}: only the room flower knows flwr")
+        if first == "tests":
+            wrong.append(f"{name}: the package does not import its tests")
+        if first != "fedskew":
+            continue
+        target = rest.partition(".")[0]
+        if target not in MAY_IMPORT:
+            wrong.append(f"{name}: the top package is for users; import from a room")
+        elif target != room and target not in MAY_IMPORT[room]:
+            wrong.append(f"{name}: {room} may import only {sorted(MAY_IMPORT[room])}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_imports_point_downwards(path):
+    room = room_of(path)
+    if room is None:
+        return
+    assert room in MAY_IMPORT, f"give the new room {room} a place in MAY_IMPORT"
+    assert wrong_imports(path.read_text(encoding="utf-8"), room, package_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("core", "from fedskew.measure.drift import drift"),
+        ("core", "import fedskew.loop.round"),
+        ("algorithms", "from fedskew.slots import Sgd"),
+        ("algorithms", "from fedskew.loop.local import program"),
+        ("data", "from fedskew.skew import Iid"),
+        ("skew", "from fedskew.algorithms import ALGORITHMS"),
+        ("measure", "from fedskew.loop.round import Outcome"),
+        ("models", "from fedskew.data.dataset import Dataset"),
+        ("slots", "def f():\n    from fedskew.algorithms.fedavg import FedAvg"),
+        ("store", "if TYPE_CHECKING:\n    from fedskew.experiment.config import Experiment"),
+        ("loop", "from fedskew.algorithms.fedavg import FedAvg"),
+        ("loop", "from fedskew.engine.states import ClientStates"),
+        ("engine", "from fedskew.algorithms import ALGORITHMS"),
+        ("engine", "from fedskew.slots import Sgd"),
+        ("report", "from fedskew.loop.evaluate import evaluate"),
+        ("report", "from fedskew.experiment.config import Experiment"),
+        ("experiment", "from fedskew.cli.main import main"),
+        ("measure", "import fedskew"),
+        ("experiment", "from fedskew import Experiment"),
+        ("cli", "from fedskew import __version__"),
+        ("core", "from .. import loop"),
+        ("core", "from ..loop import round"),
+        ("core", "from ..loop.round import Server"),
+        ("core", "importlib.import_module('fedskew.loop')"),
+        ("engine", "import flwr"),
+        ("engine", "from flwr.client import Client"),
+        ("loop", "from tests.small import ragged"),
+    ],
+)
+def test_a_wrong_import_is_found(room, source):
+    assert wrong_imports(source, room, ["fedskew", room])
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("core", "from fedskew.core.trees import Tree"),
+        ("core", "from .trees import Tree"),
+        ("loop", "from fedskew.skew.partition import Partition"),
+        ("engine", "from fedskew.loop.round import Work"),
+        ("flower", "import flwr"),
+        ("cli", "from fedskew.experiment import compare"),
+        ("report", "import fedskew.store.runs as runs"),
+        ("algorithms", "import torch"),
+    ],
+)
+def test_a_right_import_is_not_found(room, source):
+    assert wrong_imports(source, room, ["fedskew", room]) == []
+
+
+def test_the_order_of_rooms_has_no_circle():
+    done: set[str] = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {room for room, lower in MAY_IMPORT.items() if lower <= done} - done
+        assert ready, f"a circle among {set(MAY_IMPORT) - done}"
+        done |= ready
+
+
+def test_every_room_is_a_package():
+    """A file without ``__init__.py`` beside it would not be installed."""
+    assert {path.parent for path in FILES} == {path.parent for path in FILES if path.name == "__init__.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_files_are_short(path):
+    limit = ALGORITHM_LINES if room_of(path) == "algorithms" else LINES
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines < limit, f"{lines} lines; the limit is {limit}"
+
+
+# randomness comes from streams
+
+OWN_GENERATORS = {"default_rng", "SeedSequence", "Generator", "BitGenerator", "PCG64", "Philox"}
+TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"}
+TORCH_LIKE = {"rand_like", "randn_like", "randint_like"}  # they take no generator
+TORCH_GLOBAL = {"manual_seed", "seed", "initial_seed", "set_rng_state", "get_rng_state", "default_generator"}
+IN_PLACE = {"uniform_", "normal_", "bernoulli_", "random_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
+INITIAL = {"xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_"}
+
+
+def global_randomness(source: str) -> list[str]:
+    """Uses of a generator that belongs to nobody."""
+    tree, found = ast.parse(source), []
+    for name in imported(tree, ["fedskew"]):
+        parts = name.split(".")
+        if parts[0] == "random" or (parts[:2] == ["numpy", "random"] and not {*parts[2:3]} <= OWN_GENERATORS):
+            found.append(f"import {name}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            name = name_of(node)
+            parts = name.split(".")
+            if parts[:2] in (["np", "random"], ["numpy", "random"]) and not {*parts[2:3]} <= OWN_GENERATORS:
+                found.append(name)
+            if parts[0] == "torch" and (parts[-1] in TORCH_GLOBAL or parts[-1] in TORCH_LIKE):
+                found.append(name)
+        if isinstance(node, ast.Call):
+            name = name_of(node.func)
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else name
+            with_generator = any(keyword.arg == "generator" for keyword in node.keywords)
+            draws = (name.startswith("torch.") and last in TORCH_DRAWS) or last in IN_PLACE | INITIAL
+            if draws and not with_generator:
+                found.append(f"{name or last}() without generator=")
+            if last == "default_rng" and not node.args and not node.keywords:
+                found.append("default_rng() from the system's entropy")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_no_global_generator_is_used(path):
+    assert global_randomness(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "np.random.seed(0)",
+        "x = np.random.rand(3)",
+        "numpy.random.permutation(5)",
+        "from numpy.random import shuffle",
+        "import random",
+        "from random import choice",
+        "torch.manual_seed(3)",
+        "torch.cuda.manual_seed(3)",
+        "torch.random.get_rng_state()",
+        "torch.randn(3)",
+        "torch.randn_like(x)",
+        "w.uniform_(-1, 1)",
+        "nn.init.kaiming_uniform_(w)",
+        "np.random.default_rng()",
+        "draw = np.random.standard_normal",
+    ],
+)
+def test_global_randomness_is_found(source):
+    assert global_randomness(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "rng = np.random.default_rng(np.random.SeedSequence((1, 2)))",
+        "def f(rng: np.random.Generator): return rng.normal()",
+        "torch.Generator().manual_seed(3)",
+        "torch.randn(3, generator=g)",
+        "w.uniform_(-1, 1, generator=g)",
+        "nn.init.zeros_(w)",
+    ],
+)
+def test_streams_are_not_found(source):
+    assert global_randomness(source) == []
+
+
+# nothing that executes what it reads
+
+PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def unpickling(source: str) -> list[str]:
+    tree = ast.parse(source)
+    found = [name for name in imported(tree, ["fedskew"]) if name.split(".")[0] in PICKLES]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and name_of(node) in ("torch.load", "torch.save"):
+            found.append(name_of(node))
+        if isinstance(node, ast.ImportFrom) and node.module == "torch":
+            found += [alias.name for alias in node.names if alias.name in ("load", "save")]
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            allowed = not (isinstance(node.value, ast.Constant) and node.value.value is False)
+            found += ["allow_pickle"] if allowed else []
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_nothing_is_pickled(path):
+    assert unpickling(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "torch.load(path)",
+        "torch.save(x, path)",
+        "from torch import load",
+        "np.load(path, allow_pickle=True)",
+        "import joblib",
+    ],
+)
+def test_pickling_is_found(source):
+    assert unpickling(source)
+    assert unpickling("np.load(path, allow_pickle=False)") == []
+
+
+# hooks stack
+
+TO_PYTHON = {"item", "tolist", "numpy"}
+
+
+def leaves_torch(source: str) -> list[str]:
+    return [
+        node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and node.attr in TO_PYTHON
+    ]
+
+
+ALGORITHM_FILES = [path for path in FILES if room_of(path) == "algorithms"]
+
+
+@pytest.mark.parametrize("path", ALGORITHM_FILES, ids=[path.name for path in ALGORITHM_FILES])
+def test_hooks_do_not_read_values(path):
+    assert leaves_torch(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("source", ["x.item()", "x.sum().item()", "x.tolist()", "f = x.item"])
+def test_reading_a_value_is_found(source):
+    assert leaves_torch(source)
+
+
+def test_the_source_was_found():
+    assert len(FILES) > 40
+    assert {"core", "algorithms", "engine", "store"} <= {room_of(path) for path in FILES}
+    assert len(ALGORITHM_FILES) >= 7

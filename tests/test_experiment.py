@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+import tomllib
 
 import numpy as np
 import pytest
@@ -68,6 +69,9 @@ def test_every_component_is_written_to_toml_and_read_back(section: str, name: st
     spec = "uniform:clients=3" if name == "uniform" and section == "selection" else name
     experiment = Experiment(**{section: spec})
     assert from_toml(experiment.toml()) == experiment
+    component = getattr(experiment, section)
+    options = {f.name for f in dataclasses.fields(component) if getattr(component, f.name) is not None}
+    assert set(tomllib.loads(experiment.toml())[section]) == {"name", *options}
 
 
 @pytest.mark.parametrize("method", ["fedprox:mu=0.3,step=implicit", "scaffold:option=I", *COMBINATIONS])

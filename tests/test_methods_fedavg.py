@@ -330,6 +330,18 @@ def test_independent_batches_are_drawn_with_replacement_anew_each_step_round_and
     assert (planner.train(0, 0, rows).index == plan.index).all()
 
 
+def test_epochs_reshuffle_every_row_once_and_keep_the_last_batch() -> None:
+    rows = np.arange(50, 67)
+    plan = SeededPlanner(Local(epochs=3, batch_size=7), 0).train(0, 0, rows)
+    assert plan.mask.sum(1).tolist() == [7, 7, 3] * 3
+    epochs = [plan.index[i : i + 3][plan.mask[i : i + 3] == 1].tolist() for i in (0, 3, 6)]
+    assert all(sorted(epoch) == rows.tolist() for epoch in epochs)
+    assert len({tuple(order) for order in [*epochs, rows.tolist()]}) == 4
+    cut = SeededPlanner(Local(steps=5, batch_size=7), 0).train(0, 0, rows)
+    assert (cut.index == plan.index[:5]).all()
+    assert (cut.mask == plan.mask[:5]).all()
+
+
 def test_server_momentum_composes_with_fedavg() -> None:
     """v <- 0.5 v + Delta on a constant Delta = -0.2: steps -0.2, -0.3, -0.35."""
     fed = exact_clients(Linear(), [[1.0], [3.0]], (1, 1), FedAvg(), lr=0.1, server=Momentum(beta=0.5))

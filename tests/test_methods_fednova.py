@@ -118,6 +118,7 @@ def test_unequal_steps_follow_the_true_gradient(momentum: float, mu: float, weig
     ):
         lr = 0.1 * 0.5**t
         a = f64([response(s, lr, momentum, mu) for s in steps])
+        close(outcome.done.uploads.report["a"], a)
         x = x - rate * lr * (p @ a) * (p @ g)
         close(outcome.server.x, x)
     fedavg = play(exact_clients(Linear(), rows, steps, FedAvg(weighting=weighting), **rest), [0.0, 0.0], 1)[0].server.x

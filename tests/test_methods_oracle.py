@@ -61,7 +61,7 @@ SOLVERS = {
 
 
 WORK = [
-    (Everyone(), Local(epochs=2, batch_size=8)),
+    (Everyone(), Local(epochs=2, batch_size=7)),
     (Uniform(clients=3), Local(steps=5, batch_size=4)),
 ]
 

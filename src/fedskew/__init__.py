@@ -1,17 +1,17 @@
 """Federated learning when clients' data differ: simulate, measure, compare honestly.
 
-import fedskew as fs
+Example::
 
-experiment = fs.Experiment(dataset="digits", skew="label-dirichlet:alpha=0.1")
-runs = fs.compare(experiment, ["fedavg", "scaffold"], seeds=3)
-print(runs.table())
-runs.plot("accuracy").savefig("accuracy.png")
+    import fedskew as fs
+
+    experiment = fs.Experiment(dataset="digits", skew="label-dirichlet:alpha=0.1")
+    runs = fs.compare(experiment, ["fedavg", "scaffold"], seeds=3)
+    print(runs.table())
+    runs.plot("accuracy").savefig("accuracy.png")
 """
 
 from importlib import import_module
 from typing import Any
-
-__version__ = "0.1.0"
 
 PLACES = {
     "Algorithm": "fedskew.core.algorithm",
@@ -28,7 +28,7 @@ PLACES = {
     "run": "fedskew.experiment.results",
 }
 
-__all__ = [*PLACES, "__version__"]
+__all__ = [*PLACES]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew import __version__
 from fedskew.cli import options
 from fedskew.core.errors import FedskewError
 
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="fedskew", description=DESCRIPTION, formatter_class=RawDescriptionRichHelpFormatter
     )
-    top.add_argument("--version", action="version", version=f"fedskew {__version__}")
+    top.add_argument("--version", action="version", version=f"fedskew {version('fedskew')}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
     def verb(name: str, room: str, function: str, summary: str, description: str) -> argparse.ArgumentParser:

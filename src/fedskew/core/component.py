@@ -69,7 +69,8 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
             hint = suggestion(key, fields) if fields else "it has no options"
             raise BadInput(f"{place}: unknown option {key!r}; {hint}")
     try:
-        return msgspec.convert(dict(table), cls)
+        # constructed once more by the class itself: the converter leaves some defaults on the class, out of the instance
+        return dataclasses.replace(msgspec.convert(dict(table), cls))
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {readable(error)}") from None
     except BadInput as error:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
+
+
+def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
+    """The module that ``make`` builds, with its parameters drawn from ``generator``.
+
+    It is built without memory first, since constructors draw from the global generator otherwise.
+    """
+    with torch.device("meta"):
+        module = make()
+    module = module.to_empty(device="cpu")
+    initialise(module, generator)
+    return module
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> None:

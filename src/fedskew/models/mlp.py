@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
-from fedskew.models.initial import initialise
+from fedskew.models.initial import drawn
 
 
 class MlpNet(nn.Module):
@@ -39,6 +39,4 @@ class Mlp:
         require(bool(self.hidden) and min(self.hidden) >= 1, f"hidden needs widths of at least 1, got {self.hidden}")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        net = MlpNet([prod(shape), *self.hidden], classes)
-        initialise(net, generator)
-        return net
+        return drawn(lambda: MlpNet([prod(shape), *self.hidden], classes), generator)

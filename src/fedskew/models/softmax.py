@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedskew.models.initial import initialise
+from fedskew.models.initial import drawn
 
 
 class SoftmaxNet(nn.Module):
@@ -33,8 +33,7 @@ class Softmax:
     idea: ClassVar[str] = "softmax regression: one linear layer, a convex problem"
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        net = SoftmaxNet(prod(shape), classes, self.bias)
-        initialise(net, generator)
+        net = drawn(lambda: SoftmaxNet(prod(shape), classes, self.bias), generator)
         if self.zero_init:
             for p in net.parameters():
                 nn.init.zeros_(p)

@@ -106,7 +106,7 @@ def sized_pair(algorithm, steps=(2, 2), *, lr=0.1, sizes=(1, 3), **rest) -> Fede
 def ragged(algorithm: Algorithm, *, local: Local | None = None, **rest) -> Federation:
     """`tests.small.ragged` with one local epoch of batches of 7.
 
-    With 8 every last batch is full or a single row, which padding only repeats: a mean over the padded rows would be right.
+    With 8 every last batch is full or a single row, which padding repeats: a mean over padded rows would be right.
     """
     return small.ragged(algorithm, local=local or Local(epochs=1, batch_size=7), **rest)
 

@@ -126,7 +126,7 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         solver=solver or Sgd(lr=0.1),
         server_optimiser=server or ServerSgd(),
         selection=selection or Everyone(),
-        planner=SeededPlanner(local or Local(epochs=2, batch_size=8), seed),
+        planner=SeededPlanner(local or Local(epochs=2, batch_size=7), seed),
         x=x,
         y=y,
         partition=partition_of(sizes),

@@ -93,7 +93,21 @@ def test_a_stored_toml_is_run_again_to_the_same_numbers(compared: Path, tmp_path
 
 
 def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
-    words = ["run", "--lr", "0.05", "--momentum", "0.5", "--clients", "7", "--cohort", "3", "--steps", "2", "--seed", "4"]
+    words = [
+        "run",
+        "--lr",
+        "0.05",
+        "--momentum",
+        "0.5",
+        "--clients",
+        "7",
+        "--cohort",
+        "3",
+        "--steps",
+        "2",
+        "--seed",
+        "4",
+    ]
     words += ["--batch-size", "all", "--held-out", "0.2"]
     words += ["--skew", "label-dirichlet-per-class:alpha=0.7", "--server", "adam:lr=0.02", "--partition-seed", "9"]
     code, _, _ = call(

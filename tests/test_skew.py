@@ -162,6 +162,17 @@ def test_another_seed_gives_another_partition(skew):
             assert sets_of(rows_of(dealt[a])) != sets_of(rows_of(dealt[b]))
 
 
+@pytest.mark.parametrize("skew", RANDOM, ids=repr)
+def test_any_row_of_a_class_may_go_to_any_client(skew):
+    labels = np.zeros(60, dtype=np.int64)
+    owners = [set() for _ in labels]
+    for seed in range(40):
+        for k, rows in enumerate(rows_of(deal(skew, labels, None, 3, seed))):
+            for i in rows:
+                owners[i].add(k)
+    assert all(held == {0, 1, 2} for held in owners)
+
+
 @pytest.mark.parametrize("skew", FIXED, ids=repr)
 def test_a_seed_changes_only_the_order_where_nothing_is_random(skew):
     labels, groups = balanced(300, 5), balanced(300, 7)
@@ -460,6 +471,19 @@ def test_top_up_moves_random_rows_of_the_largest_client():
         assert set(made[2]) <= set(parts[0])
         seen |= set(made[2].tolist())
     assert len(seen) > 40, "any row of the largest client may move"
+
+
+@QUICK
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 1000))
+def test_top_up_takes_from_nobody_what_he_needs(sizes, min_size, seed):
+    min_size = min(min_size, sum(sizes) // len(sizes))
+    parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    made = top_up(list(parts), min_size, np.random.default_rng(seed))
+    assert min(map(len, made)) >= min_size
+    assert sorted(np.concatenate(made)) == list(range(sum(sizes)))
+    for before, after in zip(parts, made, strict=True):
+        assert len(before) >= min_size or set(before) <= set(after), "only those above min_size give"
+        assert len(after) <= max(len(before), min_size), "nobody gets more than he lacks"
 
 
 def test_redraws_stop_at_the_first_draw_that_is_large_enough(monkeypatch):

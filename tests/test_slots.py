@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import sqrt
 
 import numpy as np
@@ -102,8 +102,12 @@ def test_golden_adaptive_steps() -> None:
     # Adagrad v = 0.01 + 0.09 = 0.1, then 0.11
     # Adam    v = 0.0075 + 0.0225 = 0.03, then 0.0225 + 0.0025 = 0.025
     # Yogi    v = 0.01 + 0.0225 = 0.0325 (0.01 < 0.09), then 0.0325 - 0.0025 = 0.03 (0.0325 > 0.01)
-    for optimiser, v in ((Adagrad, (0.1, 0.11)), (Adam, (0.03, 0.025)), (Yogi, (0.0325, 0.03))):
-        made = optimiser(lr=1.0, beta1=0.5, beta2=0.75, tau=0.1)
+    common = {"lr": 1.0, "beta1": 0.5, "tau": 0.1}
+    for made, v in (
+        (Adagrad(**common), (0.1, 0.11)),
+        (Adam(**common, beta2=0.75), (0.03, 0.025)),
+        (Yogi(**common, beta2=0.75), (0.0325, 0.03)),
+    ):
         first = 0.15 / (sqrt(v[0]) + 0.1)
         path = walk(made, f64([[0.3], [-0.1]]), f64([2.0]))
         close(path[:, 0], [2 + first, 2 + first + 0.025 / (sqrt(v[1]) + 0.1)])
@@ -153,11 +157,10 @@ def test_adams_second_moment_moves_by_a_share_of_the_gap() -> None:
     close(v.diff(dim=0), 0.1 * (DELTAS**2 - v[:-1]))
 
 
-def test_adagrads_second_moment_sums_the_squares_and_ignores_beta2() -> None:
-    for beta2 in (0.0, 0.99):
-        v = second_moments(Adagrad(beta2=beta2, tau=0.1))
-        close(v[1:], 0.01 + (DELTAS**2).cumsum(0))
-        assert bool((v.diff(dim=0) >= 0).all())
+def test_adagrads_second_moment_sums_the_squares() -> None:
+    v = second_moments(Adagrad(tau=0.1))
+    close(v[1:], 0.01 + (DELTAS**2).cumsum(0))
+    assert bool((v.diff(dim=0) >= 0).all())
 
 
 def test_adam_with_frozen_zero_v_is_momentum_in_ema_form() -> None:
@@ -205,9 +208,12 @@ def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
         close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
 
 
-def test_bias_corrected_adagrad_ignores_beta2() -> None:
-    """v sums, so it has no bias to correct."""
-    close(*(walk(Adagrad(beta2=b, bias_correction=True)) for b in (0.5, 0.99)))
+def test_a_correction_that_makes_no_sense_cannot_be_asked_for() -> None:
+    """Adagrad's v sums, so it has no bias to correct; at beta2 = 1 a corrected step would be 0."""
+    assert not {"beta2", "bias_correction"} & {f.name for f in fields(Adagrad)}
+    for optimiser in (Adam, Yogi):
+        with pytest.raises(BadInput, match="beta2 below 1"):
+            optimiser(beta2=1.0, bias_correction=True)
 
 
 @pytest.mark.parametrize(("beta2", "factor"), [(0.99, 1.0), (0.999, sqrt(10))])
@@ -264,13 +270,10 @@ def noisy(w: Tensor, t: int) -> Tensor:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_sgd_against_torch(momentum: float, weight_decay: float) -> None:
-    solver = Sgd(lr=0.05, momentum=momentum, weight_decay=weight_decay)
-    theirs = torch_solve(
-        lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum, weight_decay=weight_decay), noisy, 300
-    )
-    close(solve(solver, noisy, 300, 0.05), theirs)
+def test_sgd_against_torch(momentum: float) -> None:
+    """Weight decay reaches SGD through the local loop: the oracle tests of whole rounds hold it against torch's."""
+    theirs = torch_solve(lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum), noisy, 300)
+    close(solve(Sgd(lr=0.05, momentum=momentum), noisy, 300, 0.05), theirs)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.99)])

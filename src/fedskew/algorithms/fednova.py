@@ -1,7 +1,7 @@
 """FedNova (Wang et al. 2020, arXiv:2007.07481).
 
     client   tau_k local steps; the displacement is w_k - x = -eta_l G_k a_k, with G_k the gradients of the steps
-    server   x <- x + eta_g tau_eff sum_k p_k (w_k - x) / ||a_k||_1,   tau_eff = sum_k p_k ||a_k||_1
+    server   x <- x + eta_g tau_eff sum_k p_k (w_k - x) / ||a_k||_1,   tau_eff = sum_k p_k ||a_k||_1 / sum_k p_k
 
 ||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
 momentum it has a closed form; with the proximal term (``mu``) the linear recursion is run beside the training.
@@ -61,5 +61,5 @@ class FedNova(Algorithm):
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         p, a = self.weights(server, cohort), cohort.uploads.report["a"]
-        tau_eff = (p * a).sum()
+        tau_eff = (p * a).sum() / p.sum()
         return tau_eff * weighted_sum(p / a, cohort.uploads.delta), server.state

@@ -59,7 +59,7 @@ class Scaffold(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         c, c_k, delta = view.extras["c"], view.state["c_k"], carry.w - view.x
         if self.option == "I":
-            c_plus = view.before["g"] / view.info.num_examples
+            c_plus = view.before["g"] / view.info.num_examples + solver.weight_decay * view.x
         else:
             c_plus = c_k - c - delta / (solver.unit_response(carry.steps) * view.lr)
         return Upload(delta, {"c": c_plus - c_k}, {}), {"c_k": c_plus}

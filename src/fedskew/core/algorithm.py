@@ -28,7 +28,13 @@ LINEAR_SOLVER = "linear solver"
 
 
 class Solver(Protocol):
-    """The local optimiser, as far as a hook may know it."""
+    """The local optimiser, as far as a hook may know it. Only a linear one has ``unit_response`` and ``respond``."""
+
+    @property
+    def linear(self) -> bool: ...
+
+    @property
+    def weight_decay(self) -> float: ...
 
     def init(self, w: Tensor) -> Tree: ...
 

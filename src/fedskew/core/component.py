@@ -21,7 +21,7 @@ Catalogue = Mapping[str, type]
 def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
     """The component that ``spec`` describes.
 
-    ``spec`` is a compact string, a table with ``name``, or an object of one of the catalogue's classes (returned as it is).
+    ``spec`` is a compact string, a table with ``name``, or an object, whose options are checked all the same.
     Raises `BadInput` naming the kind, the option and the nearest right name.
     """
     place = where or kind
@@ -33,7 +33,7 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         if not isinstance(name, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
     elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        return spec
+        return from_table(type(spec), plain(spec), f"{place} {type(spec).__name__}")
     else:
         raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
     if name not in catalogue:

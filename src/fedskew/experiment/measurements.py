@@ -13,7 +13,7 @@ from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import SERVER_CAUSE, Federation, Outcome, client_cause
+from fedskew.loop.round import Federation, Outcome, client_cause, server_cause
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -46,8 +46,10 @@ def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, 
     if math.isfinite(tested) and not len(bad):
         return
     where = f"client {fed.partition.names[int(clients[int(bad[0])])]}'s data" if len(bad) else "the test set"
-    cause = client_cause(fed, server.round - 1) if fed.server_optimiser.lr <= 1 else SERVER_CAUSE
-    raise Diverged(f"round {server.round}: the global model's loss on {where} is no longer finite; {cause}")
+    cause = client_cause if fed.server_optimiser.lr <= 1 else server_cause
+    raise Diverged(
+        f"round {server.round}: the global model's loss on {where} is no longer finite; {cause(fed, server.round - 1)}"
+    )
 
 
 def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:

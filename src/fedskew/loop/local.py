@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
@@ -30,6 +31,9 @@ class Program(NamedTuple):
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
     """Bind a method to its task and local solver; the same three give the same program, and engines keep what they made of it."""
 
+    # weight decay belongs to the local loss, wherever the method evaluates its gradient; AdamW decouples it
+    decays = solver.linear and solver.weight_decay > 0
+
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)
 
@@ -38,7 +42,12 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
 
     def step(view: View, carry: Carry, batch: Batch) -> Carry:
-        grad_fn = grad_and_value(lambda w: algorithm.objective(task, view, w, batch))
+        loss_grad = grad_and_value(lambda w: algorithm.objective(task, view, w, batch))
+
+        def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
+            g, value = loss_grad(w)
+            return (torch.add(g, w, alpha=solver.weight_decay) if decays else g), value
+
         g, scratch = algorithm.direction(grad_fn, view, carry.w, carry.scratch)
         w, opt = solver.update(g, carry.opt, carry.w, view.lr)
         carry = Carry(w, opt, scratch, carry.steps + 1)

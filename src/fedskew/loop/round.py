@@ -21,8 +21,6 @@ from fedskew.loop.plan import Planner, in_batches
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
 
-SERVER_CAUSE = "most likely cause: the server optimiser's step; lower its lr, or its momentum"
-
 PASS_ROWS = 128
 """Rows of a batch in passes over a client's data that do not train."""
 
@@ -163,9 +161,8 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     check_finite(fed, server, work, done, measures["update_norm"])
     after = close_round(fed, server, work, done)
     if not bool(after.x.isfinite().all()):
-        raise Diverged(
-            f"round {after.round}: the global model is no longer finite although all updates are; {SERVER_CAUSE}"
-        )
+        cause = server_cause(fed, server.round)
+        raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
     states.put(work.clients, done.states)
     return Outcome(
         server=after,
@@ -204,6 +201,12 @@ def client_cause(fed: Federation, round_: int) -> str:
             cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
         cause += f"; try lr {lr / 5:.1g}, or fewer local steps"
     return f"most likely cause: {cause}"
+
+
+def server_cause(fed: Federation, round_: int) -> str:
+    """Why the server's step most likely blew up, and what to try."""
+    cause = fed.algorithm.hazard(rate(fed, round_))
+    return f"most likely cause: {cause or 'the step of the server optimiser; lower its lr, or its momentum'}"
 
 
 def rate(fed: Federation, round_: int) -> float:

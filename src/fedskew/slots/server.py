@@ -62,28 +62,26 @@ class Momentum:
 
 @dataclass(frozen=True, kw_only=True)
 class _Adaptive:
-    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)`` with no bias correction and v starting at tau squared.
-
-    ``initial_v="zero"`` and ``bias_correction`` give the form of common implementations.
-    """
+    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)``, v starting at tau squared (or 0, as implementations do)."""
 
     lr: float = 0.01
     beta1: float = 0.9
-    beta2: float = 0.99
     tau: float = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
-    bias_correction: bool = False
 
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
         require(0 <= self.beta1 < 1, f"beta1 must be at least 0 and below 1, got {self.beta1}")
-        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
         require(self.tau > 0, f"tau must be above 0, got {self.tau}")
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         raise TypeError("use Adagrad, Adam or Yogi")
+
+    def rate(self, t: Tensor) -> Tensor | float:
+        """The rate of step t, counted from 1."""
+        return self.lr
 
     def init(self, x: Tensor) -> Tree:
         start = self.tau**2 if self.initial_v == "tau-squared" else 0.0
@@ -93,15 +91,12 @@ class _Adaptive:
         delta, t = -g, opt["t"] + 1
         m = self.beta1 * opt["m"] + (1 - self.beta1) * delta
         v = self.second_moment(opt["v"], delta * delta)
-        lr = self.lr
-        if self.bias_correction:
-            lr = lr * (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
-        return x + lr * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
+        return x + self.rate(t) * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adagrad(_Adaptive):
-    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments; ``beta2`` plays no part."""
+    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments."""
 
     beta1: float = 0.0
 
@@ -110,7 +105,27 @@ class Adagrad(_Adaptive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(_Adaptive):
+class _MovingSquares(_Adaptive):
+    """v forgets; the paper has no ``bias_correction``, common implementations do."""
+
+    beta2: float = 0.99
+    bias_correction: bool = False
+
+    def __post_init__(self) -> None:
+        _Adaptive.__post_init__(self)
+        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
+        require(
+            self.beta2 < 1 or not self.bias_correction, "bias_correction needs beta2 below 1: at 1 the step would be 0"
+        )
+
+    def rate(self, t: Tensor) -> Tensor | float:
+        if not self.bias_correction:
+            return self.lr
+        return self.lr * (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_MovingSquares):
     """FedAdam: v is an exponential mean of the squares."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
@@ -118,7 +133,7 @@ class Adam(_Adaptive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yogi(_Adaptive):
+class Yogi(_MovingSquares):
     """FedYogi: v moves towards the squares by a bounded amount."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:

@@ -20,7 +20,10 @@ def check_rate(lr: float, decay: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """SGD as in `torch.optim.SGD`: dampening 0, weight decay added to the gradient; the rate is ``lr * lr_decay ** round``."""
+    """SGD as in `torch.optim.SGD`, dampening 0; the rate is ``lr * lr_decay ** round``.
+
+    Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient that a method asks for.
+    """
 
     lr: float = 0.1
     momentum: float = 0.0
@@ -38,8 +41,6 @@ class Sgd:
         return {"momentum": torch.zeros_like(w)} if self.momentum else {}
 
     def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
-        if self.weight_decay:
-            g = torch.add(g, w, alpha=self.weight_decay)
         if self.momentum:
             g = torch.add(g, opt["momentum"], alpha=self.momentum)
             opt = {"momentum": g}
@@ -51,7 +52,7 @@ class Sgd:
         return (steps - r * (1 - r**steps) / (1 - r)) / (1 - r) if r else steps
 
     def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the bare recursion, without weight decay: the new position and momentum."""
+        """One step of the recursion on scalars: the new position and momentum."""
         momentum = self.momentum * momentum + g
         return position - lr * momentum, momentum
 

@@ -97,7 +97,12 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
     who = experiment.clients
-    return deal(experiment.skew, dataset.y, dataset.groups, who.number, who.partition_seed, who.held_out)
+    partition = deal(experiment.skew, dataset.y, dataset.groups, who.number, who.partition_seed, who.held_out)
+    require(
+        partition.held_out is None or len(partition.held_out[0]) > 0,
+        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
+    )
+    return partition
 
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:

@@ -17,7 +17,7 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     """The scores of each row, (n,) each, in float64."""
     parts = []
     with torch.no_grad():
-        for lo in range(0, len(y), CHUNK):
+        for lo in range(0, max(len(y), 1), CHUNK):
             parts.append(task.scores(task.logits(w, x[lo : lo + CHUNK]), y[lo : lo + CHUNK]))
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
 
@@ -39,7 +39,7 @@ def evaluate_clients(
     owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
     index = torch.cat([torch.as_tensor(r) for r in rows])
     sums: dict[str, Tensor] = {}
-    for lo in range(0, len(index), CHUNK * 16):
+    for lo in range(0, max(len(index), 1), CHUNK * 16):
         part = index[lo : lo + CHUNK * 16].to(x.device)
         for name, values in per_row(task, w, x[part], y[part]).items():
             total = sums.setdefault(name, torch.zeros(len(rows), dtype=torch.float64))

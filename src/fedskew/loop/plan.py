@@ -12,6 +12,9 @@ from fedskew.core.records import Plan
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
+PASS_ROWS = 128
+"""Rows of a batch in passes over a client's data that do not train."""
+
 
 class Planner(Protocol):
     """Batches for one client in one round."""
@@ -64,6 +67,13 @@ class SeededPlanner:
         epochs = -(-steps // per_epoch)
         plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
         return Plan(*(np.concatenate(part)[:steps] for part in zip(*plans, strict=True)))
+
+
+def one_pass(rows: Ints) -> Plan:
+    """All rows once, in large batches; without rows a single one under a mask of 0, so that sums over it are 0."""
+    if not len(rows):
+        return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
+    return in_batches(rows, min(PASS_ROWS, len(rows)))
 
 
 def in_batches(rows: Ints, size: int) -> Plan:

@@ -17,12 +17,9 @@ from fedskew.core.seeding import stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, num_bytes, pick
 from fedskew.loop.local import Program, program
-from fedskew.loop.plan import Planner, in_batches
+from fedskew.loop.plan import Planner, one_pass
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
-
-PASS_ROWS = 128
-"""Rows of a batch in passes over a client's data that do not train."""
 
 
 class States(Protocol):
@@ -139,10 +136,8 @@ def open_round(fed: Federation, server: Server, states: States, measure_local: b
         clients=cohort,
         view=view,
         plans=[fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort],
-        passes=[in_batches(part.rows(k), min(PASS_ROWS, len(part.rows(k)))) for k in cohort],
-        measured=[in_batches(rows, min(PASS_ROWS, len(rows))) for k in cohort if len(rows := part.measured_rows(k))]
-        if measure_local and all(len(part.measured_rows(k)) for k in cohort)
-        else [],
+        passes=[one_pass(part.rows(k)) for k in cohort],
+        measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
     )
 
 

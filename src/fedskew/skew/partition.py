@@ -73,7 +73,7 @@ def deal(
 ) -> Partition:
     """Partition the rows; the same seed gives the same partition.
 
-    ``held_out`` is the share of each client's rows (rounded down) that is kept from training. Raises `BadInput` if the
+    ``held_out`` is the share of each client's rows (rounded down, never all) that is kept from training. Raises `BadInput` if the
     skew cannot be had from these rows.
     """
     dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
@@ -82,11 +82,12 @@ def deal(
         names = [str(groups[rows[0]]) for rows in dealt]
     kept = [k for k, rows in enumerate(dealt) if len(rows)]
     require(bool(kept), "the partition gives no client any rows")
+    require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
     train, aside = [], []
     shuffle = stream(seed, "holdout")
     for k in kept:
         rows = shuffle.permutation(dealt[k])
-        cut = int(held_out * len(rows) + 1e-9)
+        cut = min(int(held_out * len(rows) + 1e-9), len(rows) - 1)
         train.append(rows[cut:])
         aside.append(rows[:cut])
     return Partition(

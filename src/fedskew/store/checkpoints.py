@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,9 +32,12 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
             os.fsync(file.fileno())
         partial.rename(target)
     except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the one before is kept") from None
-    for old in folder.glob("round-*.safetensors"):
+    finally:
+        # whatever ended the write, Ctrl-C included
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    for old in (*folder.glob("round-*.safetensors"), *folder.glob("round-*.partial")):
         if old != target:
             old.unlink()
     return target
@@ -53,7 +57,7 @@ def load(path: Path) -> tuple[Tree, dict[str, Any]]:
         flat: dict[str, Tensor] = load_file(path)
         with safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()["facts"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"checkpoint {path}: cannot be read: {error}") from None
     return from_leaves(flat), facts
 

@@ -6,7 +6,9 @@ Measurements are rows (run, round, client or null, split, name, value); round 0 
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -128,7 +130,7 @@ class RunStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.db = sqlite3.connect(self.folder / "fedskew.db", timeout=60, isolation_level=None)
-            self.db.execute("PRAGMA journal_mode=WAL")
+            self.patiently("PRAGMA journal_mode=WAL")
             self.db.execute("PRAGMA synchronous=NORMAL")
             self.db.execute("PRAGMA foreign_keys=ON")
             with self.transaction():
@@ -142,6 +144,18 @@ class RunStore:
             raise BadInput(f"run store {self.folder}: cannot be opened or written: {error}") from None
         if version not in (0, SCHEMA_VERSION):
             raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
+
+    def patiently(self, statement: str) -> None:
+        """Execute what SQLite does not wait for by itself while another process makes the file."""
+        for _ in range(200):
+            try:
+                self.db.execute(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                time.sleep(0.05)
+        raise sqlite3.OperationalError("database is locked")
 
     def close(self) -> None:
         self.db.close()
@@ -250,16 +264,16 @@ class RunStore:
                     f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some"
                 )
             return self.one(f"c{newest[0].comparison}") if newest[0].comparison else newest
-        if token.startswith("c") and token[1:].isdigit():
+        if re.fullmatch(r"c[0-9]+", token):
             found = self.runs("comparison=?", (int(token[1:]),))
             if not found:
                 raise BadInput(
                     f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them"
                 )
             return found
-        low, _, high = token.partition("-")
-        if low.isdigit() and (not high or high.isdigit()):
-            return [self.run(i) for i in range(int(low), int(high or low) + 1)]
+        numbers = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", token)
+        if numbers and int(numbers[1]) <= int(numbers[2] or numbers[1]):
+            return [self.run(i) for i in range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)]
         raise BadInput(f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, or latest")
 
     def measurements(self, runs: Sequence[int], *, per_client: bool | None = None) -> pd.DataFrame:

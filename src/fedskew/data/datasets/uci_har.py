@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +18,9 @@ HOW = (
     "it holds X_train (n, 9, 128), y_train, subject_train and the same of test, made from the 'Inertial Signals' folders of "
     "the UCI data set 'Human Activity Recognition Using Smartphones'; put it there or set FEDSKEW_DATA to its folder"
 )
+
+# what numpy raises for files that are cut short, damaged, or not archives at all
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +39,9 @@ class UciHar:
                 x, y, subject = z["X_train"], z["y_train"], z["subject_train"]
                 x_test, y_test = z["X_test"], z["y_test"]
                 classes = tuple(str(c).lower().replace("_", " ") for c in z["activity_labels"])
-        except (OSError, ValueError, KeyError) as error:
-            raise BadInput(f"data set uci-har: cannot read {path}: {error}") from None
+        except UNREADABLE as error:
+            reason = str(error).strip() or type(error).__name__
+            raise BadInput(f"data set uci-har: cannot read {path}, it is damaged or another file: {reason}") from None
         if self.standardise:
             # in float64, so that the numbers do not depend on numpy's blocking of float32 sums
             mean = x.mean(axis=(0, 2), keepdims=True, dtype=np.float64)

@@ -259,11 +259,11 @@ def test_engines_agree_on_every_kind_of_local_work(local):
 @pytest.mark.parametrize("spec", SPECS)
 def test_engines_agree_where_a_pass_takes_several_batches(monkeypatch, spec):
     """Also with held-out rows, which are what local models are measured on."""
-    monkeypatch.setattr("fedskew.loop.round.PASS_ROWS", 7)
+    monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 7)
     fed = with_held_out(federation(spec))
     expected = run(fed, Sequential(), 2)
     assert_close(run(fed, Stacked(), 2), expected)
-    monkeypatch.setattr("fedskew.loop.round.PASS_ROWS", 256)
+    monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 256)
     assert_close(run(fed, Sequential(), 2), expected)
     assert not torch.equal(expected["1/scores/loss"], reference(spec)["1/scores/loss"])
 
@@ -280,7 +280,7 @@ IMAGES = {
     "softmax": (Softmax(zero_init=False), (6,)),
     "mlp": (Mlp(hidden=(5, 4)), (2, 3)),
     "cnn": (Cnn(hidden=4), (1, 4, 4)),
-    "cnn1d": (Cnn1d(filters=2, hidden=4), (2, 16)),
+    "cnn1d": (Cnn1d(filters=2, hidden=4), (2, 32)),
 }
 
 

@@ -6,6 +6,7 @@ that has finished keeps its old carry, and where models are large enough to matt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -36,8 +37,8 @@ class Steps:
         first = SHARED._replace(before=None)  # type: ignore[arg-type]
         self.before = vmap(program.before, (first, 0)) if program.before else None
         self.init = vmap(program.init, (SHARED,))
-        self.live = Traced(vmap(program.step, (SHARED, 0, 0)))
-        self.masked = Traced(vmap(masked(program), (SHARED, 0, 0, 0)))
+        self.live = Traced(vmap(live(program), (SHARED, 0, 0, 0, 0)))
+        self.masked = Traced(vmap(masked(program), (SHARED, 0, 0, 0, 0, 0)))
         self.after = vmap(program.after, (SHARED, 0, 0)) if program.after else None
         self.score = vmap(program.score, (0, 0))
         self.final = vmap(program.final, (SHARED, 0, 0))
@@ -49,11 +50,20 @@ def vectorised(program: Program) -> Steps:
     return Steps(program)
 
 
+def live(program: Program) -> Any:
+    """A step on the parts of a batch."""
+
+    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor) -> Carry:
+        return program.step(view, carry, Batch(x, y, mask))
+
+    return step
+
+
 def masked(program: Program) -> Any:
     """A step that keeps the old carry of a client that has finished."""
 
-    def step(view: View, carry: Carry, batch: Batch, on: Tensor) -> Any:
-        new = program.step(view, carry, batch)
+    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Any:
+        new = program.step(view, carry, Batch(x, y, mask))
         return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
 
     return step
@@ -100,28 +110,33 @@ class Stacked:
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
         index, mask = packed(plans, x)
+        running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
+
+        def parts(begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for t in range(begin, end):
+                rows = index[t, :width]
+                yield take(x, rows), take(y, rows), mask[t, :width]
+
         narrow = num_bytes(carry) > SMALL
         left: list[Carry] = []
         width, t = len(plans), 0
         while t < lengths[0]:
-            running = int((lengths > t).sum())
-            if narrow and running <= width // 2:
-                left.append(pick(carry, slice(running, width)))
-                carry, width = pick(carry, slice(0, running)), running
+            still = int((lengths > t).sum())
+            if narrow and still <= width // 2:
+                left.append(pick(carry, slice(still, width)))
+                carry, width = pick(carry, slice(0, still)), still
                 view = view._replace(
                     **{k: pick(getattr(view, k), slice(0, width)) for k in ("state", "info", "before")}
                 )
             # the block stays as it is until half of it has finished
-            until = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
-            whole = int(lengths[width - 1])
-            for s in range(t, until):
-                rows = index[s, :width]
-                batch = Batch(take(x, rows), take(y, rows), mask[s, :width])
-                if s < whole:
-                    carry = steps.live(view, carry, batch)
-                else:
-                    carry = steps.masked(view, carry, batch, torch.as_tensor(lengths[:width] > s, device=x.device))
-            t = until
+            end = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
+            whole = min(max(t, int(lengths[width - 1])), end)
+            carry = steps.live.repeat(view, carry, parts(t, whole))
+            on = (running[s, :width] for s in range(whole, end))
+            carry = steps.masked.repeat(
+                view, carry, ((*part, o) for part, o in zip(parts(whole, end), on, strict=True))
+            )
+            t = end
         return concatenate([carry, *reversed(left)])
 
 

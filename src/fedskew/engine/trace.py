@@ -5,13 +5,14 @@ The graph runs the same operations on the same numbers; what goes is the interpr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 aten = torch.ops.aten
 
@@ -20,24 +21,37 @@ SAME_DATA = {aten.view.default, aten._unsafe_view.default, aten.expand.default, 
 
 
 class Traced:
-    """A function of trees of tensors, traced anew for each combination of shapes it is called with."""
+    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.graphs: dict[Any, Callable[..., Any]] = {}
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.step = step
+        self.graphs: dict[Any, GraphModule] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        flat, structure = tree_flatten(args)
-        key = (structure, tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in flat))
-        graph = self.graphs.get(key)
-        if graph is None:
-            graph = self.graphs[key] = self.trace(args)
-        return graph(*args)
+    def repeat(self, view: Any, carry: Any, rests: Iterable[tuple[Tensor, ...]]) -> Any:
+        """The carry after one step for each of ``rests``, all of the same shapes; trees are taken apart only once."""
+        fixed, view_tree = tree_flatten(view)
+        moving, carry_tree = tree_flatten(carry)
+        graph: GraphModule | None = None
+        for rest in rests:
+            if graph is None:
+                leaves = (*fixed, *moving, *rest)
+                key = (view_tree, carry_tree, *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves))
+                if key not in self.graphs:
+                    self.graphs[key] = self.trace(leaves, view_tree, carry_tree)
+                graph = self.graphs[key]
+            moving = graph(*fixed, *moving, *rest)
+        return tree_unflatten(moving, carry_tree)
 
-    def trace(self, args: Any) -> GraphModule:
-        """The flat graph for arguments of these shapes."""
+    def trace(self, leaves: tuple[Tensor, ...], view_tree: TreeSpec, carry_tree: TreeSpec) -> GraphModule:
+        """The flat graph for leaves of these shapes."""
+        a, b = view_tree.num_leaves, view_tree.num_leaves + carry_tree.num_leaves
+
+        def flat(*leaves: Tensor) -> list[Tensor]:
+            view, carry = tree_unflatten(leaves[:a], view_tree), tree_unflatten(leaves[a:b], carry_tree)
+            return tree_flatten(self.step(view, carry, *leaves[b:]))[0]
+
         with torch.no_grad():
-            module: GraphModule = make_fx(self.function)(*args)
+            module: GraphModule = make_fx(flat)(*leaves)
         drop_idle_calls(module.graph)
         module.recompile()
         return module

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-COLUMNS = 1 << 16
+COLUMNS = 1 << 14
 """Columns taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
 
 
@@ -47,9 +47,9 @@ class ParameterSpace:
 
 
 def column_chunks(rows: Tensor) -> Iterator[Tensor]:
-    """The matrix (C, P) in float64, a few columns at a time."""
+    """The matrix (C, P) in float64, a few columns at a time; each chunk is a copy that the caller may change."""
     for chunk in rows.split(COLUMNS, dim=1):
-        yield chunk.double()
+        yield chunk.to(torch.float64, copy=True)
 
 
 def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:

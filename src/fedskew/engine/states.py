@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedskew.core.trees import Tree, leaves, map_leaves, pick
+from fedskew.core.trees import Tree, leaves, map_leaves
 from fedskew.skew.partition import Ints
 
 
@@ -51,7 +51,7 @@ class ClientStates:
     def export(self) -> tuple[Ints, Tree]:
         """The ids of the clients seen, and their states in that order."""
         ids = np.asarray(list(self.place), dtype=np.int64)
-        return ids, {} if self.rows is None else pick(self.rows, slice(0, len(ids)))
+        return ids, {} if self.rows is None else map_leaves(lambda leaf: leaf[: len(ids)].clone(), self.rows)
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> ClientStates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from fedskew.core.vectors import column_chunks
 
@@ -21,14 +22,17 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
     zeros = torch.zeros(deltas.shape[0], dtype=torch.float64, device=deltas.device)
     to_uniform, to_weighted, squares = zeros.clone(), zeros.clone(), zeros.clone()
     for part in column_chunks(deltas):
-        to_uniform += (part - part.mean(0)).square().sum(1)
-        to_weighted += (part - p @ part).square().sum(1)
-        squares += part.square().sum(1)
+        squares += vector_norm(part, dim=1).square()
+        # centred in place, first at the uniform mean, from there at the weighted one: no further copy of the chunk
+        part -= part.mean(0)
+        to_uniform += vector_norm(part, dim=1).square()
+        part -= p @ part
+        to_weighted += vector_norm(part, dim=1).square()
     total = p @ squares
     return {
         "divergence": to_uniform.sqrt().mean(),
         "drift": to_weighted.sqrt().mean(),
-        "relative_drift": torch.where(total > 0, (p @ to_weighted) / total.clamp(min=1e-300), 0.0),
+        "relative_drift": torch.where(total == 0, 0.0, (p @ to_weighted) / total),
         "update_norm": squares.sqrt(),
         "distance": to_weighted.sqrt(),
     }

@@ -17,7 +17,10 @@ REDRAWS = 1000
 
 
 def check_alpha(alpha: float) -> None:
-    require(1e-300 < alpha < math.inf, f"alpha must be a finite number above 0, got {alpha}; small is skewed, large is even")
+    require(
+        1e-300 <= alpha < math.inf,
+        f"alpha must be a finite number above 0, got {alpha}; small is skewed, large is even",
+    )
 
 
 def dirichlet(alpha: float, size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:

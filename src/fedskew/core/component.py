@@ -121,6 +121,6 @@ def shown(value: Any) -> str:
     """A value as it is written in a compact form."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "[" + ",".join(shown(v) for v in value) + "]"
     return str(value)

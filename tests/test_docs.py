@@ -47,6 +47,7 @@ def test_the_pages_hold_commands() -> None:
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: str) -> None:
     parsed = parser().parse_args(shlex.split(line)[1:])
+    assert parsed.function
     for spec in getattr(parsed, "algorithms", None) or []:
         from fedskew.experiment.combinations import with_method
 

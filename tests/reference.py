@@ -29,7 +29,7 @@ def f64(values: object) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float64)
 
 
-def close(actual: Tensor, expected: object, tol: float = 1e-12) -> None:
+def assert_close(actual: Tensor, expected: object, tol: float = 1e-12) -> None:
     """Equal to ``tol``, relative and absolute."""
     torch.testing.assert_close(actual, f64(expected), rtol=tol, atol=tol)
 

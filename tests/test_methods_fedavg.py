@@ -18,7 +18,7 @@ from tests.reference import (
     Only,
     SameForAll,
     apart,
-    close,
+    assert_close,
     f64,
     full_gradient,
     local_models,
@@ -50,7 +50,7 @@ def test_golden_round_with_a_shorter_last_batch() -> None:
     planner = Batches({0: [[0]], 1: [[1, 2], [3]]})
     for weighting, expected in (("samples", 1.3425), ("uniform", 1.195)):
         fed = exact_clients(Quadratic(), rows, (1, 2), FedAvg(weighting=weighting), lr=0.1, sizes=[1, 3])
-        close(play(replace(fed, planner=planner), [1.0], 1)[0].server.x, [expected])
+        assert_close(play(replace(fed, planner=planner), [1.0], 1)[0].server.x, [expected])
 
 
 def test_golden_two_rounds_with_a_server_rate() -> None:
@@ -59,7 +59,7 @@ def test_golden_two_rounds_with_a_server_rate() -> None:
     # round 1: -0.19 x = -0.2766875;  (1 - 0.6^2) (3 - x) = 0.64 * 1.54375 = 0.988
     #          x = 1.45625 + (0.25 * -0.2766875 + 0.75 * 0.988) / 2 = 1.45625 + 0.3359140625
     outcomes = play(sized_pair(FedAvg(), server=ServerSgd(lr=0.5)), [1.0], 2)
-    close(trajectory(outcomes)[:, 0], [1.45625, 1.7921640625])
+    assert_close(trajectory(outcomes)[:, 0], [1.45625, 1.7921640625])
 
 
 # T-Q and T-L
@@ -77,9 +77,9 @@ def test_quadratic_closed_form(weighting: str, rate: float) -> None:
     w = f64([2.0, -1.0])
     for outcome in play(fed, w, 4):
         ends = [b[k] + torch.linalg.matrix_power(torch.eye(2) - lr * a[k], steps[k]) @ (w - b[k]) for k in range(3)]
-        close(local_models(outcome), torch.stack(ends))
+        assert_close(local_models(outcome), torch.stack(ends))
         w = w + rate * (p @ (torch.stack(ends) - w))
-        close(outcome.server.x, w)
+        assert_close(outcome.server.x, w)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5, 1.5])
@@ -90,7 +90,7 @@ def test_biased_fixed_point(rate: float) -> None:
     assert abs(point + 0.197422) < 1e-6
     fed = exact_clients(Quadratic(), [[1, 1], [3, -1]], (10, 10), FedAvg(), lr=0.1, server=ServerSgd(lr=rate))
     assert abs(float(play(fed, [point], 1)[-1].server.x) - point) < 1e-14
-    close(play(fed, [5.0], 30)[-1].server.x, [point], 1e-6)
+    assert_close(play(fed, [5.0], 30)[-1].server.x, [point], 1e-6)
     assert apart(play(fed, [-0.5], 1)[-1].server.x, [-0.5], 0.01)
 
 
@@ -103,7 +103,7 @@ def test_fixed_point_with_matrices(weighting: str) -> None:
     p = f64(sizes) / 6 if weighting == "samples" else f64((1, 1, 1)) / 3
     m = torch.stack([torch.eye(2) - torch.linalg.matrix_power(torch.eye(2) - lr * a[k], steps[k]) for k in range(3)])
     point = optimum(m, b, p)
-    close(play(fed, point, 1)[0].server.x, point, 1e-13)
+    assert_close(play(fed, point, 1)[0].server.x, point, 1e-13)
     assert apart(point, optimum(a, b, p), 1e-3)
 
 
@@ -112,7 +112,7 @@ def test_unbiased_if_all_equal_or_one_step(common: bool, steps: tuple[int, ...])
     a, b = matrices(3, common=common)
     sizes = (1, 2, 4)
     best = optimum(a, b, f64(sizes) / 7)
-    close(play(matrix_clients(a, b, steps, FedAvg(), lr=0.2, sizes=sizes), best, 1)[0].server.x, best, 1e-13)
+    assert_close(play(matrix_clients(a, b, steps, FedAvg(), lr=0.2, sizes=sizes), best, 1)[0].server.x, best, 1e-13)
 
 
 @pytest.mark.parametrize("steps", [1, 6])
@@ -124,7 +124,7 @@ def test_common_curvature_contracts_at_the_power_of_local_steps(steps: int) -> N
     factor = torch.linalg.matrix_power(torch.eye(2) - 0.15 * a[0], steps)
     for outcome in play(fed, x, 4):
         error = factor @ (outcome.work.view.x - b.mean(0))
-        close(outcome.server.x, b.mean(0) + error)
+        assert_close(outcome.server.x, b.mean(0) + error)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
@@ -135,13 +135,13 @@ def test_linear_losses_move_by_the_solver_response(momentum: float) -> None:
     response = [(t - momentum * (1 - momentum**t) / (1 - momentum)) / (1 - momentum) for t in steps]
     expected = -lr * f64(g) * f64(response)[:, None]
     for outcome in play(fed, [0.3, 0.7], 3):
-        close(outcome.done.uploads.delta, expected)
+        assert_close(outcome.done.uploads.delta, expected)
 
 
 def test_learning_rate_decays_by_round() -> None:
     fed = exact_clients(Linear(), [[2.0]], (3,), FedAvg(), lr=None, solver=Sgd(lr=0.1, lr_decay=0.5))
     for t, outcome in enumerate(play(fed, [0.0], 4)):
-        close(outcome.done.uploads.delta, [[-3 * 0.1 * 0.5**t * 2]])
+        assert_close(outcome.done.uploads.delta, [[-3 * 0.1 * 0.5**t * 2]])
 
 
 # FedSGD, one client, identical clients
@@ -153,14 +153,14 @@ def test_fedsgd_is_gradient_descent_on_the_pooled_data_for_any_partition(sizes: 
     w = X0
     for outcome in play(fed, X0, 3):
         w = w - 0.5 * full_gradient(w, fed.x, fed.y)
-        close(outcome.server.x, w)
+        assert_close(outcome.server.x, w)
 
 
 def test_uniform_fedsgd_descends_the_uniform_objective() -> None:
     fed = ragged(FedAvg(weighting="uniform"), local=FULL_BATCH)
     rows = [fed.partition.rows(k) for k in range(len(RAGGED))]
     g = torch.stack([full_gradient(X0, fed.x[r], fed.y[r]) for r in rows]).mean(0)
-    close(play(fed, X0, 1)[0].server.x, X0 - 0.1 * g)
+    assert_close(play(fed, X0, 1)[0].server.x, X0 - 0.1 * g)
 
 
 @pytest.mark.parametrize("batches", ["shuffled", "independent"])
@@ -172,7 +172,7 @@ def test_one_client_is_centralised_sgd(batches: str, steps: int | None) -> None:
     everything = [batch for t in range(3) for batch in real_batches(fed, t, 0)]
     assert len(everything) == 3 * (steps or 10)
     w, _ = train_plain(X0, everything, torch_sgd(fed.solver))
-    close(play(fed, X0, 3)[-1].server.x, w)
+    assert_close(play(fed, X0, 3)[-1].server.x, w)
 
 
 def test_full_batch_training_ignores_the_order_of_the_rows() -> None:
@@ -181,7 +181,7 @@ def test_full_batch_training_ignores_the_order_of_the_rows() -> None:
     mixed = np.concatenate([order.permutation(fed.partition.rows(k)) for k in range(len(RAGGED))])
     shuffled = replace(fed, x=fed.x[mixed], y=fed.y[mixed])
     assert apart(shuffled.x, fed.x)
-    close(trajectory(play(shuffled, X0, 2)), trajectory(play(fed, X0, 2)))
+    assert_close(trajectory(play(shuffled, X0, 2)), trajectory(play(fed, X0, 2)))
 
 
 @pytest.mark.parametrize("weighting", [*BOTH, "unbiased"])
@@ -189,7 +189,7 @@ def test_identical_clients_are_one_client(weighting: str) -> None:
     one = ragged(FedAvg(weighting=weighting), sizes=[13])
     many = ragged(FedAvg(weighting=weighting), sizes=[13] * 4)
     many = replace(many, x=one.x.repeat(4, 1), y=one.y.repeat(4), planner=SameForAll(many.planner))
-    close(trajectory(play(many, X0, 3)), trajectory(play(one, X0, 3)))
+    assert_close(trajectory(play(many, X0, 3)), trajectory(play(one, X0, 3)))
 
 
 # weighting and aggregation
@@ -201,10 +201,10 @@ def test_averaging_models_equals_averaging_deltas_only_at_server_rate_one(rate: 
     p = f64(RAGGED) / sum(RAGGED)
     average = p @ local_models(outcome)
     if rate == 1:
-        close(outcome.server.x, average)
+        assert_close(outcome.server.x, average)
     else:
         assert apart(outcome.server.x, average)
-    close(outcome.server.x, (1 - rate) * X0 + rate * average)
+    assert_close(outcome.server.x, (1 - rate) * X0 + rate * average)
 
 
 @pytest.mark.parametrize(("sizes", "same"), [([9, 9, 9], True), ([9, 9, 8], False)])
@@ -238,7 +238,7 @@ def test_samples_weights_are_normalised_within_the_cohort() -> None:
     rows = [[1.0], [-2.0], [-2.0], [5.0]]
     fed = exact_clients(Linear(), rows, (1,) * 3, FedAvg(), lr=1.0, sizes=[1, 2, 1])
     # clients 0 and 1: -(1 * 1 + 2 * (-2)) / 3 = 1
-    close(play(replace(fed, selection=Only((0, 1))), [0.0], 1)[0].server.x, [1.0])
+    assert_close(play(replace(fed, selection=Only((0, 1))), [0.0], 1)[0].server.x, [1.0])
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def test_clients_without_data_change_nothing(weighting: str) -> None:
         partition = deal(Dealt(parts), labels, None, len(parts), 0)
         assert list(partition.sizes) == [4, 6]
         results.append(trajectory(play(replace(fed, partition=partition), X0, 2)))
-    close(results[1], results[0])
+    assert_close(results[1], results[0])
 
 
 @pytest.mark.parametrize(("local", "same"), [(FULL_BATCH, True), (Local(epochs=1, batch_size=4), False)])
@@ -279,7 +279,7 @@ def test_mean_number_of_local_steps_grows_with_the_spread_of_sizes(sizes: list[i
     fed = replace(fed, planner=SeededPlanner(Local(epochs=1, batch_size=1), 0))
     outcome = play(fed, [0.0], 1)[0]
     assert list(outcome.steps) == sizes
-    close(outcome.server.x, [-mean_steps])
+    assert_close(outcome.server.x, [-mean_steps])
 
 
 # parallel and local SGD
@@ -312,7 +312,7 @@ def test_local_sgd_takes_independent_batches_between_uniform_means(steps: int) -
         plans = [real_batches(fed, t, k) for k in range(len(RAGGED))]
         assert all(len(plan) == steps for plan in plans)
         w = torch.stack([train_plain(w, plan, torch_sgd(fed.solver))[0] for plan in plans]).mean(0)
-        close(outcome.server.x, w)
+        assert_close(outcome.server.x, w)
 
 
 def test_independent_batches_are_drawn_with_replacement_anew_each_step_round_and_client() -> None:
@@ -345,4 +345,4 @@ def test_epochs_reshuffle_every_row_once_and_keep_the_last_batch() -> None:
 def test_server_momentum_composes_with_fedavg() -> None:
     """v <- 0.5 v + Delta on a constant Delta = -0.2: steps -0.2, -0.3, -0.35."""
     fed = exact_clients(Linear(), [[1.0], [3.0]], (1, 1), FedAvg(), lr=0.1, server=Momentum(beta=0.5))
-    close(trajectory(play(fed, [0.0], 3))[:, 0], [-0.2, -0.5, -0.85])
+    assert_close(trajectory(play(fed, [0.0], 3))[:, 0], [-0.2, -0.5, -0.85])

@@ -13,7 +13,7 @@ from fedskew.loop.round import start
 from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import (
     apart,
-    close,
+    assert_close,
     f64,
     local_models,
     matrices,
@@ -58,9 +58,9 @@ GOLDEN = {
 def test_golden_two_rounds(weighting: str) -> None:
     x, h, g_k = GOLDEN[weighting]
     outcomes, states = run(sized_pair(FedDyn(alpha=0.5, weighting=weighting)), [1.0], 2)
-    close(trajectory(outcomes)[:, 0], x)
-    close(torch.cat([o.server.state["h"] for o in outcomes]), h)
-    close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], g_k)
+    assert_close(trajectory(outcomes)[:, 0], x)
+    assert_close(torch.cat([o.server.state["h"] for o in outcomes]), h)
+    assert_close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], g_k)
 
 
 # invariants
@@ -77,7 +77,7 @@ def test_h_is_the_mean_of_g_over_all_clients(weighting: str, selection, rate: fl
         before = state_of(states, "g_k", 7, X0) if t else torch.zeros(7, len(X0)).double()
         outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
         now, server = state_of(states, "g_k", 7, X0), outcome.server
-        close(server.state["h"], pi @ now)
+        assert_close(server.state["h"], pi @ now)
         moved = (now - before).abs().amax(1) > 0
         assert moved.nonzero()[:, 0].tolist() == outcome.work.clients.tolist()
 
@@ -87,12 +87,12 @@ def test_round_zero_takes_the_mean_movement_twice(rate: float) -> None:
     for weighting, pi in (("uniform", f64([1] * 7) / 7), ("samples", f64(RAGGED) / sum(RAGGED))):
         outcome = play(ragged(FedDyn(weighting=weighting), server=ServerSgd(lr=rate)), X0, 1)[0]
         expected = X0 + rate * (2 * (pi @ local_models(outcome)) - 2 * X0)
-        close(outcome.server.x, expected)
+        assert_close(outcome.server.x, expected)
 
 
 def test_the_local_work_of_round_zero_is_fedprox() -> None:
     ours, prox = (play(ragged(a), X0, 1)[0].done.uploads.delta for a in (FedDyn(alpha=0.7), FedProx(mu=0.7)))
-    close(ours, prox)
+    assert_close(ours, prox)
 
 
 # exact local solves
@@ -103,7 +103,7 @@ def test_one_client_with_exact_solves_is_the_proximal_point_method() -> None:
     a, alpha = 2.0, 3.0
     fed = exact_clients(Quadratic(), [[a, 0.0]], (1,), FedDyn(alpha=alpha), lr=1 / (a + alpha))
     solutions = torch.cat([local_models(outcome)[0] for outcome in play(fed, [7.0], 6)])
-    close(solutions, 7.0 * (alpha / (a + alpha)) ** f64(range(1, 7)))
+    assert_close(solutions, 7.0 * (alpha / (a + alpha)) ** f64(range(1, 7)))
 
 
 @pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=2)], ids=["all", "two"])
@@ -116,7 +116,7 @@ def test_after_an_exact_solve_g_is_the_gradient_at_the_local_solution(selection)
         server = outcome.server
         g = state_of(states, "g_k", 3, b[0])
         for i, k in enumerate(outcome.work.clients):
-            close(g[k], a[k] @ (local_models(outcome)[i] - b[k]), 1e-9)
+            assert_close(g[k], a[k] @ (local_models(outcome)[i] - b[k]), 1e-9)
 
 
 # fixed points and limits
@@ -134,8 +134,8 @@ def test_the_optimum_with_its_gradients_does_not_move(weighting: str, rate: floa
     states = ClientStates()
     states.put(range(3), {"g_k": torch.einsum("kij,kj->ki", a, x - b)})
     server = play(fed, x, 3, server=start(fed, x), states=states)[-1].server
-    close(server.x, x, 1e-13)
-    close(server.state["h"], [0.0, 0.0], 1e-13)
+    assert_close(server.x, x, 1e-13)
+    assert_close(server.state["h"], [0.0, 0.0], 1e-13)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(alph
     """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13; there h = 0 and g_k = grad F_k."""
     fed = sized_pair(FedDyn(alpha=alpha), steps, lr=lr, server=ServerSgd(lr=rate))
     outcomes, states = run(fed, [-1.0], 50)
-    close(outcomes[-1].server.x, [2.4], 1e-8)
-    close(outcomes[-1].server.state["h"], [0.0], 1e-7)
-    close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], [2.4, 4 * (2.4 - 3)], 1e-7)
+    assert_close(outcomes[-1].server.x, [2.4], 1e-8)
+    assert_close(outcomes[-1].server.state["h"], [0.0], 1e-7)
+    assert_close(state_of(states, "g_k", 2, f64([0.0]))[:, 0], [2.4, 4 * (2.4 - 3)], 1e-7)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -163,7 +163,9 @@ def test_reaches_its_objectives_optimum_where_fedavg_and_fedprox_do_not(weightin
         fed = matrix_clients(a, b, (2,) * 5, algorithm, lr=0.2, sizes=sizes)
         return play(replace(fed, selection=selection), x, rounds)[-1].server.x
 
-    close(final(FedDyn(alpha=2.0, weighting=weighting), [2.0, -1.0], 40 if selection == Everyone() else 85), best, 1e-7)
+    assert_close(
+        final(FedDyn(alpha=2.0, weighting=weighting), [2.0, -1.0], 40 if selection == Everyone() else 85), best, 1e-7
+    )
     for other in (FedAvg(weighting=weighting), FedProx(mu=2.0, weighting=weighting)):
         assert apart(final(other, best, 10), best, 1e-2)
 
@@ -171,9 +173,9 @@ def test_reaches_its_objectives_optimum_where_fedavg_and_fedprox_do_not(weightin
 def test_weight_decay_belongs_to_the_objective() -> None:
     # sum h b / sum (h + lambda) = 12 / 6
     solver = Sgd(lr=0.15, weight_decay=0.5)
-    close(play(sized_pair(FedDyn(alpha=1.5), (4, 4), solver=solver), [-1.0], 35)[-1].server.x, [2.0], 1e-8)
+    assert_close(play(sized_pair(FedDyn(alpha=1.5), (4, 4), solver=solver), [-1.0], 35)[-1].server.x, [2.0], 1e-8)
 
 
 def test_local_momentum_leaves_the_fixed_point_where_it_is() -> None:
     solver = Sgd(lr=0.05, momentum=0.5)
-    close(play(sized_pair(FedDyn(alpha=2.0), (5, 5), solver=solver), [-1.0], 32)[-1].server.x, [2.4], 1e-8)
+    assert_close(play(sized_pair(FedDyn(alpha=2.0), (5, 5), solver=solver), [-1.0], 32)[-1].server.x, [2.4], 1e-8)

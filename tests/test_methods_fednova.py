@@ -10,7 +10,18 @@ import torch
 from fedskew.algorithms import FedAvg, FedNova, FedProx
 from fedskew.loop.plan import Local
 from fedskew.slots import Momentum, ServerSgd, Sgd, Uniform
-from tests.reference import Only, apart, close, f64, matrices, matrix_clients, optimum, ragged, sized_pair, trajectory
+from tests.reference import (
+    Only,
+    apart,
+    assert_close,
+    f64,
+    matrices,
+    matrix_clients,
+    optimum,
+    ragged,
+    sized_pair,
+    trajectory,
+)
 from tests.small import X0, Linear, exact_clients, play
 
 SOLVERS = [(0.0, 0.0), (0.9, 0.0), (0.0, 1.5), (0.6, 1.5)]
@@ -62,15 +73,15 @@ def response(steps: int, lr: float, momentum: float, mu: float) -> float:
 def test_golden_round(momentum: float, mu: float, a: list[float], expected: float) -> None:
     fed = sized_pair(FedNova(mu=mu), (2, 3), solver=Sgd(lr=0.1, momentum=momentum))
     outcome = play(fed, [1.0], 1)[0]
-    close(outcome.done.uploads.report["a"], a)
-    close(outcome.server.x, [expected])
+    assert_close(outcome.done.uploads.report["a"], a)
+    assert_close(outcome.server.x, [expected])
 
 
 def test_golden_second_round_has_no_memory() -> None:
     # x = 2.0126875: client 1 moves (0.81 - 1) x = -0.382410625, client 2 by (1 - 0.6^3)(3 - x) = 0.784 * 0.9873125
     x = 2.0126875
     second = x + 2.75 * (0.25 * -0.382410625 / 2 + 0.75 * 0.774053 / 3)
-    close(play(sized_pair(FedNova(), (2, 3)), [1.0], 2)[1].server.x, [second])
+    assert_close(play(sized_pair(FedNova(), (2, 3)), [1.0], 2)[1].server.x, [second])
 
 
 # the norm of a
@@ -85,12 +96,12 @@ def test_the_norm_in_closed_form(steps: int, lr: float) -> None:
         return outcome.done.uploads.report["a"]
 
     rho, mu = 0.9, 3.0
-    close(a(0.0, 0.0), [steps])
-    close(a(rho, 0.0), [(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)])
-    close(a(rho, 0.0), [sum((1 - rho ** (steps - s)) / (1 - rho) for s in range(steps))])
-    close(a(0.0, mu), [(1 - (1 - lr * mu) ** steps) / (lr * mu)])
-    close(a(rho, mu), [response(steps, lr, rho, mu)])
-    close(a(0.0, 1e-9), [steps], 1e-6)
+    assert_close(a(0.0, 0.0), [steps])
+    assert_close(a(rho, 0.0), [(steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)])
+    assert_close(a(rho, 0.0), [sum((1 - rho ** (steps - s)) / (1 - rho) for s in range(steps))])
+    assert_close(a(0.0, mu), [(1 - (1 - lr * mu) ** steps) / (lr * mu)])
+    assert_close(a(rho, mu), [response(steps, lr, rho, mu)])
+    assert_close(a(0.0, 1e-9), [steps], 1e-6)
 
 
 def test_the_sum_of_an_oscillating_response_counts_signs() -> None:
@@ -118,9 +129,9 @@ def test_unequal_steps_follow_the_true_gradient(momentum: float, mu: float, weig
     ):
         lr = 0.1 * 0.5**t
         a = f64([response(s, lr, momentum, mu) for s in steps])
-        close(outcome.done.uploads.report["a"], a)
+        assert_close(outcome.done.uploads.report["a"], a)
         x = x - rate * lr * (p @ a) * (p @ g)
-        close(outcome.server.x, x)
+        assert_close(outcome.server.x, x)
     fedavg = play(exact_clients(Linear(), rows, steps, FedAvg(weighting=weighting), **rest), [0.0, 0.0], 1)[0].server.x
     assert abs(float(torch.cosine_similarity(fedavg, -(p @ g), dim=0))) < 0.999
 
@@ -137,7 +148,7 @@ def test_equal_norms_give_fedavg_with_the_same_solver(momentum: float, mu: float
     local, solver = Local(steps=6, batch_size=8), Sgd(lr=0.05, momentum=momentum)
     nova = ragged(FedNova(mu=mu), local=local, solver=solver)
     plain = ragged(same_solver(mu), local=local, solver=solver)
-    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+    assert_close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
     assert apart(
         play(replace(nova, planner=ragged(FedNova()).planner), X0, 1)[0].server.x,
         play(ragged(FedAvg()), X0, 1)[0].server.x,
@@ -152,33 +163,33 @@ def test_equal_norms_give_fedavg_for_every_weighting_and_cohort(weighting: str) 
         ragged(a, local=local, selection=Uniform(clients=2))
         for a in (FedNova(weighting=weighting), FedAvg(weighting=weighting))
     )
-    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+    assert_close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
 
 
 @pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
 def test_one_full_batch_step_is_fedsgd(momentum: float, mu: float) -> None:
     local = Local(epochs=1, batch_size="all")
     nova = ragged(FedNova(mu=mu), local=local, solver=Sgd(lr=0.1, momentum=momentum))
-    close(trajectory(play(nova, X0, 3)), trajectory(play(ragged(FedAvg(), local=local), X0, 3)))
+    assert_close(trajectory(play(nova, X0, 3)), trajectory(play(ragged(FedAvg(), local=local), X0, 3)))
 
 
 @pytest.mark.parametrize(("momentum", "mu"), SOLVERS)
 def test_one_client_is_its_local_solver(momentum: float, mu: float) -> None:
     solver = Sgd(lr=0.05, momentum=momentum, weight_decay=0.1)
     nova, plain = (ragged(a, sizes=[21], solver=solver) for a in (FedNova(mu=mu), same_solver(mu)))
-    close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
+    assert_close(trajectory(play(nova, X0, 3)), trajectory(play(plain, X0, 3)))
 
 
 def test_server_momentum_with_equal_norms_is_fedavgm() -> None:
     local, server = Local(steps=4, batch_size=8), Momentum(beta=0.7)
     nova, plain = (ragged(a, local=local, server=server) for a in (FedNova(), FedAvg()))
-    close(trajectory(play(nova, X0, 4)), trajectory(play(plain, X0, 4)))
+    assert_close(trajectory(play(nova, X0, 4)), trajectory(play(plain, X0, 4)))
 
 
 def test_only_the_cohort_enters_tau_eff() -> None:
     fed = exact_clients(Linear(), [[1.0], [-2.0], [5.0]], (2, 4, 9), FedNova(), lr=0.1)
     # clients 0 and 1: tau_eff = 3, mean gradient -1/2
-    close(play(replace(fed, selection=Only((0, 1))), [0.0], 1)[0].server.x, [0.15])
+    assert_close(play(replace(fed, selection=Only((0, 1))), [0.0], 1)[0].server.x, [0.15])
 
 
 # quadratics
@@ -204,7 +215,7 @@ def test_the_bias_on_quadratics_vanishes_with_the_local_rate_and_fedavgs_does_no
         found = points(lr, common)
         for name, algorithm in (("fednova", FedNova()), ("fedavg", FedAvg())):
             fed = matrix_clients(a, b, (1, 4, 9), algorithm, lr=lr, sizes=(1, 2, 4))
-            close(play(fed, found[name], 2)[-1].server.x, found[name], 1e-13)
+            assert_close(play(fed, found[name], 2)[-1].server.x, found[name], 1e-13)
             bias[name].append(float((found[name] - found["optimum"]).norm()))
     for before, after in zip(bias["fednova"], bias["fednova"][1:], strict=False):
         assert abs(after / before - 0.5) < 0.02
@@ -215,4 +226,4 @@ def test_the_bias_on_quadratics_vanishes_with_the_local_rate_and_fedavgs_does_no
 def test_reaches_its_fixed_point_from_afar() -> None:
     a, b = matrices(3)
     fed = matrix_clients(a, b, (1, 4, 9), FedNova(), lr=0.1, sizes=(1, 2, 4))
-    close(play(fed, [5.0, -5.0], 40)[-1].server.x, points(0.1, False)["fednova"], 1e-8)
+    assert_close(play(fed, [5.0, -5.0], 40)[-1].server.x, points(0.1, False)["fednova"], 1e-8)

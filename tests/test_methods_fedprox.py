@@ -11,7 +11,7 @@ from fedskew.loop.plan import Local
 from fedskew.slots import ServerSgd, Sgd
 from tests.reference import (
     apart,
-    close,
+    assert_close,
     decreasing,
     f64,
     local_models,
@@ -34,7 +34,7 @@ def test_golden_round_explicit() -> None:
     # client 1: 1 - 0.1 * 1    = 0.9,  0.9 - 0.1 (0.9 + 2 (0.9 - 1))   = 0.9 - 0.07 = 0.83
     # client 2: 1 - 0.1 * (-8) = 1.8,  1.8 - 0.1 (-4.8 + 2 (1.8 - 1))  = 1.8 + 0.32 = 2.12
     # x = 0.25 * 0.83 + 0.75 * 2.12 = 0.2075 + 1.59
-    close(play(sized_pair(FedProx(mu=2.0)), [1.0], 1)[0].server.x, [1.7975])
+    assert_close(play(sized_pair(FedProx(mu=2.0)), [1.0], 1)[0].server.x, [1.7975])
 
 
 def test_golden_round_implicit() -> None:
@@ -42,7 +42,7 @@ def test_golden_round_implicit() -> None:
     # client 1: (1 - 0.1 + 0.2) / 1.2 = 11/12,  (0.9 * 11/12 + 0.2) / 1.2 = 1.025 / 1.2 = 41/48
     # client 2: (1 + 0.8 + 0.2) / 1.2 = 5/3,    (5/3 + 0.4 * 4/3 + 0.2) / 1.2 = 2.4 / 1.2 = 2
     # x = 0.25 * 41/48 + 0.75 * 2
-    close(play(sized_pair(FedProx(mu=2.0, step="implicit")), [1.0], 1)[0].server.x, [41 / 192 + 1.5])
+    assert_close(play(sized_pair(FedProx(mu=2.0, step="implicit")), [1.0], 1)[0].server.x, [41 / 192 + 1.5])
 
 
 # closed forms
@@ -58,7 +58,7 @@ def test_linear_losses(form: str) -> None:
     else:
         response = [(1 - (1 + lr * mu) ** -t) / mu for t in steps]
     for outcome in play(fed, [0.3, -4.0], 3):
-        close(outcome.done.uploads.delta, -f64(response)[:, None] * f64(g))
+        assert_close(outcome.done.uploads.delta, -f64(response)[:, None] * f64(g))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -72,7 +72,7 @@ def test_quadratics(form: str) -> None:
         for k in range(3):
             step = eye - lr * (a[k] + mu * eye) if form == "explicit" else (eye - lr * a[k]) / (1 + lr * mu)
             settled = torch.linalg.solve(a[k] + mu * eye, a[k] @ (x - b[k]))
-            close(outcome.done.uploads.delta[k], -(eye - torch.linalg.matrix_power(step, steps[k])) @ settled)
+            assert_close(outcome.done.uploads.delta[k], -(eye - torch.linalg.matrix_power(step, steps[k])) @ settled)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -83,7 +83,7 @@ def test_many_steps_solve_the_proximal_problem(form: str) -> None:
     x = f64([2.0, -1.0])
     ends = local_models(play(matrix_clients(a, b, (150, 150), FedProx(mu=mu, step=form), lr=0.25), x, 1)[0])
     for k in range(2):
-        close(ends[k], torch.linalg.solve(a[k] + mu * eye, a[k] @ b[k] + mu * x), 1e-10)
+        assert_close(ends[k], torch.linalg.solve(a[k] + mu * eye, a[k] @ b[k] + mu * x), 1e-10)
 
 
 # with eta = 1 / (a + mu) a single explicit step solves the scalar problem, a = 2, b = 3
@@ -92,7 +92,7 @@ def test_one_client_with_exact_solves_is_the_proximal_point_method(form: str, lr
     """The error multiplies by mu / (a + mu) in each round."""
     fed = exact_clients(Quadratic(), [[2.0, 3.0]], (steps,), FedProx(mu=3.0, step=form), lr=lr)
     expected = [3 + (7.0 - 3) * 0.6 ** (t + 1) for t in range(5)]
-    close(trajectory(play(fed, [7.0], 5))[:, 0], expected)
+    assert_close(trajectory(play(fed, [7.0], 5))[:, 0], expected)
 
 
 # reductions
@@ -103,7 +103,9 @@ def test_one_client_with_exact_solves_is_the_proximal_point_method(form: str, lr
 def test_without_the_term_it_is_fedavg(form: str, weighting: str) -> None:
     solver = Sgd(lr=0.1, momentum=0.9, weight_decay=0.01)
     prox = ragged(FedProx(mu=0.0, step=form, weighting=weighting), solver=solver)
-    close(trajectory(play(prox, X0, 3)), trajectory(play(ragged(FedAvg(weighting=weighting), solver=solver), X0, 3)))
+    assert_close(
+        trajectory(play(prox, X0, 3)), trajectory(play(ragged(FedAvg(weighting=weighting), solver=solver), X0, 3))
+    )
 
 
 def test_the_first_explicit_step_does_not_depend_on_mu() -> None:
@@ -111,7 +113,7 @@ def test_the_first_explicit_step_does_not_depend_on_mu() -> None:
     first, second = (
         play(ragged(FedProx(mu=5.0), local=Local(steps=s, batch_size=8)), X0, 1)[0].server.x for s in (1, 2)
     )
-    close(first, play(ragged(FedAvg(), local=one), X0, 1)[0].server.x)
+    assert_close(first, play(ragged(FedAvg(), local=one), X0, 1)[0].server.x)
     assert apart(second, play(ragged(FedAvg(), local=Local(steps=2, batch_size=8)), X0, 1)[0].server.x)
 
 
@@ -120,7 +122,7 @@ def test_the_first_implicit_step_is_shortened_by_one_plus_eta_mu() -> None:
     plain, prox = (
         play(ragged(a, local=one), X0, 1)[0].done.uploads.delta for a in (FedAvg(), FedProx(mu=5.0, step="implicit"))
     )
-    close(prox, plain / 1.5)
+    assert_close(prox, plain / 1.5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -128,7 +130,7 @@ def test_the_anchor_is_this_rounds_global_model_not_the_first(form: str) -> None
     """Rounds on a linear loss all move alike; an anchor left at x0 would slow them."""
     fed = exact_clients(Linear(), [[1.0]], (4,), FedProx(mu=2.0, step=form), lr=0.2)
     moves = trajectory(play(fed, [0.0], 4))[:, 0]
-    close(moves.diff(), moves[0].expand(3))
+    assert_close(moves.diff(), moves[0].expand(3))
 
 
 # strength, stability
@@ -156,7 +158,7 @@ def test_the_explicit_proximal_part_contracts_by_one_minus_eta_mu(eta_mu: float)
         for t in range(1, 6)
     ]
     errors = f64([0.0, *ends]) + g / mu
-    close(errors[1:], (1 - eta_mu) * errors[:-1])
+    assert_close(errors[1:], (1 - eta_mu) * errors[:-1])
     assert bool((errors < 0).any()) is (eta_mu > 1)
 
 
@@ -189,7 +191,7 @@ def test_a_divergent_explicit_step_is_reported_with_its_cause() -> None:
 
 def test_a_large_implicit_mu_freezes_the_model() -> None:
     fed = ragged(FedProx(mu=1e12, step="implicit"))
-    close(play(fed, X0, 2)[-1].server.x, X0, 1e-10)
+    assert_close(play(fed, X0, 2)[-1].server.x, X0, 1e-10)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -203,7 +205,7 @@ def test_weight_decay_belongs_to_the_local_loss(form: str) -> None:
         lr=0.1,
         solver=Sgd(lr=0.1, weight_decay=0.5),
     )
-    close(play(fed, [1.0], 1)[0].server.x, [(2 * 3 + 4 * 1) / (2 + 0.5 + 4)])
+    assert_close(play(fed, [1.0], 1)[0].server.x, [(2 * 3 + 4 * 1) / (2 + 0.5 + 4)])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -16,7 +16,18 @@ from fedskew.core.records import Batch, Info, View
 from fedskew.core.task import Classification
 from fedskew.engine.states import ClientStates
 from fedskew.slots import Sgd, Uniform
-from tests.reference import apart, close, f64, ragged, real_batches, run, state_of, torch_sgd, train_plain, trajectory
+from tests.reference import (
+    apart,
+    assert_close,
+    f64,
+    ragged,
+    real_batches,
+    run,
+    state_of,
+    torch_sgd,
+    train_plain,
+    trajectory,
+)
 from tests.small import RAGGED, TASK, X0, Linear, exact_clients, play
 
 
@@ -72,9 +83,9 @@ def test_golden_two_rounds() -> None:
     rows = [[1.0, -5.0], *[[-3.0, -1.0]] * 3]
     fed = exact_clients(Direct(), rows, (1, 1), Moon(mu=1.0, temperature=0.5), lr=1.0, sizes=[1, 3])
     outcomes, states = run(fed, [1.0, 2.0], 2)
-    close(outcomes[0].server.x, [3.0, 4.0])
-    close(outcomes[1].server.x, 0.25 * w_1 + 0.75 * w_2)
-    close(state_of(states, "previous", 2, f64([0.0, 0.0])), torch.stack([w_1, w_2]))
+    assert_close(outcomes[0].server.x, [3.0, 4.0])
+    assert_close(outcomes[1].server.x, 0.25 * w_1 + 0.75 * w_2)
+    assert_close(state_of(states, "previous", 2, f64([0.0, 0.0])), torch.stack([w_1, w_2]))
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -84,12 +95,12 @@ def test_without_the_term_it_is_fedavg(weighting: str) -> None:
         ragged(a, solver=solver, selection=Uniform(clients=4))
         for a in (Moon(mu=0.0, weighting=weighting), FedAvg(weighting=weighting))
     )
-    close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
+    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
 
 
 def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:
     ours, fedavg = (play(ragged(a), X0, 2) for a in (Moon(mu=5.0), FedAvg()))
-    close(ours[0].server.x, fedavg[0].server.x)
+    assert_close(ours[0].server.x, fedavg[0].server.x)
     assert apart(ours[1].server.x, fedavg[1].server.x)
 
 
@@ -105,9 +116,9 @@ def test_a_clients_first_participation_is_plain_training_in_any_round() -> None:
                 assert apart(x + outcome.done.uploads.delta[i], plain, 1e-9)
                 again += 1
             else:
-                close(x + outcome.done.uploads.delta[i], plain)
+                assert_close(x + outcome.done.uploads.delta[i], plain)
                 late += t > 0
-            close(state_of(states, "previous", len(RAGGED), X0)[k], x + outcome.done.uploads.delta[i])
+            assert_close(state_of(states, "previous", len(RAGGED), X0)[k], x + outcome.done.uploads.delta[i])
             seen.add(k)
     assert late
     assert again
@@ -117,8 +128,8 @@ def test_equal_reference_models_give_the_constant_log_two() -> None:
     """For any local model, with zero gradient."""
     for mu in (1.0, 3.0):
         value, gradient = contrastive(Moon(mu=mu), other(1), X0, X0)
-        close(value, mu * log(2))
-        close(gradient, torch.zeros_like(X0))
+        assert_close(value, mu * log(2))
+        assert_close(gradient, torch.zeros_like(X0))
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 3.0])
@@ -132,8 +143,8 @@ def test_bounds_for_one_stored_model(temperature: float) -> None:
     # tanh is odd: the opposite parameters of the first layer give the opposite features
     first = sum(TASK.space.sizes[:2])
     opposite = torch.cat([-X0[:first], X0[first:]])
-    close(contrastive(moon, X0, X0, opposite)[0], low)
-    close(contrastive(moon, X0, opposite, X0)[0], high)
+    assert_close(contrastive(moon, X0, X0, opposite)[0], low)
+    assert_close(contrastive(moon, X0, opposite, X0)[0], high)
 
 
 def test_the_term_in_its_textbook_form() -> None:
@@ -145,13 +156,13 @@ def test_the_term_in_its_textbook_form() -> None:
         return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
     p, n = (similarity(z, reference) / 0.7 for reference in (z_glob, z_prev))
-    close(contrastive(moon, w, x, previous)[0], 2.0 * (-torch.log(p.exp() / (p.exp() + n.exp()))).mean())
+    assert_close(contrastive(moon, w, x, previous)[0], 2.0 * (-torch.log(p.exp() / (p.exp() + n.exp()))).mean())
 
 
 def test_a_high_temperature_silences_the_term() -> None:
     value, gradient = contrastive(Moon(mu=1.0, temperature=1e12), other(1), other(2), other(3))
-    close(value, log(2), 1e-11)
-    close(gradient, torch.zeros_like(X0), 1e-11)
+    assert_close(value, log(2), 1e-11)
+    assert_close(gradient, torch.zeros_like(X0), 1e-11)
 
 
 def test_a_low_temperature_does_not_overflow() -> None:
@@ -163,7 +174,7 @@ def test_a_low_temperature_does_not_overflow() -> None:
 def test_the_length_of_the_features_does_not_matter() -> None:
     fed = ragged(Moon(mu=5.0))
     scaled = replace(fed, task=Scaled(TASK.model, TASK.space, 3, factor=7.0))
-    close(trajectory(play(scaled, X0, 3)), trajectory(play(fed, X0, 3)), 1e-11)
+    assert_close(trajectory(play(scaled, X0, 3)), trajectory(play(fed, X0, 3)), 1e-11)
 
 
 def test_the_reference_models_are_frozen() -> None:
@@ -173,4 +184,4 @@ def test_the_reference_models_are_frozen() -> None:
     # at w = x the positive similarity is stationary, so finite differences of the rest must agree
     moved, eps = other(5), 1e-6
     up, down = (contrastive(Moon(mu=1.0), w + s * eps * moved, w, previous)[0] for s in (1, -1))
-    close(gradient @ moved, (up - down) / (2 * eps), 1e-6)
+    assert_close(gradient @ moved, (up - down) / (2 * eps), 1e-6)

@@ -14,7 +14,7 @@ from fedskew.algorithms import FedAvg, FedDyn, FedNova, FedProx, Moon, Scaffold
 from fedskew.loop.plan import Local
 from fedskew.slots import AdamW, Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import (
-    close,
+    assert_close,
     f64,
     flat,
     full_gradient,
@@ -47,9 +47,9 @@ def compare(fed, train, step, rounds: int = 3) -> None:
     for t, outcome in enumerate(play(fed, X0, rounds)):
         cohort = outcome.work.clients.tolist()
         models = torch.stack([train(t, k, x) for k in cohort])
-        close(local_models(outcome), models)
+        assert_close(local_models(outcome), models)
         x = step(x, cohort, models)
-        close(outcome.server.x, x)
+        assert_close(outcome.server.x, x)
 
 
 SOLVERS = {
@@ -229,8 +229,8 @@ def test_moon(selection) -> None:
 
 
 def test_the_vector_is_the_modules_parameters_in_order() -> None:
-    close(flat(network(X0)), X0, 0.0)
+    assert_close(flat(network(X0)), X0, 0.0)
     net = network(X0)
     rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(1)).double()
     for ours, theirs in zip(ragged(FedAvg()).task.outputs(X0, rows), net(rows), strict=True):
-        close(ours, theirs.detach(), 1e-14)
+        assert_close(ours, theirs.detach(), 1e-14)

@@ -16,7 +16,7 @@ from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import (
     SameForAll,
     apart,
-    close,
+    assert_close,
     f64,
     full_gradient,
     matrices,
@@ -75,9 +75,9 @@ GOLDEN = {
 def test_golden_two_rounds(option: str, weighting: str) -> None:
     x, c, c_k = GOLDEN[option, weighting]
     outcomes, states = run(sized_pair(Scaffold(option=option, weighting=weighting)), [1.0], 2)
-    close(trajectory(outcomes)[:, 0], x)
-    close(torch.cat([o.server.state["c"] for o in outcomes]), c)
-    close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], c_k)
+    assert_close(trajectory(outcomes)[:, 0], x)
+    assert_close(torch.cat([o.server.state["c"] for o in outcomes]), c)
+    assert_close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], c_k)
 
 
 # identities of the variates
@@ -97,8 +97,8 @@ def test_option_two_variate_is_the_mean_of_the_rounds_stochastic_gradients(weigh
             batches = real_batches(fed, t, int(k))
             x = outcome.work.view.x
             end, gradients = train_plain(x, batches, torch_sgd(fed.solver, t), correction=c - before[k])
-            close(now[k], gradients.mean(0))
-            close(x + outcome.done.uploads.delta[list(outcome.work.clients).index(k)], end)
+            assert_close(now[k], gradients.mean(0))
+            assert_close(x + outcome.done.uploads.delta[list(outcome.work.clients).index(k)], end)
         server = outcome.server
 
 
@@ -114,7 +114,7 @@ def test_option_one_variate_is_the_full_gradient_at_the_server_model() -> None:
         server = outcome.server
         table = state_of(states, "c_k", 3, X0)
         for k, gradient in seen.items():
-            close(table[k], gradient)
+            assert_close(table[k], gradient)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -127,7 +127,7 @@ def test_the_server_variate_is_the_mean_over_all_clients(option: str, weighting:
     states, server = ClientStates(), None
     for t in range(4):
         server = play(fed, X0, t + 1, server=server, states=states)[-1].server
-        close(server.state["c"], pi @ state_of(states, "c_k", 7, X0))
+        assert_close(server.state["c"], pi @ state_of(states, "c_k", 7, X0))
         assert apart(server.state["c"], torch.zeros_like(X0))
 
 
@@ -153,14 +153,14 @@ def test_the_first_round_is_fedavgs(option: str, rate: float) -> None:
     for weighting in WEIGHTINGS:
         ours = play(ragged(Scaffold(option=option, weighting=weighting), server=server), X0, 2)
         fedavg = play(ragged(FedAvg(weighting=weighting), server=server), X0, 2)
-        close(ours[0].server.x, fedavg[0].server.x)
+        assert_close(ours[0].server.x, fedavg[0].server.x)
         assert apart(ours[1].server.x, fedavg[1].server.x)
 
 
 @pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
 def test_one_client_is_plain_training(solver: Sgd) -> None:
     ours, fedavg = (play(ragged(a, sizes=[29], solver=solver), X0, 4) for a in (Scaffold(), FedAvg()))
-    close(trajectory(ours), trajectory(fedavg))
+    assert_close(trajectory(ours), trajectory(fedavg))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -172,7 +172,7 @@ def test_identical_clients_are_fedavg_only_with_full_participation(option: str) 
             one = ragged(algorithm, sizes=[13] * 4, selection=selection)
             fed = replace(one, x=one.x[:13].repeat(4, 1), y=one.y[:13].repeat(4), planner=SameForAll(one.planner))
             results[type(algorithm), type(selection)] = trajectory(play(fed, X0, 4))
-    close(results[Scaffold, Everyone], results[FedAvg, Everyone])
+    assert_close(results[Scaffold, Everyone], results[FedAvg, Everyone])
     assert apart(results[Scaffold, Uniform], results[FedAvg, Uniform])
 
 
@@ -184,7 +184,7 @@ def test_one_full_batch_step_with_everyone_is_fedsgd(option: str, weighting: str
     local, server = Local(epochs=1, batch_size="all"), ServerSgd(lr=rate)
     ours = ragged(Scaffold(option=option, weighting=weighting), local=local, server=server)
     fedsgd = ragged(FedAvg(weighting=weighting), local=local, server=server)
-    close(trajectory(play(ours, X0, 4)), trajectory(play(fedsgd, X0, 4)))
+    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedsgd, X0, 4)))
 
 
 # fixed points and limits
@@ -207,7 +207,7 @@ def test_the_optimum_with_its_gradients_does_not_move(option: str, weighting: st
     x = optimum(a, b, pi)
     fed = matrix_clients(a, b, steps, Scaffold(option=option, weighting=weighting), lr=0.2, sizes=sizes)
     server, states = at_fixed_point(fed, x, torch.einsum("kij,kj->ki", a, x - b))
-    close(play(fed, x, 3, server=server, states=states)[-1].server.x, x, 1e-13)
+    assert_close(play(fed, x, 3, server=server, states=states)[-1].server.x, x, 1e-13)
     fedavg = matrix_clients(a, b, steps, FedAvg(weighting=weighting), lr=0.2, sizes=sizes)
     assert apart(play(fedavg, x, 1)[0].server.x, x, 1e-3)
 
@@ -217,7 +217,7 @@ def test_the_optimum_with_its_gradients_does_not_move(option: str, weighting: st
 def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(option, rate, lr, steps) -> None:
     """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13."""
     fed = sized_pair(Scaffold(option=option), steps, lr=lr, server=ServerSgd(lr=rate))
-    close(play(fed, [-1.0], 35)[-1].server.x, [2.4], 1e-8)
+    assert_close(play(fed, [-1.0], 35)[-1].server.x, [2.4], 1e-8)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -225,7 +225,7 @@ def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(opti
 def test_sample_weights_reach_the_weighted_optimum(option: str, rate: float) -> None:
     # (1 * 1 * 0 + 3 * 4 * 3) / (1 * 1 + 3 * 4)
     fed = sized_pair(Scaffold(option=option, weighting="samples"), (3, 3), lr=0.1, server=ServerSgd(lr=rate))
-    close(play(fed, [-1.0], 50)[-1].server.x, [36 / 13], 1e-8)
+    assert_close(play(fed, [-1.0], 50)[-1].server.x, [36 / 13], 1e-8)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -236,7 +236,7 @@ def test_partial_participation_reaches_the_same_optimum(option: str, weighting: 
     pi = f64(sizes) / 9 if weighting == "samples" else f64([1] * 4) / 4
     fed = matrix_clients(a, b, (2,) * 4, Scaffold(option=option, weighting=weighting), lr=0.2, sizes=sizes)
     fed = replace(fed, selection=Uniform(clients=2))
-    close(play(fed, [2.0, -1.0], 60)[-1].server.x, optimum(a, b, pi), 1e-8)
+    assert_close(play(fed, [2.0, -1.0], 60)[-1].server.x, optimum(a, b, pi), 1e-8)
 
 
 # solvers other than plain SGD
@@ -251,13 +251,13 @@ def test_variates_on_linear_losses_are_the_gradients_whatever_the_momentum_and_r
     states, server = ClientStates(), None
     for t in range(4):
         server = play(fed, [0.0, 0.0], t + 1, server=server, states=states)[-1].server
-        close(state_of(states, "c_k", 3, f64([0.0, 0.0])), g)
-        close(server.state["c"], g.mean(0))
+        assert_close(state_of(states, "c_k", 3, f64([0.0, 0.0])), g)
+        assert_close(server.state["c"], g.mean(0))
 
 
 def test_with_momentum_it_still_reaches_the_uniform_optimum() -> None:
     fed = sized_pair(Scaffold(), (10, 10), solver=Sgd(lr=0.01, momentum=0.9))
-    close(play(fed, [-1.0], 22)[-1].server.x, [2.4], 1e-8)
+    assert_close(play(fed, [-1.0], 22)[-1].server.x, [2.4], 1e-8)
 
 
 def test_weight_decay_enters_the_variate() -> None:
@@ -271,4 +271,4 @@ def test_weight_decay_enters_the_variate() -> None:
             seen.append(g + 0.5 * y)
             y -= 0.1 * seen[-1]
         expected.append(sum(seen) / 3)
-    close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], expected)
+    assert_close(state_of(states, "c_k", 2, f64([0.0]))[:, 0], expected)

@@ -12,7 +12,7 @@ from fedskew.algorithms import FedAvg, FedDyn, FedNova, FedProx, Moon, Scaffold
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
 from fedskew.slots import Adam, Momentum, ServerSgd, Sgd, Uniform
-from tests.reference import SameForAll, apart, close, ragged, run, state_of, trajectory
+from tests.reference import SameForAll, apart, assert_close, ragged, run, state_of, trajectory
 from tests.small import RAGGED, X0, partition_of, play
 
 METHODS = {
@@ -40,10 +40,10 @@ def test_relabelling_clients_changes_nothing(name: str) -> None:
     rows = np.concatenate([fed.partition.rows(k) for k in order])
     other = replace(fed, x=fed.x[rows], y=fed.y[rows], partition=partition_of([RAGGED[k] for k in order]))
     (ours, states), (theirs, other_states) = run(fed, X0, 2), run(other, X0, 2)
-    close(trajectory(theirs), trajectory(ours))
+    assert_close(trajectory(theirs), trajectory(ours))
     for key in states.export()[1]:
         tables = [state_of(s, key, len(RAGGED), X0) for s in (states, other_states)]
-        close(tables[1], tables[0][torch.as_tensor(order)])
+        assert_close(tables[1], tables[0][torch.as_tensor(order)])
 
 
 ONE_CLIENT = {
@@ -62,7 +62,7 @@ ONE_CLIENT = {
 @pytest.mark.parametrize("server", [ServerSgd(lr=0.4), Momentum(beta=0.5), Adam(lr=0.1)], ids=repr)
 def test_one_client_collapses(pair: str, server) -> None:
     ours, plain = (ragged(a, sizes=[13], server=server, solver=Sgd(lr=0.1, lr_decay=0.8)) for a in ONE_CLIENT[pair])
-    close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))
+    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))
 
 
 @EVERY
@@ -70,7 +70,7 @@ def test_identical_clients_are_one_client(name: str) -> None:
     one = ragged(METHODS[name], sizes=[13])
     many = ragged(METHODS[name], sizes=[13] * 3)
     many = replace(many, x=one.x.repeat(3, 1), y=one.y.repeat(3), planner=SameForAll(many.planner))
-    close(trajectory(play(many, X0, 2)), trajectory(play(one, X0, 2)))
+    assert_close(trajectory(play(many, X0, 2)), trajectory(play(one, X0, 2)))
 
 
 @EVERY

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg
 from fedskew.core.errors import BadInput
 from fedskew.slots import Adagrad, Adam, AdamW, Everyone, Momentum, ServerSgd, Sgd, Uniform, Yogi
-from tests.reference import apart, close, f64, ragged, trajectory
+from tests.reference import apart, assert_close, f64, ragged, trajectory
 from tests.small import Linear, exact_clients, play
 
 G = torch.Generator().manual_seed(23)
@@ -59,25 +59,25 @@ def torch_walk(make, deltas: Tensor = DELTAS, before_step=None) -> Tensor:
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0, 2.5])
 def test_server_sgd_adds_the_scaled_movement(rate: float) -> None:
-    close(walk(ServerSgd(lr=rate)), START + rate * DELTAS.cumsum(0))
+    assert_close(walk(ServerSgd(lr=rate)), START + rate * DELTAS.cumsum(0))
 
 
 @pytest.mark.parametrize("form", ["heavy-ball", "nesterov", "ema"])
 def test_without_beta_every_momentum_is_plain(form: str) -> None:
-    close(walk(Momentum(lr=0.7, beta=0.0, form=form)), walk(ServerSgd(lr=0.7)))
+    assert_close(walk(Momentum(lr=0.7, beta=0.0, form=form)), walk(ServerSgd(lr=0.7)))
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
 def test_momentum_against_torch(beta: float) -> None:
     for form, nesterov in (("heavy-ball", False), ("nesterov", True)):
         theirs = torch_walk(lambda p, n=nesterov: torch.optim.SGD(p, lr=0.3, momentum=beta, nesterov=n))
-        close(walk(Momentum(lr=0.3, beta=beta, form=form)), theirs)
+        assert_close(walk(Momentum(lr=0.3, beta=beta, form=form)), theirs)
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_heavy_ball_at_a_scaled_rate_is_the_ema_form(beta: float) -> None:
     heavy, ema = Momentum(lr=0.3 * (1 - beta), beta=beta), Momentum(lr=0.3, beta=beta, form="ema")
-    close(walk(heavy), walk(ema))
+    assert_close(walk(heavy), walk(ema))
     assert apart(walk(Momentum(lr=0.3, beta=beta)), walk(ema))
 
 
@@ -90,7 +90,7 @@ def test_momentum_on_linear_losses(beta: float) -> None:
         server = Momentum(lr=0.7, beta=beta, form=form)
         fed = exact_clients(Linear(), rows, (3, 3), FedAvg(), lr=0.1, sizes=[1, 3], server=server)
         sums = [sum(beta**i for i in range(j + ahead)) for j in range(1, 7)]
-        close(trajectory(play(fed, [0.0], 6))[:, 0], 0.7 * delta * f64(sums).cumsum(0))
+        assert_close(trajectory(play(fed, [0.0], 6))[:, 0], 0.7 * delta * f64(sums).cumsum(0))
 
 
 # server: adaptive
@@ -110,7 +110,7 @@ def test_golden_adaptive_steps() -> None:
     ):
         first = 0.15 / (sqrt(v[0]) + 0.1)
         path = walk(made, f64([[0.3], [-0.1]]), f64([2.0]))
-        close(path[:, 0], [2 + first, 2 + first + 0.025 / (sqrt(v[1]) + 0.1)])
+        assert_close(path[:, 0], [2 + first, 2 + first + 0.025 / (sqrt(v[1]) + 0.1)])
 
 
 @pytest.mark.parametrize("optimiser", [Adam, Yogi])
@@ -118,7 +118,7 @@ def test_golden_adaptive_steps() -> None:
 def test_frozen_second_moment_is_fedavg(optimiser, initial_v: str, divisor: int) -> None:
     """beta1 = 0, beta2 = 1: the rate is lr / tau from v = 0, lr / (2 tau) from v = tau^2."""
     made = optimiser(lr=0.02, beta1=0.0, beta2=1.0, tau=0.05, initial_v=initial_v)
-    close(walk(made), walk(ServerSgd(lr=0.02 / (divisor * 0.05))))
+    assert_close(walk(made), walk(ServerSgd(lr=0.02 / (divisor * 0.05))))
 
 
 @pytest.mark.parametrize("initial_v", ["zero", "tau-squared"])
@@ -127,8 +127,8 @@ def test_adam_without_memory_divides_by_the_movement(initial_v: str) -> None:
         return walk(Adam(lr=0.3, beta1=0.0, beta2=0.0, tau=tau, initial_v=initial_v), DELTAS[:1])[0] - START
 
     delta = DELTAS[0]
-    close(step(0.1), 0.3 * delta / (delta.abs() + 0.1))
-    close(step(1e-15), 0.3 * delta.sign())
+    assert_close(step(0.1), 0.3 * delta / (delta.abs() + 0.1))
+    assert_close(step(1e-15), 0.3 * delta.sign())
     error = step(1e4) / (0.3 / 1e4 * delta) - 1
     assert bool((error.abs() <= delta.abs() / 1e4 + 1e-9).all())
 
@@ -136,7 +136,7 @@ def test_adam_without_memory_divides_by_the_movement(initial_v: str) -> None:
 @pytest.mark.parametrize("optimiser", [Adam, Yogi])
 def test_a_movement_whose_square_is_v_leaves_v(optimiser) -> None:
     v = second_moments(optimiser(tau=0.25), f64([[0.25, -0.25] * 3 + [0.25]] * 5))
-    close(v, torch.full_like(v, 0.0625))
+    assert_close(v, torch.full_like(v, 0.0625))
 
 
 def test_yogi_stays_positive_and_changes_by_a_bounded_amount() -> None:
@@ -148,24 +148,24 @@ def test_yogi_stays_positive_and_changes_by_a_bounded_amount() -> None:
         above = before > square
         assert bool(above.any())
         assert bool((v[1:][above] > beta2 * square[above]).all())
-        close(change.abs(), (1 - beta2) * square)
+        assert_close(change.abs(), (1 - beta2) * square)
         assert bool((change.sign() == (square - before).sign()).all())
 
 
 def test_adams_second_moment_moves_by_a_share_of_the_gap() -> None:
     v = second_moments(Adam(beta2=0.9))
-    close(v.diff(dim=0), 0.1 * (DELTAS**2 - v[:-1]))
+    assert_close(v.diff(dim=0), 0.1 * (DELTAS**2 - v[:-1]))
 
 
 def test_adagrads_second_moment_sums_the_squares() -> None:
     v = second_moments(Adagrad(tau=0.1))
-    close(v[1:], 0.01 + (DELTAS**2).cumsum(0))
+    assert_close(v[1:], 0.01 + (DELTAS**2).cumsum(0))
     assert bool((v.diff(dim=0) >= 0).all())
 
 
 def test_adam_with_frozen_zero_v_is_momentum_in_ema_form() -> None:
     adam = Adam(lr=0.02, beta1=0.8, beta2=1.0, tau=0.05, initial_v="zero")
-    close(walk(adam), walk(Momentum(lr=0.4, beta=0.8, form="ema")))
+    assert_close(walk(adam), walk(Momentum(lr=0.4, beta=0.8, form="ema")))
 
 
 @pytest.mark.parametrize("optimiser", [Adagrad, Adam, Yogi])
@@ -178,15 +178,15 @@ def test_coordinates_that_do_not_move(optimiser, initial_v: str) -> None:
     for beta1 in (0.0, 0.9):
         path = walk(optimiser(beta1=beta1, initial_v=initial_v), still)
         assert bool(path.isfinite().all())
-        close(path[:, 0], START[0].expand(len(still)))
+        assert_close(path[:, 0], START[0].expand(len(still)))
         assert (path[1] != path[0])[1] == (beta1 > 0)
 
 
 def test_adagrad_against_torch() -> None:
     theirs = torch_walk(lambda p: torch.optim.Adagrad(p, lr=0.3, eps=0.01, initial_accumulator_value=0.01**2))
-    close(walk(Adagrad(lr=0.3, tau=0.01)), theirs)
+    assert_close(walk(Adagrad(lr=0.3, tau=0.01)), theirs)
     theirs = torch_walk(lambda p: torch.optim.Adagrad(p, lr=0.3, eps=0.01))
-    close(walk(Adagrad(lr=0.3, tau=0.01, initial_v="zero")), theirs)
+    assert_close(walk(Adagrad(lr=0.3, tau=0.01, initial_v="zero")), theirs)
 
 
 @pytest.mark.parametrize(("beta1", "beta2", "tau"), [(0.9, 0.99, 1e-3), (0.0, 0.9, 0.1), (0.5, 0.999, 1e-8)])
@@ -197,7 +197,9 @@ def test_bias_corrected_adam_against_torch(beta1: float, beta2: float, tau: floa
         optimiser.param_groups[0]["eps"] = tau / sqrt(1 - beta2**j)
 
     ours = Adam(lr=0.3, beta1=beta1, beta2=beta2, tau=tau, initial_v="zero", bias_correction=True)
-    close(walk(ours), torch_walk(lambda p: torch.optim.Adam(p, lr=0.3, betas=(beta1, beta2)), before_step=widen), 1e-11)
+    assert_close(
+        walk(ours), torch_walk(lambda p: torch.optim.Adam(p, lr=0.3, betas=(beta1, beta2)), before_step=widen), 1e-11
+    )
 
 
 def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
@@ -205,7 +207,7 @@ def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
         plain, corrected = optimiser(beta1=0.8, beta2=0.95), optimiser(beta1=0.8, beta2=0.95, bias_correction=True)
         paths = [torch.cat([START[None], walk(o)]).diff(dim=0) for o in (plain, corrected)]
         j = f64(range(1, len(DELTAS) + 1))[:, None]
-        close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
+        assert_close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
 
 
 def test_a_correction_that_makes_no_sense_cannot_be_asked_for() -> None:
@@ -221,14 +223,14 @@ def test_size_of_the_first_step_from_zero(beta2: float, factor: float) -> None:
     """(1 - beta1) / sqrt(1 - beta2) uncorrected, 1 corrected, for movements far above tau."""
     for corrected, expected in ((False, factor), (True, 1.0)):
         made = Adam(lr=0.3, beta2=beta2, tau=1e-13, initial_v="zero", bias_correction=corrected)
-        close(walk(made, DELTAS[:1])[0] - START, 0.3 * expected * DELTAS[0].sign(), 1e-9)
+        assert_close(walk(made, DELTAS[:1])[0] - START, 0.3 * expected * DELTAS[0].sign(), 1e-9)
 
 
 def test_size_of_the_first_step_from_tau_squared() -> None:
     """(1 - beta1) lr Delta / ((1 + sqrt beta2) tau) for movements far below tau."""
     small = 1e-6 * DELTAS[:1]
     step = walk(Adam(lr=0.3, tau=1.0), small, torch.zeros(DIM, dtype=torch.float64))[0]
-    close(step, 0.1 * 0.3 * small[0] / (1 + sqrt(0.99)), 1e-10)
+    assert_close(step, 0.1 * 0.3 * small[0] / (1 + sqrt(0.99)), 1e-10)
 
 
 def test_adaptive_servers_move_with_the_clients() -> None:
@@ -237,7 +239,7 @@ def test_adaptive_servers_move_with_the_clients() -> None:
     server = Adam(lr=0.1, beta1=0.0, beta2=0.75, tau=0.2, initial_v="zero")
     fed = exact_clients(Linear(), [[-2.0]], (3,), FedAvg(), lr=0.1, server=server)
     first = 0.06 / (0.3 + 0.2)
-    close(trajectory(play(fed, [1.0], 2))[:, 0], [1 + first, 1 + first + 0.06 / (0.6 * sqrt(0.4375) + 0.2)])
+    assert_close(trajectory(play(fed, [1.0], 2))[:, 0], [1 + first, 1 + first + 0.06 / (0.6 * sqrt(0.4375) + 0.2)])
 
 
 # local solvers
@@ -273,7 +275,7 @@ def noisy(w: Tensor, t: int) -> Tensor:
 def test_sgd_against_torch(momentum: float) -> None:
     """Weight decay reaches SGD through the local loop: the oracle tests of whole rounds hold it against torch's."""
     theirs = torch_solve(lambda p: torch.optim.SGD(p, lr=0.05, momentum=momentum), noisy, 300)
-    close(solve(Sgd(lr=0.05, momentum=momentum), noisy, 300, 0.05), theirs)
+    assert_close(solve(Sgd(lr=0.05, momentum=momentum), noisy, 300, 0.05), theirs)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.99)])
@@ -284,17 +286,17 @@ def test_adamw_against_torch(betas: tuple[float, float], weight_decay: float, ep
     theirs = torch_solve(
         lambda p: torch.optim.AdamW(p, lr=0.02, betas=betas, eps=eps, weight_decay=weight_decay), noisy, 300
     )
-    close(solve(solver, noisy, 300, 0.02), theirs)
+    assert_close(solve(solver, noisy, 300, 0.02), theirs)
 
 
 def test_defaults_are_torchs() -> None:
     theirs = torch_solve(torch.optim.AdamW, noisy, 50)
-    close(solve(AdamW(), noisy, 50, AdamW().lr), theirs)
+    assert_close(solve(AdamW(), noisy, 50, AdamW().lr), theirs)
 
 
 @pytest.mark.parametrize("solver", [Sgd(momentum=0.9), AdamW()], ids=["sgd", "adamw"])
 def test_the_rate_is_the_one_of_the_round_not_the_solvers(solver) -> None:
-    close(solve(solver, noisy, 5, 0.007), solve(replace(solver, lr=0.5), noisy, 5, 0.007), 0.0)
+    assert_close(solve(solver, noisy, 5, 0.007), solve(replace(solver, lr=0.5), noisy, 5, 0.007), 0.0)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.3, 0.9, 0.99])
@@ -302,7 +304,7 @@ def test_the_rate_is_the_one_of_the_round_not_the_solvers(solver) -> None:
 def test_unit_response_is_the_displacement_along_a_constant_gradient(momentum: float, steps: int) -> None:
     solver, one = Sgd(lr=0.05, momentum=momentum), torch.ones(DIM, dtype=torch.float64)
     displacement = solve(solver, lambda w, t: one, steps, 0.05)[-1] - START
-    close(displacement, -0.05 * solver.unit_response(f64(steps)) * one, 1e-11)
+    assert_close(displacement, -0.05 * solver.unit_response(f64(steps)) * one, 1e-11)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -313,7 +315,7 @@ def test_respond_is_the_solver_without_weight_decay(momentum: float) -> None:
     for t in range(20):
         position, velocity = solver.respond(noisy(position, t), velocity, position, f64(0.03))
         path.append(position)
-    close(torch.stack(path), expected)
+    assert_close(torch.stack(path), expected)
 
 
 def test_only_sgd_is_linear_in_the_gradients() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import LINEAR_SOLVER
 from fedskew.core.component import build
-from fedskew.core.records import Plan, Server
+from fedskew.core.records import OWN, Plan, Server
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, pick
 from fedskew.core.vectors import ParameterSpace
@@ -28,7 +28,7 @@ from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
 from fedskew.loop.local import program
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Federation, Outcome, Work, close_round, open_round
+from fedskew.loop.round import Federation, Outcome, Work, close_round, prepare, start
 from fedskew.models import MODELS, Cnn, Cnn1d, Mlp, Softmax
 from fedskew.slots import (
     SERVER_OPTIMISERS,
@@ -360,14 +360,15 @@ def halfway(fed: Federation, measure_local: bool = True) -> tuple[Server, Client
     """The third round's work, with states from the first two."""
     states = ClientStates()
     server = play(fed, X0, 2, states=states)[-1].server
-    return server, states, open_round(fed, server, states, measure_local)
+    server, work, _ = prepare(fed, Sequential(), server, states, measure_local)
+    return server, states, work
 
 
 def shuffled(work: Work, order: list[int]) -> Work:
     view = work.view
     return Work(
         clients=work.clients[order],
-        view=view._replace(state=pick(view.state, order), info=pick(view.info, order)),
+        view=view._replace(**{part: pick(getattr(view, part), order) for part in OWN}),
         plans=[work.plans[i] for i in order],
         passes=[work.passes[i] for i in order],
         measured=[work.measured[i] for i in order],
@@ -395,7 +396,7 @@ def test_a_client_does_not_see_who_else_takes_part(spec):
     """What clients 2 and 5 do in a cohort of four and in one of two; bit for bit where each works alone."""
     fed = federation(spec, selection=Only((1, 2, 5, 6)))
     server, states, four = halfway(fed)
-    two = open_round(replace(fed, selection=Only((2, 5))), server, states, measure_local=True)
+    two = prepare(replace(fed, selection=Only((2, 5))), Sequential(), server, states, True)[1]
     many = dict(leaves(pick(Sequential().run(fed.program, four, fed.x, fed.y), [1, 2])))
     assert_equal(dict(leaves(Sequential().run(fed.program, two, fed.x, fed.y))), many)
     if spec in FIRST:
@@ -433,9 +434,9 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path, spec, engine, solve
         "state": server.state,
         "clients": {"ids": torch.as_tensor(ids), "states": rows},
     }
-    facts = {"round": server.round, "num_clients": server.num_clients, "num_examples": server.num_examples}
-    read, known = checkpoints.load(checkpoints.save(tmp_path, stop, tree, facts))
-    restored = Server(x=read["x"], opt=read.get("opt", {}), state=read.get("state", {}), **known)
+    read, facts = checkpoints.load(checkpoints.save(tmp_path, stop, tree, {"round": server.round}))
+    kept = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": facts["round"]}
+    restored = start(fed, X0)._replace(**kept)
     again = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
     rest = play(fed, None, ROUNDS, engine, server=restored, states=again)
     assert len(rest) == ROUNDS - stop
@@ -659,7 +660,7 @@ def test_and_is_another_method_elsewhere(method, simpler, local):
 def test_measuring_local_models_changes_nothing(engine):
     fed = federation("moon:mu=2.0")
     server, states, work = halfway(fed, measure_local=True)
-    bare = open_round(fed, server, states, measure_local=False)
+    bare = prepare(fed, Sequential(), server, states, False)[1]
     assert bare.measured == []
     one, two = (engine.run(fed.program, w, fed.x, fed.y) for w in (work, bare))
     assert two.scores == {}

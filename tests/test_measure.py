@@ -82,14 +82,14 @@ def test_drift_on_numbers_by_hand():
 @pytest.mark.parametrize("columns", [1, 7, 64])
 def test_drift_over_several_chunks_of_columns(monkeypatch, columns):
     models, sizes = cohort(5, 200)
-    monkeypatch.setattr(vectors, "COLUMNS", columns)
+    monkeypatch.setattr(vectors, "CHUNK", columns * len(models))
     got, expected = measured(models, sizes), plain(models, sizes)
     for name in NAMES:
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-12, err_msg=name)
 
 
 def test_drift_of_a_model_larger_than_one_chunk():
-    parameters = vectors.COLUMNS * 2 + 17
+    parameters = vectors.CHUNK // 3 * 2 + 17
     models = np.random.default_rng(1).standard_normal((3, parameters))
     sizes = np.array([1.0, 2.0, 5.0])
     got, p = measured(models, sizes), sizes / 8
@@ -103,7 +103,7 @@ def test_weighted_sum_over_several_chunks(monkeypatch):
     rows, weights = torch.randn(4, 100, generator=torch.Generator().manual_seed(0)), torch.tensor([0.1, 0.2, 0.3, 0.4])
     exact = sum(float(w) * r.double() for w, r in zip(weights, rows, strict=True))
     for columns in (1, 33, 100, 1000):
-        monkeypatch.setattr(vectors, "COLUMNS", columns)
+        monkeypatch.setattr(vectors, "CHUNK", columns * 4)
         summed = vectors.weighted_sum(weights, rows)
         assert summed.dtype == torch.float32
         torch.testing.assert_close(summed, exact.float(), rtol=0, atol=0)

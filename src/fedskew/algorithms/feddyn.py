@@ -39,8 +39,8 @@ class FedDyn(Algorithm):
     def hazard(self, lr: float) -> str:
         return proximal_hazard("alpha", self.alpha, lr)
 
-    def server_init(self, x: Tensor, num_clients: int) -> Tree:
-        return {"h": torch.zeros_like(x)}
+    def server_init(self, server: Server) -> Tree:
+        return {"h": torch.zeros_like(server.x)}
 
     def client_init(self, x: Tensor) -> Tree:
         return {"g_k": torch.zeros_like(x)}

@@ -38,8 +38,8 @@ class Scaffold(Algorithm):
     def needs(self) -> frozenset[str]:
         return frozenset({LINEAR_SOLVER})
 
-    def server_init(self, x: Tensor, num_clients: int) -> Tree:
-        return {"c": torch.zeros_like(x)}
+    def server_init(self, server: Server) -> Tree:
+        return {"c": torch.zeros_like(server.x)}
 
     def broadcast(self, server: Server) -> Tree:
         return {"c": server.state["c"]}

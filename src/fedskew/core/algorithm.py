@@ -6,25 +6,36 @@ Client hooks are written for one client; what they may see is in `View`, what pe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
 
-GradFn = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Parameters (P,) to (gradient (P,), objective value ()) on the current batch."""
+Loss = Callable[[Task, View, Tensor, Batch], Tensor]
+"""A loss () of the parameters (P,) on a batch, of the shape of the hook ``objective``."""
+
+
+class GradFn(Protocol):
+    """Parameters (P,) to (gradient (P,), value ()) on the current batch; numbers, not to be differentiated further.
+
+    Of the objective, or of another ``loss`` on the same batch.
+    """
+
+    def __call__(self, w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]: ...
+
 
 Weighting = Literal["samples", "uniform", "unbiased"]
 
 FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
+SERVER_DATA = "server data"
 
 
 class Solver(Protocol):
@@ -63,9 +74,12 @@ class Algorithm:
     idea: ClassVar[str] = ""
     changes: ClassVar[str] = ""
     paper: ClassVar[str] = ""
+    cites: ClassVar[tuple[str, ...]] = ()  # keys of its BibTeX entries
+    ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
+    reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:
@@ -73,9 +87,17 @@ class Algorithm:
         return ""
 
     # server
-    def server_init(self, x: Tensor, num_clients: int) -> Tree:
-        """The server's own state before round 0."""
+    def server_init(self, server: Server) -> Tree:
+        """The server's own state before round 0; ``server.state`` is still empty."""
         return {}
+
+    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+        """Who trains in this round, as client ids (m,) in ascending order, and the server's state before it broadcasts to them.
+
+        ``candidates`` are the clients that the selection proposes, ``answers`` what they say (hook ``answer``), both with a
+        leading axis. A client that trains without having been a candidate finds zeros in ``view.before``.
+        """
+        return server.state, candidates.index
 
     def broadcast(self, server: Server) -> Tree:
         """What is sent besides the model."""
@@ -112,6 +134,10 @@ class Algorithm:
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
         """Summed over the local data at x, before the first step."""
+        return {}
+
+    def answer(self, view: View) -> Tree:
+        """What a candidate tells the server before the round (scalars), where the method has a hook ``convene``."""
         return {}
 
     def local_init(self, view: View) -> tuple[Tensor, Tree]:

@@ -6,12 +6,15 @@ absent; the engine adds it when it stacks clients.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedskew.core.trees import Tree
+
+if TYPE_CHECKING:
+    from fedskew.core.task import Task
 
 
 class Info(NamedTuple):
@@ -32,6 +35,11 @@ class View(NamedTuple):
     info: Info
     before: Tree  # sums over the local data at x, if the algorithm asked for them
     lr: Tensor  # () the client learning rate of this round
+    steps: Tensor  # () local steps that the client takes in this round
+
+
+OWN = ("state", "info", "before", "steps")
+"""The parts of a view that differ between clients: in a cohort's view they have a leading axis, the others are shared."""
 
 
 class Batch(NamedTuple):
@@ -81,14 +89,27 @@ class Cohort(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server between two rounds."""
+    """The server between two rounds: what changes, then what it knows from the start."""
 
     round: int  # rounds finished so far
     x: Tensor  # (P,)
     opt: Tree  # the server optimiser's state
     state: Tree  # the algorithm's own
-    num_clients: int  # clients of the population that hold data
-    num_examples: int  # rows of the population
+    rounds: int  # rounds that are planned
+    seed: int  # for `fedskew.core.seeding.torch_stream`
+    clients: Info  # leading axis: all K clients of the population that hold data
+    task: Task
+    data: Batch | None  # the server's own labelled rows, if it has any
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of the population that hold data."""
+        return int(self.clients.index.shape[0])
+
+    @property
+    def num_examples(self) -> float:
+        """Rows of the population."""
+        return float(self.clients.num_examples.sum())
 
 
 class Plan(NamedTuple):

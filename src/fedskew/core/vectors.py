@@ -8,8 +8,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-COLUMNS = 1 << 14
-"""Columns taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
+CHUNK = 1 << 19
+"""Numbers taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
 
 
 class ParameterSpace:
@@ -47,9 +47,15 @@ class ParameterSpace:
 
 
 def column_chunks(rows: Tensor) -> Iterator[Tensor]:
-    """The matrix (C, P) in float64, a few columns at a time; each chunk is a copy that the caller may change."""
-    for chunk in rows.split(COLUMNS, dim=1):
-        yield chunk.to(torch.float64, copy=True)
+    """The matrix (C, P) in float64, some columns at a time.
+
+    Each chunk is a copy that the caller may change, and the next one overwrites: fresh memory for each of them costs more
+    than the sums.
+    """
+    columns = min(max(CHUNK // rows.shape[0], 1), rows.shape[1])
+    room = rows.new_empty(rows.shape[0] * columns, dtype=torch.float64)
+    for chunk in rows.split(columns, dim=1):
+        yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
 def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
@@ -57,4 +63,9 @@ def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
     w = weights.double()
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(rows.dtype)
-    return torch.cat([w @ chunk for chunk in column_chunks(rows)]).to(rows.dtype)
+    total = rows.new_empty(rows.shape[1])
+    done = 0
+    for chunk in column_chunks(rows):
+        total[done : done + chunk.shape[1]] = w @ chunk
+        done += chunk.shape[1]
+    return total

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.core.records import Plan, Server
+from fedskew.core.records import OWN, Plan, Server
 from fedskew.core.trees import pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Engine, Federation, Work, open_round
+from fedskew.loop.round import Engine, Federation, Work, prepare
 
 STEPS = 4
 """Local steps of a trial."""
@@ -27,7 +27,7 @@ def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple
     ``measure_local`` counts the passes that measure local models in. Nothing is kept of the trial: engines are pure, and the
     client states it reads are its own.
     """
-    work = open_round(fed, server, ClientStates(), measure_local)
+    server, work, _ = prepare(fed, Sequential(), server, ClientStates(), measure_local)
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
     width = min(block_width(server.x), len(order))
     steps = np.asarray([len(work.plans[i].index) for i in order])
@@ -71,10 +71,9 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
     at = np.sort(members)
-    view = work.view
     return Work(
         clients=work.clients[at],
-        view=view._replace(state=pick(view.state, at), info=pick(view.info, at)),
+        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
         plans=[cut(work.plans[i], limit) for i in at],
         passes=[cut(work.passes[i], 1) for i in at],
         measured=[cut(work.measured[i], 1) for i in at] if work.measured else [],

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Plan, Upload
+from fedskew.core.records import OWN, Batch, Plan, Upload, View
 from fedskew.core.trees import Tree, map_leaves, pick, stack
-from fedskew.loop.local import Program
+from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
 
 
@@ -23,6 +23,19 @@ class Sequential:
         "one client after the other: the reference, and fastest where models are large or convolutional"
     )
 
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        with torch.no_grad():
+            told = [self.candidate(program, work, i, x, y) for i in range(len(work.clients))]
+        before, answers = zip(*told, strict=True)
+        return stack(list(before)), stack(list(answers))
+
+    def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        """Client i's sums over its data at the model it receives, and its answer."""
+        view = one(work.view, i)
+        if program.before:
+            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y))
+        return view.before, program.answer(view)
+
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         with torch.no_grad():
             clients = [self.client(program, work, i, x, y) for i in range(len(work.clients))]
@@ -31,17 +44,19 @@ class Sequential:
 
     def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
         """Client i of the cohort from its view to what it sends, its new state and its own model's scores."""
-        shared = work.view
-        view = shared._replace(state=pick(shared.state, i), info=pick(shared.info, i))
-        if program.before:
-            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y))
+        view = one(work.view, i)
         carry = program.init(view)
         for batch in batches(work.plans[i], x, y):
-            carry = program.step(view, carry, batch)
+            carry = program.step(differentiate, view, carry, batch)
         sums = total(bind(program.after, view, carry.w), work.passes[i], x, y) if program.after else {}
         upload, state = program.final(view, carry, sums)
         scores = total(bind(program.score, carry.w), work.measured[i], x, y) if work.measured else {}
         return upload, state, scores
+
+
+def one(view: View, i: int) -> View:
+    """The view of client i of the cohort."""
+    return view._replace(**{part: pick(getattr(view, part), i) for part in OWN})
 
 
 def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tree]:

@@ -6,7 +6,7 @@ that has finished keeps its old carry, and where models are large enough to matt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Plan, Upload, View
+from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Work
 
-SHARED = View(x=None, extras=None, state=0, info=0, before=0, lr=None)  # type: ignore[arg-type]
+SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
 """Axes of a stacked view: the broadcast stays one copy."""
 
 SMALL = 1 << 18
@@ -34,8 +34,8 @@ class Steps:
     """The vectorised functions of one program."""
 
     def __init__(self, program: Program) -> None:
-        first = SHARED._replace(before=None)  # type: ignore[arg-type]
-        self.before = vmap(program.before, (first, 0)) if program.before else None
+        self.before = vmap(program.before, (SHARED, 0)) if program.before else None
+        self.answer = vmap(program.answer, (SHARED,))
         self.init = vmap(program.init, (SHARED,))
         self.live = Traced(vmap(live(program), (SHARED, 0, 0, 0, 0)))
         self.masked = Traced(vmap(masked(program), (SHARED, 0, 0, 0, 0, 0)))
@@ -54,7 +54,7 @@ def live(program: Program) -> Any:
     """A step on the parts of a batch."""
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor) -> Carry:
-        return program.step(view, carry, Batch(x, y, mask))
+        return program.step(grad_and_value, view, carry, Batch(x, y, mask))
 
     return step
 
@@ -63,7 +63,7 @@ def masked(program: Program) -> Any:
     """A step that keeps the old carry of a client that has finished."""
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Any:
-        new = program.step(view, carry, Batch(x, y, mask))
+        new = program.step(grad_and_value, view, carry, Batch(x, y, mask))
         return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
 
     return step
@@ -80,26 +80,41 @@ class Stacked:
     def __post_init__(self) -> None:
         require(self.width >= 0, f"width must be at least 0, got {self.width}")
 
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        steps = vectorised(program)
+        before, answers = self.blocks(lambda members: self.candidates(steps, work, members, x, y), work, x)
+        return before, answers
+
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         steps = vectorised(program)
+        return Done(*self.blocks(lambda members: self.block(steps, work, members, x, y), work, x))
+
+    def blocks(self, act: Callable[[Any], tuple[Any, ...]], work: Work, x: Tensor) -> tuple[Any, ...]:
+        """What ``act`` gives for the positions of each block, longest clients first, put back into the cohort's order."""
         lengths = np.asarray([len(plan.index) for plan in work.plans])
         order = np.argsort(-lengths, kind="stable")
         width = self.width or block_width(work.view.x)
         with torch.no_grad():
-            parts = [self.block(steps, work, order[lo : lo + width], x, y) for lo in range(0, len(order), width)]
+            parts = [act(order[lo : lo + width]) for lo in range(0, len(order), width)]
         back = torch.as_tensor(np.argsort(order), device=x.device)
-        return Done(*(pick(concatenate(list(part)), back) for part in zip(*parts, strict=True)))
+        return tuple(pick(concatenate(list(part)), back) for part in zip(*parts, strict=True))
+
+    def candidates(
+        self, steps: Steps, work: Work, members: np.ndarray[Any, Any], x: Tensor, y: Tensor
+    ) -> tuple[Tree, Tree]:
+        """Sums over the data of the clients at these positions, and their answers."""
+        view = some(work.view, members)
+        if steps.before:
+            view = view._replace(before=total(steps.before, (view,), [work.passes[i] for i in members], x, y))
+        return view.before, steps.answer(view)
 
     def block(
         self, steps: Steps, work: Work, members: np.ndarray[Any, Any], x: Tensor, y: Tensor
     ) -> tuple[Upload, Tree, Tree]:
         """The clients at these positions of the cohort, longest first."""
-        at = torch.as_tensor(members, device=x.device)
-        view = work.view._replace(state=pick(work.view.state, at), info=pick(work.view.info, at))
-        passes = [work.passes[i] for i in members]
-        if steps.before:
-            view = view._replace(before=total(steps.before, (view,), passes, x, y))
+        view = some(work.view, members)
         carry = self.train(steps, view, [work.plans[i] for i in members], x, y)
+        passes = [work.passes[i] for i in members]
         sums = total(steps.after, (view, carry.w), passes, x, y) if steps.after else {}
         uploads, states = steps.final(view, carry, sums)
         measured = [work.measured[i] for i in members] if work.measured else []
@@ -125,9 +140,7 @@ class Stacked:
             if narrow and still <= width // 2:
                 left.append(pick(carry, slice(still, width)))
                 carry, width = pick(carry, slice(0, still)), still
-                view = view._replace(
-                    **{k: pick(getattr(view, k), slice(0, width)) for k in ("state", "info", "before")}
-                )
+                view = some(view, slice(0, width))
             # the block stays as it is until half of it has finished
             end = int(lengths[width // 2]) if narrow and lengths[width // 2] > t else int(lengths[0])
             whole = min(max(t, int(lengths[width - 1])), end)
@@ -138,6 +151,11 @@ class Stacked:
             )
             t = end
         return concatenate([carry, *reversed(left)])
+
+
+def some(view: View, members: Any) -> View:
+    """The view of the clients at these positions of the cohort."""
+    return view._replace(**{part: pick(getattr(view, part), members) for part in OWN})
 
 
 def block_width(model: Tensor) -> int:

@@ -83,6 +83,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         y=torch.as_tensor(dataset.y, device=device),
         partition=partition,
         seed=experiment.training.seed,
+        rounds=experiment.training.rounds,
     )
     return Assembly(
         experiment=experiment,

@@ -218,17 +218,17 @@ def save(store: RunStore, run: int, server: Server, states: ClientStates) -> Non
         "state": server.state,
         "clients": {"ids": torch.as_tensor(ids), "states": rows},
     }
-    facts = {"round": server.round, "num_clients": server.num_clients, "num_examples": server.num_examples}
-    checkpoints.save(store.run_folder(run), server.round, tree, facts)
+    checkpoints.save(store.run_folder(run), server.round, tree, {"round": server.round})
 
 
 def resume(store: RunStore, run: int, assembly: Assembly) -> tuple[Server, ClientStates]:
     """The server and the clients as the newest checkpoint has them, or before round 0."""
     path = checkpoints.latest(store.run_folder(run))
+    server = start(assembly.federation, assembly.x0)
     if path is None:
-        return start(assembly.federation, assembly.x0), ClientStates()
+        return server, ClientStates()
     tree, facts = checkpoints.load(path)
     tree = checkpoints.to_device(tree, assembly.x0.device)
-    server = Server(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), **facts)
+    server = server._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=facts["round"])
     clients = tree["clients"]
     return server, ClientStates.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

@@ -8,20 +8,39 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Loss, Solver
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task, score
 from fedskew.core.trees import Tree
 
+Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
+"""From a function of the parameters (P,) to () to its gradient and value."""
+
+
+def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """By the tape, for one client. `torch.func.grad_and_value`, which also stacks, keeps the graph of a second derivative."""
+
+    def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = w.detach().requires_grad_()
+        with torch.enable_grad():
+            value = function(leaf)
+        return torch.autograd.grad(value, leaf)[0], value.detach()
+
+    return grad_fn
+
 
 class Program(NamedTuple):
-    """``before -> init -> step ... -> after, score -> final``; ``before`` and ``after`` are None where the method has none."""
+    """``before -> answer -> init -> step ... -> after, score -> final``.
+
+    ``before`` and ``after`` are None where the method has none. An engine gives ``step`` its way to differentiate.
+    """
 
     before: Callable[[View, Batch], Tree] | None
+    answer: Callable[[View], Tree]
+    convenes: bool  # whether the method surveys candidates before it decides who trains
     init: Callable[[View], Carry]
-    step: Callable[[View, Carry, Batch], Carry]
+    step: Callable[[Differentiate, View, Carry, Batch], Carry]
     after: Callable[[View, Tensor, Batch], Tree] | None
     score: Callable[[Tensor, Batch], Tree]
     final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
@@ -41,11 +60,11 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         w, scratch = algorithm.local_init(view)
         return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
 
-    def step(view: View, carry: Carry, batch: Batch) -> Carry:
-        loss_grad = grad_and_value(lambda w: algorithm.objective(task, view, w, batch))
-
-        def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
-            g, value = loss_grad(w)
+    def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
+        def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
+            if loss is not None:
+                return differentiate(lambda w: loss(task, view, w, batch))(w)
+            g, value = differentiate(lambda w: algorithm.objective(task, view, w, batch))(w)
             return (torch.add(g, w, alpha=solver.weight_decay) if decays else g), value
 
         g, scratch = algorithm.direction(grad_fn, view, carry.w, carry.scratch)
@@ -61,6 +80,8 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
     return Program(
         before=before if overrides(algorithm, "before") else None,
+        answer=algorithm.answer,
+        convenes=overrides(algorithm, "convene"),
         init=init,
         step=step,
         after=after if overrides(algorithm, "after") else None,

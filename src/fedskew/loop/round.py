@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree, num_bytes, pick
+from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
 from fedskew.measure.drift import drift
@@ -44,6 +44,8 @@ class Federation:
     y: Tensor  # (n,)
     partition: Partition
     seed: int
+    rounds: int = 1  # that are planned
+    server_data: Batch | None = None  # the server's own labelled rows
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -57,7 +59,7 @@ class Federation:
 
 
 class Work(NamedTuple):
-    """One round's work for an engine. ``view.state`` and ``view.info`` have a leading axis C, the rest is shared."""
+    """One round's work for an engine. The parts of the view named in `OWN` have a leading axis C, the rest is shared."""
 
     clients: Ints  # (C,) sorted ids
     view: View
@@ -89,6 +91,10 @@ class Outcome(NamedTuple):
 class Engine(Protocol):
     """Drives the program of a federation over one round's work."""
 
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        """What the clients find on their data at the model they received, and their answers; leading axis C."""
+        ...
+
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done: ...
 
 
@@ -109,20 +115,28 @@ def describe(fed: Federation) -> Info:
 
 def start(fed: Federation, x0: Tensor) -> Server:
     """The server before round 0."""
-    n = len(fed.partition)
-    return Server(
+    server = Server(
         round=0,
         x=x0,
         opt=fed.server_optimiser.init(x0),
-        state=fed.algorithm.server_init(x0, n),
-        num_clients=n,
-        num_examples=int(fed.partition.sizes.sum()),
+        state={},
+        rounds=fed.rounds,
+        seed=fed.seed,
+        clients=fed.info,
+        task=fed.task,
+        data=fed.server_data,
     )
+    return server._replace(state=fed.algorithm.server_init(server))
 
 
-def open_round(fed: Federation, server: Server, states: States, measure_local: bool) -> Work:
-    """Select clients, make their views and plan their batches."""
-    cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
+def open_round(
+    fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints | None = None
+) -> Work:
+    """Make the views of a cohort, by default the one that the selection proposes, and plan its batches."""
+    if cohort is None:
+        cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
+    part = fed.partition
+    plans = [fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort]
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
@@ -130,15 +144,39 @@ def open_round(fed: Federation, server: Server, states: States, measure_local: b
         info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
         before={},
         lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
+        steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
-    part = fed.partition
     return Work(
         clients=cohort,
         view=view,
-        plans=[fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort],
+        plans=plans,
         passes=[one_pass(part.rows(k)) for k in cohort],
         measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
     )
+
+
+def prepare(
+    fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool
+) -> tuple[Server, Work, tuple[int, int]]:
+    """Open a round and let the method survey the proposed clients, where it does.
+
+    Returns the server and the work then, and the bytes that the survey sent, down and up.
+    """
+    work = open_round(fed, server, states, measure_local)
+    if not (fed.program.before or fed.program.convenes):
+        return server, work, (0, 0)
+    before, answers = engine.survey(fed.program, work, fed.x, fed.y)
+    if not fed.program.convenes:
+        return server, work._replace(view=work.view._replace(before=before)), (0, 0)
+    sent = (len(work.clients) * num_bytes((work.view.x, work.view.extras)), num_bytes(answers))
+    state, chosen = fed.algorithm.convene(server, work.view.info, answers)
+    server, ids = server._replace(state=state), chosen.cpu().numpy()
+    known = {int(k): i for i, k in enumerate(work.clients)}
+    at = torch.tensor([known.get(int(k), 0) for k in ids], device=fed.x.device)
+    asked = torch.tensor([int(k) in known for k in ids], device=fed.x.device)
+    work = open_round(fed, server, states, bool(work.measured), ids)
+    before = map_leaves(lambda leaf: leaf[at] * asked.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
+    return server, work._replace(view=work.view._replace(before=before)), sent
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
@@ -150,7 +188,7 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
-    work = open_round(fed, server, states, measure_local)
+    server, work, (asked_down, asked_up) = prepare(fed, engine, server, states, measure_local)
     done = engine.run(fed.program, work, fed.x, fed.y)
     measures = drift(done.uploads.delta, work.view.info.num_examples)
     check_finite(fed, server, work, done, measures["update_norm"])
@@ -165,9 +203,15 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         done=done,
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans]),
-        bytes_down=len(work.clients) * num_bytes((work.view.x, work.view.extras)),
-        bytes_up=num_bytes(done.uploads),
+        bytes_down=asked_down + received(fed, work),
+        bytes_up=asked_up + num_bytes(done.uploads),
     )
+
+
+def received(fed: Federation, work: Work) -> int:
+    """Bytes that the clients who train receive; those who were surveyed have the model already."""
+    parts = (work.view.extras,) if fed.program.convenes else (work.view.x, work.view.extras)
+    return len(work.clients) * num_bytes(parts)
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:

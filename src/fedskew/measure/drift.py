@@ -18,15 +18,17 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
     ``update_norm``     (C,) length of each update
     ``distance``        (C,) distance of each local model to the example-weighted mean
     """
-    p = num_examples.double() / num_examples.double().sum()
+    n = num_examples.double()
+    p, sums = n / n.sum(), torch.stack([torch.ones_like(n), n])
     zeros = torch.zeros(deltas.shape[0], dtype=torch.float64, device=deltas.device)
     to_uniform, to_weighted, squares = zeros.clone(), zeros.clone(), zeros.clone()
     for part in column_chunks(deltas):
+        uniform, weighted = sums @ part / sums.sum(1, keepdim=True)
         squares += vector_norm(part, dim=1).square()
         # centred in place, first at the uniform mean, from there at the weighted one: no further copy of the chunk
-        part -= part.mean(0)
+        part -= uniform
         to_uniform += vector_norm(part, dim=1).square()
-        part -= p @ part
+        part -= weighted - uniform
         to_weighted += vector_norm(part, dim=1).square()
     total = p @ squares
     return {

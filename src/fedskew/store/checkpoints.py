@@ -54,7 +54,8 @@ def load(path: Path) -> tuple[Tree, dict[str, Any]]:
     from safetensors import safe_open
 
     try:
-        flat: dict[str, Tensor] = load_file(path)
+        # in memory of its own: the file's tensors are not aligned, and a kernel's last bit may depend on that
+        flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()["facts"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.records import Server
+from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
@@ -120,6 +120,8 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.standard_normal((sum(sizes), 6)))
     y = torch.tensor(rng.integers(0, 3, sum(sizes)))
+    server_x = torch.tensor(rng.standard_normal((24, 6)))
+    server_x[:, -1] = torch.arange(24) % 2  # two groups of people, for the methods that compare them
     return Federation(
         algorithm=algorithm,
         task=TASK,
@@ -131,4 +133,5 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         y=y,
         partition=partition_of(sizes),
         seed=seed,
+        server_data=Batch(server_x, torch.arange(24) // 2 % 3, torch.ones(24, dtype=torch.float64)),
     )

@@ -55,6 +55,9 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "fairfed": ["fairfed:beta=0.1"],
+    "f3": ["f3"],
+    "f3-gradient": ["f3-gradient"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]

@@ -1,5 +1,8 @@
 """One file a method. Each names its paper and reads like it."""
 
+from fedskew.algorithms.f3 import F3
+from fedskew.algorithms.f3_gradient import F3Gradient
+from fedskew.algorithms.fairfed import FairFed
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
@@ -14,4 +17,7 @@ ALGORITHMS = {
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
+    "fairfed": FairFed,
+    "f3": F3,
+    "f3-gradient": F3Gradient,
 }

@@ -36,6 +36,7 @@ Weighting = Literal["samples", "uniform", "unbiased"]
 FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
 SERVER_DATA = "server data"
+SENSITIVE = "sensitive attribute"
 
 
 class Solver(Protocol):
@@ -79,7 +80,7 @@ class Algorithm:
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:

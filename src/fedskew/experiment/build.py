@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import torch_stream
@@ -68,6 +68,11 @@ class Assembly:
 def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
     check_needs(experiment)
+    require(
+        SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
+        f"{to_table(experiment.algorithm, ALGORITHMS)['name']} compares two groups of people, and {dataset.name} names no "
+        "sensitive attribute; use --dataset adult, or own data with `sensitive`",
+    )
     partition = partition_of(experiment, dataset)
     experiment.selection.check(len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]

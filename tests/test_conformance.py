@@ -55,6 +55,7 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "fedntd": ["fedntd", "fedntd:beta=0.5,tau=3.0"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -621,6 +622,8 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("fedntd:beta=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedntd:beta=0.0,tau=3.0", "fedavg", PLAIN, "adamw", RAGGED),
 ]
 
 
@@ -647,6 +650,7 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("moon:mu=0.01", "fedavg", PLAIN),
         ("scaffold", "fedavg:weighting=uniform", PLAIN),
         ("scaffold:weighting=samples", "scaffold", PLAIN),
+        ("fedntd:beta=0.01", "fedavg", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

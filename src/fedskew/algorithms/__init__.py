@@ -3,6 +3,7 @@
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
+from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
@@ -14,4 +15,5 @@ ALGORITHMS = {
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
+    "fedntd": FedNtd,
 }

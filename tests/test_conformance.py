@@ -56,6 +56,7 @@ ROWS: dict[str, list[str]] = {
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
     "fedntd": ["fedntd", "fedntd:beta=0.5,tau=3.0"],
+    "fedlc": ["fedlc:tau=0.5", "fedlc:tau=0.5,denominator=exclude"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -624,6 +625,8 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
     ("fedntd:beta=0.0", "fedavg", PLAIN, "sgd", RAGGED),
     ("fedntd:beta=0.0,tau=3.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedlc:tau=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedlc:tau=0.0,n_min=1.0", "fedavg", PLAIN, "adamw", RAGGED),
 ]
 
 
@@ -651,6 +654,7 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("scaffold", "fedavg:weighting=uniform", PLAIN),
         ("scaffold:weighting=samples", "scaffold", PLAIN),
         ("fedntd:beta=0.01", "fedavg", PLAIN),
+        ("fedlc:tau=0.01", "fedavg", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

@@ -2,6 +2,7 @@
 
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
+from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedprox import FedProx
@@ -16,4 +17,5 @@ ALGORITHMS = {
     "feddyn": FedDyn,
     "moon": Moon,
     "fedntd": FedNtd,
+    "fedlc": FedLc,
 }

@@ -57,6 +57,7 @@ ROWS: dict[str, list[str]] = {
     "moon": ["moon:mu=2.0"],
     "fedntd": ["fedntd", "fedntd:beta=0.5,tau=3.0"],
     "fedlc": ["fedlc:tau=0.5", "fedlc:tau=0.5,denominator=exclude"],
+    "fedproc": ["fedproc", "fedproc:alpha=0.3"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -103,7 +104,7 @@ def allowed(spec: str, solver: str) -> bool:
 def federation(spec: str, solver: str = "sgd", server: str = "sgd", **changes: Any) -> Federation:
     """Seven clients of 1 to 40 rows, of which four take part in a round."""
     options = {"selection": Uniform(clients=4), "solver": SOLVER[solver], "server": SERVER[server]} | changes
-    return ragged(algorithm(spec), **options)
+    return replace(ragged(algorithm(spec), **options), rounds=ROUNDS)
 
 
 Record = dict[str, Tensor]
@@ -627,6 +628,8 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedntd:beta=0.0,tau=3.0", "fedavg", PLAIN, "adamw", RAGGED),
     ("fedlc:tau=0.0", "fedavg", PLAIN, "sgd", RAGGED),
     ("fedlc:tau=0.0,n_min=1.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedproc:alpha=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedproc:alpha=0.0", "fedavg", PLAIN, "adamw", RAGGED),
 ]
 
 
@@ -655,6 +658,7 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("scaffold:weighting=samples", "scaffold", PLAIN),
         ("fedntd:beta=0.01", "fedavg", PLAIN),
         ("fedlc:tau=0.01", "fedavg", PLAIN),
+        ("fedproc:alpha=0.01", "fedavg", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

@@ -5,6 +5,7 @@ from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
+from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
@@ -18,4 +19,5 @@ ALGORITHMS = {
     "moon": Moon,
     "fedntd": FedNtd,
     "fedlc": FedLc,
+    "fedproc": FedProc,
 }

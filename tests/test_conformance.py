@@ -58,6 +58,7 @@ ROWS: dict[str, list[str]] = {
     "fedntd": ["fedntd", "fedntd:beta=0.5,tau=3.0"],
     "fedlc": ["fedlc:tau=0.5", "fedlc:tau=0.5,denominator=exclude"],
     "fedproc": ["fedproc", "fedproc:alpha=0.3"],
+    "fedpa": ["fedpa:rho=0.5", "fedpa:rho=0.2,samples=3,burn_in=0.5,burn_in_rounds=2"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -630,6 +631,10 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedlc:tau=0.0,n_min=1.0", "fedavg", PLAIN, "adamw", RAGGED),
     ("fedproc:alpha=0.0", "fedavg", PLAIN, "sgd", RAGGED),
     ("fedproc:alpha=0.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedpa:burn_in_rounds=4", "fedavg", PLAIN, "momentum", RAGGED),
+    ("fedpa:rho=0.5,burn_in_rounds=4", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedpa:rho=0.5", "fedavg", Local(steps=1, batch_size=8), "sgd", RAGGED),
+    ("fedpa:samples=1,rho=0.5", "fedpa:samples=1,rho=0.0", PLAIN, "sgd", RAGGED),
 ]
 
 
@@ -659,6 +664,8 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("fedntd:beta=0.01", "fedavg", PLAIN),
         ("fedlc:tau=0.01", "fedavg", PLAIN),
         ("fedproc:alpha=0.01", "fedavg", PLAIN),
+        ("fedpa:burn_in_rounds=3", "fedavg", PLAIN),
+        ("fedpa:rho=0.1", "fedpa:rho=0.0", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.algorithms import FedAvg, FedDyn, FedLc, FedNova, FedNtd, FedProc, FedProx, Moon, Scaffold
+from fedskew.algorithms import FedAvg, FedDyn, FedLc, FedNova, FedNtd, FedPa, FedProc, FedProx, Moon, Scaffold
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
 from fedskew.slots import Adam, Momentum, ServerSgd, Sgd, Uniform
@@ -31,6 +31,7 @@ METHODS = {
     "fedntd": FedNtd(tau=2.0),
     "fedlc": FedLc(tau=0.5),
     "fedproc": FedProc(alpha=0.5),
+    "fedpa": FedPa(rho=0.5),
 }
 EVERY = pytest.mark.parametrize("name", METHODS)
 

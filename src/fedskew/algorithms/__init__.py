@@ -5,6 +5,7 @@ from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
+from fedskew.algorithms.fedpa import FedPa
 from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
@@ -20,4 +21,5 @@ ALGORITHMS = {
     "fedntd": FedNtd,
     "fedlc": FedLc,
     "fedproc": FedProc,
+    "fedpa": FedPa,
 }

@@ -58,6 +58,10 @@ ROWS: dict[str, list[str]] = {
     "fairfed": ["fairfed:beta=0.1"],
     "f3": ["f3:rule=fair-accuracy-average,alpha=0.3,beta=0.37"],
     "f3-gradient": ["f3-gradient"],
+    "fedntd": ["fedntd", "fedntd:beta=0.5,tau=3.0"],
+    "fedlc": ["fedlc:tau=0.5", "fedlc:tau=0.5,denominator=exclude"],
+    "fedproc": ["fedproc", "fedproc:alpha=0.3"],
+    "fedpa": ["fedpa:rho=0.5", "fedpa:rho=0.2,samples=3,burn_in=0.5,burn_in_rounds=2"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -104,7 +108,7 @@ def allowed(spec: str, solver: str) -> bool:
 def federation(spec: str, solver: str = "sgd", server: str = "sgd", **changes: Any) -> Federation:
     """Seven clients of 1 to 40 rows, of which four take part in a round."""
     options = {"selection": Uniform(clients=4), "solver": SOLVER[solver], "server": SERVER[server]} | changes
-    return ragged(algorithm(spec), **options)
+    return replace(ragged(algorithm(spec), **options), rounds=ROUNDS)
 
 
 Record = dict[str, Tensor]
@@ -626,6 +630,16 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("fedntd:beta=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedntd:beta=0.0,tau=3.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedlc:tau=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedlc:tau=0.0,n_min=1.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedproc:alpha=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedproc:alpha=0.0", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedpa:burn_in_rounds=4", "fedavg", PLAIN, "momentum", RAGGED),
+    ("fedpa:rho=0.5,burn_in_rounds=4", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedpa:rho=0.5", "fedavg", Local(steps=1, batch_size=8), "sgd", RAGGED),
+    ("fedpa:samples=1,rho=0.5", "fedpa:samples=1,rho=0.0", PLAIN, "sgd", RAGGED),
 ]
 
 
@@ -652,6 +666,11 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("moon:mu=0.01", "fedavg", PLAIN),
         ("scaffold", "fedavg:weighting=uniform", PLAIN),
         ("scaffold:weighting=samples", "scaffold", PLAIN),
+        ("fedntd:beta=0.01", "fedavg", PLAIN),
+        ("fedlc:tau=0.01", "fedavg", PLAIN),
+        ("fedproc:alpha=0.01", "fedavg", PLAIN),
+        ("fedpa:burn_in_rounds=3", "fedavg", PLAIN),
+        ("fedpa:rho=0.1", "fedpa:rho=0.0", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

@@ -5,7 +5,11 @@ from fedskew.algorithms.f3_gradient import F3Gradient
 from fedskew.algorithms.fairfed import FairFed
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
+from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
+from fedskew.algorithms.fedntd import FedNtd
+from fedskew.algorithms.fedpa import FedPa
+from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
@@ -20,4 +24,8 @@ ALGORITHMS = {
     "fairfed": FairFed,
     "f3": F3,
     "f3-gradient": F3Gradient,
+    "fedntd": FedNtd,
+    "fedlc": FedLc,
+    "fedproc": FedProc,
+    "fedpa": FedPa,
 }

@@ -55,6 +55,8 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "fedsam": ["fedsam", "fedsam:rho=0.5,weighting=samples"],
+    "mofedsam": ["mofedsam:beta=0.3", "mofedsam:rho=0.0,beta=0.3"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -621,6 +623,10 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("fedsam:rho=0", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedsam:rho=0,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
+    ("mofedsam:beta=1", "fedsam", PLAIN, "momentum", RAGGED),
+    ("mofedsam:beta=1,rho=0", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
 ]
 
 

@@ -4,6 +4,8 @@ from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedprox import FedProx
+from fedskew.algorithms.fedsam import FedSam
+from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
 
@@ -14,4 +16,6 @@ ALGORITHMS = {
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
+    "fedsam": FedSam,
+    "mofedsam": MoFedSam,
 }

@@ -56,6 +56,8 @@ ROWS: dict[str, list[str]] = {
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
     "fedsam": ["fedsam", "fedsam:rho=0.5,weighting=samples"],
+    "fedsol": ["fedsol", "fedsol:scale=fixed,rho=0.1", "fedsol:proximal=l2,scale=fixed,rho=0.1"],
+    "fedsmoo": ["fedsmoo", "fedsmoo:beta=5.0,weighting=samples"],
     "mofedsam": ["mofedsam:beta=0.3", "mofedsam:rho=0.0,beta=0.3"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
@@ -627,6 +629,9 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedsam:rho=0,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
     ("mofedsam:beta=1", "fedsam", PLAIN, "momentum", RAGGED),
     ("mofedsam:beta=1,rho=0", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
+    ("fedsol:rho=0", "fedavg", PLAIN, "momentum", RAGGED),
+    ("fedsmoo:rho=0,beta=10", "feddyn:alpha=0.1", PLAIN, "momentum", RAGGED),
+    ("fedsmoo:rho=0,beta=2,weighting=samples", "feddyn:alpha=0.5,weighting=samples", PLAIN, "adamw", RAGGED),
 ]
 
 

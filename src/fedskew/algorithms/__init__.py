@@ -5,6 +5,8 @@ from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
+from fedskew.algorithms.fedsmoo import FedSmoo
+from fedskew.algorithms.fedsol import FedSol
 from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
@@ -18,4 +20,6 @@ ALGORITHMS = {
     "moon": Moon,
     "fedsam": FedSam,
     "mofedsam": MoFedSam,
+    "fedsol": FedSol,
+    "fedsmoo": FedSmoo,
 }

@@ -26,6 +26,11 @@ class Task(Protocol):
     @property
     def num_classes(self) -> int: ...
 
+    @property
+    def space(self) -> ParameterSpace:
+        """Names, shapes and places of the model's tensors inside ``w``."""
+        ...
+
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -62,6 +62,10 @@ ROWS: dict[str, list[str]] = {
     "fedlc": ["fedlc:tau=0.5", "fedlc:tau=0.5,denominator=exclude"],
     "fedproc": ["fedproc", "fedproc:alpha=0.3"],
     "fedpa": ["fedpa:rho=0.5", "fedpa:rho=0.2,samples=3,burn_in=0.5,burn_in_rounds=2"],
+    "fedsam": ["fedsam", "fedsam:rho=0.5,weighting=samples"],
+    "fedsol": ["fedsol", "fedsol:scale=fixed,rho=0.1", "fedsol:proximal=l2,scale=fixed,rho=0.1"],
+    "fedsmoo": ["fedsmoo", "fedsmoo:beta=5.0,weighting=samples"],
+    "mofedsam": ["mofedsam:beta=0.3", "mofedsam:rho=0.0,beta=0.3"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -640,6 +644,13 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedpa:rho=0.5,burn_in_rounds=4", "fedavg", PLAIN, "adamw", RAGGED),
     ("fedpa:rho=0.5", "fedavg", Local(steps=1, batch_size=8), "sgd", RAGGED),
     ("fedpa:samples=1,rho=0.5", "fedpa:samples=1,rho=0.0", PLAIN, "sgd", RAGGED),
+    ("fedsam:rho=0", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedsam:rho=0,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
+    ("mofedsam:beta=1", "fedsam", PLAIN, "momentum", RAGGED),
+    ("mofedsam:beta=1,rho=0", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
+    ("fedsol:rho=0", "fedavg", PLAIN, "momentum", RAGGED),
+    ("fedsmoo:rho=0,beta=10", "feddyn:alpha=0.1", PLAIN, "momentum", RAGGED),
+    ("fedsmoo:rho=0,beta=2,weighting=samples", "feddyn:alpha=0.5,weighting=samples", PLAIN, "adamw", RAGGED),
 ]
 
 

@@ -11,6 +11,10 @@ from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedpa import FedPa
 from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
+from fedskew.algorithms.fedsam import FedSam
+from fedskew.algorithms.fedsmoo import FedSmoo
+from fedskew.algorithms.fedsol import FedSol
+from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
 
@@ -28,4 +32,8 @@ ALGORITHMS = {
     "fedlc": FedLc,
     "fedproc": FedProc,
     "fedpa": FedPa,
+    "fedsam": FedSam,
+    "mofedsam": MoFedSam,
+    "fedsol": FedSol,
+    "fedsmoo": FedSmoo,
 }

@@ -32,6 +32,11 @@ class Task(Protocol):
         """D of `outputs`."""
         ...
 
+    @property
+    def space(self) -> ParameterSpace:
+        """Names, shapes and places of the model's tensors inside ``w``."""
+        ...
+
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

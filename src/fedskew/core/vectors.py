@@ -69,3 +69,8 @@ def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
         total[done : done + chunk.shape[1]] = w @ chunk
         done += chunk.shape[1]
     return total
+
+
+def unit(v: Tensor) -> Tensor:
+    """``v / ||v||`` for (P,), the norm accumulated in float64; 0 where ``v`` is 0."""
+    return v / torch.linalg.vector_norm(v, dtype=torch.float64).clamp(min=1e-12).to(v.dtype)

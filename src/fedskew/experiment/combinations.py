@@ -1,6 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows.
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
+without its perturbation.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS
+from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
@@ -39,6 +40,13 @@ class Steps:
     steps: int = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class FreshGradient:
+    """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
+
+    beta: float = 0.1
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
@@ -54,6 +62,10 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
     )
 
 
+def fedcm(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+
+
 def server_combination(idea: str, optimiser: Any) -> Combination:
     return Combination(idea, "update path", optimiser.paper, optimiser, with_server)
 
@@ -63,6 +75,13 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "fedcm": Combination(
+        "local steps mix the fresh gradient with the previous round's mean direction",
+        "update path",
+        "Xu et al. 2021, arXiv:2106.10874",
+        FreshGradient,
+        fedcm,
+    ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",

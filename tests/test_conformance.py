@@ -55,6 +55,7 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "qfedavg": ["qfedavg:q=2.0", "qfedavg:q=0.5,weighting=samples"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -621,6 +622,9 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("qfedavg:q=0", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
+    ("qfedavg:q=0,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
+    ("qfedavg:q=0,weighting=unbiased", "fedavg:weighting=unbiased", PLAIN, "momentum", RAGGED),
 ]
 
 

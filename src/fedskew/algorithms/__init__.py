@@ -5,6 +5,7 @@ from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
+from fedskew.algorithms.qfedavg import QFedAvg
 from fedskew.algorithms.scaffold import Scaffold
 
 ALGORITHMS = {
@@ -14,4 +15,5 @@ ALGORITHMS = {
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
+    "qfedavg": QFedAvg,
 }

@@ -56,6 +56,7 @@ ROWS: dict[str, list[str]] = {
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
     "qfedavg": ["qfedavg:q=2.0", "qfedavg:q=0.5,weighting=samples"],
+    "afl": ["afl", "afl:weighting=uniform"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -340,6 +341,8 @@ def relabelled(fed: Federation) -> Federation:
     )
 
 
+POPULATION = ("state/lambda", "state/mean_lambda")
+"""What a server keeps of every client of the population, by number."""
 PER_CLIENT = ("uploads", "states", "scores", "steps", "measures/update_norm", "measures/distance")
 
 
@@ -351,6 +354,8 @@ def test_the_numbers_of_clients_do_not_matter(spec):
         round_, _, field = name.partition("/")
         if name == "known" or field == "clients":
             value = torch.as_tensor(ORDER)[value].sort().values
+        elif field in POPULATION:
+            value = value[torch.as_tensor(ORDER).argsort()]
         elif round_ == "kept" or field.startswith(PER_CLIENT):
             new = theirs["known"] if round_ == "kept" else theirs[f"{round_}/clients"]
             value = value[torch.as_tensor(ORDER)[new].argsort()]
@@ -625,6 +630,9 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("qfedavg:q=0", "fedavg:weighting=uniform", PLAIN, "sgd", RAGGED),
     ("qfedavg:q=0,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
     ("qfedavg:q=0,weighting=unbiased", "fedavg:weighting=unbiased", PLAIN, "momentum", RAGGED),
+    ("afl:gamma=0", "fedavg:weighting=unbiased", PLAIN, "momentum", RAGGED),
+    ("afl:gamma=0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
+    ("afl", "fedavg", PLAIN, "sgd", [23]),
 ]
 
 

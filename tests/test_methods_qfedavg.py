@@ -11,7 +11,7 @@ from fedskew.algorithms import FedAvg, QFedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.loop.round import start
-from fedskew.slots import ServerSgd, Sgd
+from fedskew.slots import ServerSgd, Sgd, Uniform
 from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair, trajectory
 from tests.small import X0, Quadratic, exact_clients, play
 
@@ -130,9 +130,10 @@ def test_identical_clients() -> None:
     assert_close(ratio, ratio.mean().expand_as(ratio), 1e-8)
 
 
-def test_no_power_is_the_plain_mean_under_any_server_rate() -> None:
+def test_no_power_is_the_plain_mean_of_any_cohort_under_any_server_rate() -> None:
+    """Also with weights that do not sum to 1."""
     ours, plain = (
-        ragged(a, server=ServerSgd(lr=0.6))
+        ragged(a, server=ServerSgd(lr=0.6), selection=Uniform(clients=3))
         for a in (QFedAvg(q=0.0, weighting="unbiased"), FedAvg(weighting="unbiased"))
     )
     assert_close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))

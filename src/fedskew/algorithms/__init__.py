@@ -1,5 +1,6 @@
 """One file a method. Each names its paper and reads like it."""
 
+from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
@@ -16,4 +17,5 @@ ALGORITHMS = {
     "feddyn": FedDyn,
     "moon": Moon,
     "qfedavg": QFedAvg,
+    "afl": Afl,
 }

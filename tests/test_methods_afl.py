@@ -43,6 +43,7 @@ def test_the_projection_in_plain_numbers() -> None:
         ([0.9, 0.6, -1.0], [0.65, 0.35, 0.0]),  # theta = 0.5 / 2, and -1 is below it
         ([5.0, 1.0, 1.0], [1.0, 0.0, 0.0]),
         ([1e12, 1e12 - 0.5, 0.0], [0.75, 0.25, 0.0]),
+        ([1e15] * 3, [1 / 3] * 3),
         ([-3.0], [1.0]),
     ):
         assert_close(project_onto_simplex(f64(v)), expected)

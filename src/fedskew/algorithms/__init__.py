@@ -1,6 +1,7 @@
 """One file a method. Each names its paper and reads like it."""
 
 from fedskew.algorithms.afl import Afl
+from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
@@ -18,4 +19,5 @@ ALGORITHMS = {
     "moon": Moon,
     "qfedavg": QFedAvg,
     "afl": Afl,
+    "drfa": Drfa,
 }

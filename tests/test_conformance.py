@@ -58,12 +58,13 @@ ROWS: dict[str, list[str]] = {
     "qfedavg": ["qfedavg:q=2.0", "qfedavg:q=0.5,weighting=samples"],
     "afl": ["afl", "afl:weighting=uniform"],
     "drfa": ["drfa:gamma=0.1", "drfa:gamma=0.1,weighting=samples"],
+    "fedbs": ["fedbs:cohort=1.0", "fedbs:variance=loss,importance=size,weigh_by=score"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
 DRAWN = ROWS["drfa"]
 """Those who train are drawn by the server, by number."""
-CHOSEN = [*DRAWN]
+CHOSEN = [*DRAWN, *ROWS["fedbs"][1:]]
 """Who trains depends on who else is proposed."""
 
 SOLVER: dict[str, Any] = {
@@ -640,6 +641,9 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("afl:gamma=0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
     ("afl", "fedavg", PLAIN, "sgd", [23]),
     ("drfa", "fedavg", PLAIN, "momentum", [23]),
+    ("fedbs:cohort=1.0,tau=inf", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedbs:cohort=1.0,tau=inf,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
+    ("fedbs", "fedavg", PLAIN, "sgd", [23]),
 ]
 
 

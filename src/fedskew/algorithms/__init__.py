@@ -3,6 +3,7 @@
 from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.fedavg import FedAvg
+from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedprox import FedProx
@@ -20,4 +21,5 @@ ALGORITHMS = {
     "qfedavg": QFedAvg,
     "afl": Afl,
     "drfa": Drfa,
+    "fedbs": FedBS,
 }

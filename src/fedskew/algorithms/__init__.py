@@ -3,7 +3,10 @@
 from fedskew.algorithms.f3 import F3
 from fedskew.algorithms.f3_gradient import F3Gradient
 from fedskew.algorithms.fairfed import FairFed
+from fedskew.algorithms.afl import Afl
+from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.fedavg import FedAvg
+from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
@@ -16,6 +19,7 @@ from fedskew.algorithms.fedsmoo import FedSmoo
 from fedskew.algorithms.fedsol import FedSol
 from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
+from fedskew.algorithms.qfedavg import QFedAvg
 from fedskew.algorithms.scaffold import Scaffold
 
 ALGORITHMS = {
@@ -36,4 +40,8 @@ ALGORITHMS = {
     "mofedsam": MoFedSam,
     "fedsol": FedSol,
     "fedsmoo": FedSmoo,
+    "qfedavg": QFedAvg,
+    "afl": Afl,
+    "drfa": Drfa,
+    "fedbs": FedBS,
 }

@@ -1,10 +1,10 @@
 """One file a method. Each names its paper and reads like it."""
 
+from fedskew.algorithms.afl import Afl
+from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.f3 import F3
 from fedskew.algorithms.f3_gradient import F3Gradient
 from fedskew.algorithms.fairfed import FairFed
-from fedskew.algorithms.afl import Afl
-from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn

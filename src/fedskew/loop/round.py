@@ -82,7 +82,7 @@ class Outcome(NamedTuple):
     server: Server
     work: Work
     done: Done
-    measures: dict[str, Tensor]  # see `fedskew.measure.drift`
+    measures: dict[str, Tensor]  # see `fedskew.measure.drift`; {} if nobody took part
     steps: Ints  # (C,) local steps
     bytes_down: int  # to the whole cohort
     bytes_up: int  # from the whole cohort
@@ -163,7 +163,7 @@ def prepare(
     Returns the server and the work then, and the bytes that the survey sent, down and up.
     """
     work = open_round(fed, server, states, measure_local)
-    if not (fed.program.before or fed.program.convenes):
+    if not len(work.clients) or not (fed.program.before or fed.program.convenes):
         return server, work, (0, 0)
     before, answers = engine.survey(fed.program, work, fed.x, fed.y)
     if not fed.program.convenes:
@@ -172,15 +172,17 @@ def prepare(
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
     known = {int(k): i for i, k in enumerate(work.clients)}
-    at = torch.tensor([known.get(int(k), 0) for k in ids], device=fed.x.device)
-    asked = torch.tensor([int(k) in known for k in ids], device=fed.x.device)
+    at = torch.tensor([known.get(int(k), 0) for k in ids], dtype=torch.long, device=fed.x.device)
+    asked = torch.tensor([int(k) in known for k in ids], dtype=torch.bool, device=fed.x.device)
     work = open_round(fed, server, states, bool(work.measured), ids)
     before = map_leaves(lambda leaf: leaf[at] * asked.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
     return server, work._replace(view=work.view._replace(before=before)), sent
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
-    """Aggregate, and let the server optimiser step."""
+    """Aggregate, and let the server optimiser step; a round in which nobody took part is only counted."""
+    if not len(work.clients) and not fed.algorithm.acts_alone:
+        return server._replace(round=server.round + 1)
     delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
@@ -189,9 +191,11 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
     server, work, (asked_down, asked_up) = prepare(fed, engine, server, states, measure_local)
-    done = engine.run(fed.program, work, fed.x, fed.y)
-    measures = drift(done.uploads.delta, work.view.info.num_examples)
-    check_finite(fed, server, work, done, measures["update_norm"])
+    done, measures = nothing_done(server), {}
+    if len(work.clients):
+        done = engine.run(fed.program, work, fed.x, fed.y)
+        measures = drift(done.uploads.delta, work.view.info.num_examples)
+        check_finite(fed, server, work, done, measures["update_norm"])
     after = close_round(fed, server, work, done)
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)
@@ -202,10 +206,15 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         work=work,
         done=done,
         measures=measures,
-        steps=np.asarray([len(plan.index) for plan in work.plans]),
+        steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=asked_down + received(fed, work),
         bytes_up=asked_up + num_bytes(done.uploads),
     )
+
+
+def nothing_done(server: Server) -> Done:
+    """What an engine would return of nobody."""
+    return Done(Upload(server.x.new_empty(0, *server.x.shape), {}, {}), {}, {})
 
 
 def received(fed: Federation, work: Work) -> int:

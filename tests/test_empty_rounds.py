@@ -157,6 +157,10 @@ def test_what_is_stored_of_a_round_without_clients() -> None:
     assert rows == {
         ("round", "local_steps"): 0,
         ("round", "clients"): 0,
+        ("round", "available"): 6,
+        ("round", "selected"): 0,
+        ("round", "answered"): 0,
+        ("round", "stragglers"): 0,
         ("round", "bytes_down"): 0,
         ("round", "bytes_up"): 0,
         ("round", "seconds"): 0.5,

@@ -74,6 +74,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
         "clients": float(len(work.clients)),
+        **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,

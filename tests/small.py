@@ -54,8 +54,11 @@ class StepsOf:
 
     steps: tuple[int, ...]
 
-    def batch_size(self, num_rows: int) -> int:
+    def batch_size(self, client: int, num_rows: int) -> int:
         return num_rows
+
+    def parts(self, client: int) -> int:
+        return self.steps[client]
 
     def train(self, round_: int, client: int, rows):
         from fedskew.core.records import Plan

@@ -332,8 +332,8 @@ class Relabelled:
     inner: Any
     original: tuple[int, ...]
 
-    def batch_size(self, num_rows: int) -> int:
-        return self.inner.batch_size(num_rows)
+    def batch_size(self, client: int, num_rows: int) -> int:
+        return self.inner.batch_size(self.original[client], num_rows)
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
         return self.inner.train(round_, self.original[client], rows)
@@ -391,7 +391,7 @@ def halfway(fed: Federation, measure_local: bool = True) -> tuple[Server, Client
 
 def shuffled(work: Work, order: list[int]) -> Work:
     view = work.view
-    return Work(
+    return work._replace(
         clients=work.clients[order],
         view=view._replace(**{part: pick(getattr(view, part), order) for part in OWN}),
         plans=[work.plans[i] for i in order],
@@ -580,8 +580,8 @@ class Padded:
     before: int
     after: int
 
-    def batch_size(self, num_rows: int) -> int:
-        return self.inner.batch_size(num_rows)
+    def batch_size(self, client: int, num_rows: int) -> int:
+        return self.inner.batch_size(client, num_rows)
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
         index, mask = self.inner.train(round_, client, rows)

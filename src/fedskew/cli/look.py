@@ -25,6 +25,7 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "availabilities": "availability",
     "selections": "selection",
     "engines": "engine",
 }

@@ -36,7 +36,8 @@ equals an uninterrupted run bit for bit.
 
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
-algorithms, datasets, skews, models, solvers, servers, selections, engines.
+algorithms, datasets, skews, models, solvers, servers, availabilities,
+selections, engines.
 """
 
 SHOW = """\
@@ -148,6 +149,14 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")
+    real = parser.add_argument_group("clients that are slow, fail, or are away")
+    real.add_argument(
+        "--system",
+        metavar="O=V,...",
+        help="stragglers=0.5 (share with fewer epochs), drop_stragglers=true, dropout=0.1 (of the selected), "
+        "epochs=1-5, batch_sizes=[8,32] (each client's own)",
+    )
+    real.add_argument("--availability", metavar="A", help="always, random:p=0.8, day-night:period=24, blocks:rounds=10")
     run = parser.add_argument_group("the run")
     run.add_argument("--rounds", type=int, metavar="R", help="rounds")
     run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PURPOSES = ("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "mixture")
+PURPOSES = (
+    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
+    *(
+        "mixture",
+        "availability",
+        "phase",
+        "dropout",
+        "stragglers",
+        "devices",
+    ),
+)
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:

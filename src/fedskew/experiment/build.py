@@ -83,12 +83,18 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
-        planner=SeededPlanner(experiment.local, experiment.training.seed),
+        planner=SeededPlanner(
+            experiment.local,
+            experiment.training.seed,
+            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+        ),
         x=torch.as_tensor(dataset.x, dtype=dtype, device=device),
         y=torch.as_tensor(dataset.y, device=device),
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        availability=experiment.availability,
+        system=experiment.system,
     )
     return Assembly(
         experiment=experiment,
@@ -126,6 +132,7 @@ def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classificat
 
 def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
+    experiment.system.check(experiment.local)
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
     name = to_table(algorithm, ALGORITHMS)["name"]
     require(

@@ -19,9 +19,10 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
+from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+from fedskew.slots import AVAILABILITIES, SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Always, Everyone, ServerSgd, Sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "algorithm": ALGORITHMS,
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "availability": AVAILABILITIES,
     "selection": SELECTIONS,
     "engine": {"auto": Auto, **ENGINES},
 }
@@ -97,6 +99,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, type] = {
     "clients": Clients,
     "local": Local,
+    "system": System,
     "training": Training,
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
@@ -120,8 +123,10 @@ class Experiment:
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    availability: Any = field(default_factory=Always)
     selection: Any = field(default_factory=Everyone)
     local: Local = field(default_factory=Local)
+    system: System = field(default_factory=System)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: Any = field(default_factory=Auto)

@@ -79,20 +79,21 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
-    """The round's updates, its cost, and the local models on their own clients' data."""
+    """The round's updates, its cost, and the local models on their own clients' data; of nobody's updates nothing is said."""
     work, measures = outcome.work, outcome.measures
+    updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
     values = {
-        **{name: float(measures[name]) for name in ("divergence", "drift", "relative_drift")},
-        "update_norm": float(measures["update_norm"].mean()),
+        **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
         "clients": float(len(work.clients)),
+        **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items()]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
-    for name in ("distance", "update_norm"):
+    for name in ("distance", "update_norm") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():

@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Which of the clients that are there are asked to take part in a round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Everyone:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement."""
+    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement; all where fewer are there."""
 
     clients: int | None = None
     fraction: float | None = None
@@ -57,4 +57,4 @@ class Uniform:
         )
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.sort(rng.choice(clients, size=self.size(len(clients)), replace=False))
+        return np.sort(rng.choice(clients, size=min(self.size(len(clients)), len(clients)), replace=False))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.records import Server
+from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
@@ -115,7 +115,7 @@ RAGGED = [5, 17, 40, 3, 1, 9, 24]
 
 
 def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, seed=7, sizes=None) -> Federation:
-    """Clients of 1 to 40 rows with a small tanh network."""
+    """Clients of 1 to 40 rows with a small tanh network, and twelve rows of the server's own."""
     sizes = sizes or RAGGED
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.standard_normal((sum(sizes), 6)))
@@ -131,4 +131,5 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         y=y,
         partition=partition_of(sizes),
         seed=seed,
+        server_data=Batch(torch.tensor(rng.standard_normal((12, 6))), torch.arange(12) % 3, torch.ones(12).double()),
     )

@@ -115,7 +115,7 @@ RAGGED = [5, 17, 40, 3, 1, 9, 24]
 
 
 def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, seed=7, sizes=None) -> Federation:
-    """Clients of 1 to 40 rows with a small tanh network, and twelve rows of the server's own."""
+    """Clients of 1 to 40 rows with a small tanh network, and thirty rows of the server's own."""
     sizes = sizes or RAGGED
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.standard_normal((sum(sizes), 6)))
@@ -131,5 +131,11 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         y=y,
         partition=partition_of(sizes),
         seed=seed,
-        server_data=Batch(torch.tensor(rng.standard_normal((12, 6))), torch.arange(12) % 3, torch.ones(12).double()),
+        server_data=own_rows(30),
     )
+
+
+def own_rows(count: int) -> Batch:
+    """The server's rows: independent of the clients', as many of each class."""
+    x = np.random.default_rng(11).standard_normal((count, 6))
+    return Batch(torch.tensor(x), torch.arange(count) % 3, torch.ones(count).double())

@@ -55,6 +55,9 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "fedga": ["fedga", "fedga:score=accuracy", "fedga:weighting=uniform"],
+    "fedga-generalisation": ["fedga-generalisation:d=0.2", "fedga-generalisation:d=0.2,weighting=uniform"],
+    "fedga-alignment": ["fedga-alignment"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -353,6 +356,8 @@ def test_the_numbers_of_clients_do_not_matter(spec):
         elif round_ == "kept" or field.startswith(PER_CLIENT):
             new = theirs["known"] if round_ == "kept" else theirs[f"{round_}/clients"]
             value = value[torch.as_tensor(ORDER)[new].argsort()]
+        elif field.startswith("state/") and value.shape[:1] == (len(ORDER),):
+            value = value[torch.as_tensor(ORDER).argsort()]  # what the server keeps of each client
         torch.testing.assert_close(value, ours[name], rtol=1e-12, atol=1e-12)
 
 
@@ -621,6 +626,10 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("fedga", "fedavg", PLAIN, "momentum", [23]),
+    ("fedga-generalisation:d=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedga-generalisation:d=0.0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
+    ("fedga-generalisation", "fedavg", PLAIN, "sgd", [23]),
 ]
 
 
@@ -647,6 +656,9 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("moon:mu=0.01", "fedavg", PLAIN),
         ("scaffold", "fedavg:weighting=uniform", PLAIN),
         ("scaffold:weighting=samples", "scaffold", PLAIN),
+        ("fedga", "fedavg", PLAIN),
+        ("fedga-generalisation:d=0.01", "fedavg", PLAIN),
+        ("fedga-alignment", "fedavg", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

@@ -118,13 +118,11 @@ RAGGED = [5, 17, 40, 3, 1, 9, 24]
 
 
 def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, seed=7, sizes=None) -> Federation:
-    """Clients of 1 to 40 rows with a small tanh network."""
+    """Clients of 1 to 40 rows with a small tanh network, and thirty rows of the server's own."""
     sizes = sizes or RAGGED
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.standard_normal((sum(sizes), 6)))
     y = torch.tensor(rng.integers(0, 3, sum(sizes)))
-    server_x = torch.tensor(rng.standard_normal((24, 6)))
-    server_x[:, -1] = torch.arange(24) % 2  # two groups of people, for the methods that compare them
     return Federation(
         algorithm=algorithm,
         task=TASK,
@@ -136,5 +134,12 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         y=y,
         partition=partition_of(sizes),
         seed=seed,
-        server_data=Batch(server_x, torch.arange(24) // 2 % 3, torch.ones(24, dtype=torch.float64)),
+        server_data=own_rows(30),
     )
+
+
+def own_rows(count: int) -> Batch:
+    """The server's rows: independent of the clients', as many of each class."""
+    x = torch.tensor(np.random.default_rng(11).standard_normal((count, 6)))
+    x[:, -1] = torch.arange(count) // 3 % 2  # two groups of people, for the methods that compare them
+    return Batch(x, torch.arange(count) % 3, torch.ones(count).double())

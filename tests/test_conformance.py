@@ -70,6 +70,9 @@ ROWS: dict[str, list[str]] = {
     "afl": ["afl", "afl:weighting=uniform"],
     "drfa": ["drfa:gamma=0.1", "drfa:gamma=0.1,weighting=samples"],
     "fedbs": ["fedbs:cohort=1.0", "fedbs:variance=loss,importance=size,weigh_by=score"],
+    "fedga": ["fedga", "fedga:score=accuracy", "fedga:weighting=uniform"],
+    "fedga-generalisation": ["fedga-generalisation:d=0.2", "fedga-generalisation:d=0.2,weighting=uniform"],
+    "fedga-alignment": ["fedga-alignment"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -378,6 +381,7 @@ def test_the_numbers_of_clients_do_not_matter(spec):
             value = value[torch.as_tensor(ORDER)[new].argsort()]
         elif field.startswith("state/") and value.shape[:1] == (len(ORDER),):
             value = value[torch.as_tensor(ORDER).argsort()]
+            value = value[torch.as_tensor(ORDER).argsort()]  # what the server keeps of each client
         torch.testing.assert_close(value, ours[name], rtol=1e-12, atol=1e-12)
 
 
@@ -674,6 +678,10 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedbs:cohort=1.0,tau=inf", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
     ("fedbs:cohort=1.0,tau=inf,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
     ("fedbs", "fedavg", PLAIN, "sgd", [23]),
+    ("fedga", "fedavg", PLAIN, "momentum", [23]),
+    ("fedga-generalisation:d=0.0", "fedavg", PLAIN, "sgd", RAGGED),
+    ("fedga-generalisation:d=0.0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
+    ("fedga-generalisation", "fedavg", PLAIN, "sgd", [23]),
 ]
 
 
@@ -705,6 +713,9 @@ def test_a_method_reduces_to_a_simpler_one(method, becomes, local, solver, sizes
         ("fedproc:alpha=0.01", "fedavg", PLAIN),
         ("fedpa:burn_in_rounds=3", "fedavg", PLAIN),
         ("fedpa:rho=0.1", "fedpa:rho=0.0", PLAIN),
+        ("fedga", "fedavg", PLAIN),
+        ("fedga-generalisation:d=0.01", "fedavg", PLAIN),
+        ("fedga-alignment", "fedavg", PLAIN),
     ],
 )
 def test_and_is_another_method_elsewhere(method, simpler, local):

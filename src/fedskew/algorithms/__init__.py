@@ -8,6 +8,9 @@ from fedskew.algorithms.fairfed import FairFed
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
+from fedskew.algorithms.fedga import FedGA
+from fedskew.algorithms.fedga_alignment import FedGAAlignment
+from fedskew.algorithms.fedga_generalisation import FedGAGeneralisation
 from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
@@ -44,4 +47,7 @@ ALGORITHMS = {
     "afl": Afl,
     "drfa": Drfa,
     "fedbs": FedBS,
+    "fedga": FedGA,
+    "fedga-generalisation": FedGAGeneralisation,
+    "fedga-alignment": FedGAAlignment,
 }

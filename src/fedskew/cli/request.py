@@ -18,6 +18,7 @@ OPTIONS = {
     "clients": "clients.number",
     "partition_seed": "clients.partition_seed",
     "held_out": "clients.held_out",
+    "server_data": "server_data.share",
     "epochs": "local.epochs",
     "steps": "local.steps",
     "batch_size": "local.batch_size",

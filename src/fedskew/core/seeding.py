@@ -14,6 +14,7 @@ PURPOSES = (
         "dropout",
         "stragglers",
         "devices",
+        "server data",
     ),
 )
 

@@ -45,6 +45,16 @@ class Clients:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerData:
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
 
@@ -98,6 +108,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
+    "server_data": ServerData,
     "local": Local,
     "system": System,
     "training": Training,
@@ -119,6 +130,7 @@ class Experiment:
     dataset: Any = field(default_factory=Digits)
     skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
     clients: Clients = field(default_factory=Clients)
+    server_data: ServerData = field(default_factory=ServerData)
     model: Any = None
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)

@@ -366,7 +366,7 @@ def halfway(fed: Federation, measure_local: bool = True) -> tuple[Server, Client
 
 def shuffled(work: Work, order: list[int]) -> Work:
     view = work.view
-    return Work(
+    return work._replace(
         clients=work.clients[order],
         view=view._replace(**{part: pick(getattr(view, part), order) for part in OWN}),
         plans=[work.plans[i] for i in order],

@@ -26,6 +26,9 @@ class Task(Protocol):
     @property
     def num_classes(self) -> int: ...
 
+    @property
+    def space(self) -> ParameterSpace: ...
+
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

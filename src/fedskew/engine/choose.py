@@ -71,7 +71,7 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
     at = np.sort(members)
-    return Work(
+    return work._replace(
         clients=work.clients[at],
         view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
         plans=[cut(work.plans[i], limit) for i in at],

@@ -84,6 +84,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        codec=experiment.codec,
     )
     return Assembly(
         experiment=experiment,

@@ -21,7 +21,7 @@ from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+from fedskew.slots import CODECS, SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd, Uncompressed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
     "selection": SELECTIONS,
+    "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
@@ -121,6 +122,7 @@ class Experiment:
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
     selection: Any = field(default_factory=Everyone)
+    codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -13,13 +13,14 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
-from fedskew.core.seeding import stream
+from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
+from fedskew.slots.codecs import Uncompressed
 
 
 class States(Protocol):
@@ -46,6 +47,7 @@ class Federation:
     seed: int
     rounds: int = 1  # that are planned
     server_data: Batch | None = None  # the server's own labelled rows
+    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -66,6 +68,7 @@ class Work(NamedTuple):
     plans: list[Plan]  # the local steps
     passes: list[Plan]  # the training rows once, for `before` and `after`
     measured: list[Plan]  # the rows on which local models are measured; empty: not this time
+    memory: Tree  # what the codec kept of the clients' earlier updates; leading axis C
 
 
 class Done(NamedTuple):
@@ -77,7 +80,7 @@ class Done(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is known of a finished round."""
+    """What is known of a finished round. Uploads and measures are the clients' own, before a codec: they tell of the training."""
 
     server: Server
     work: Work
@@ -136,11 +139,12 @@ def open_round(
     if cohort is None:
         cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
     part = fed.partition
+    state, memory = taken_apart(states.get(cohort, lambda: fresh(fed, server.x)))
     plans = [fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort]
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
-        state=states.get(cohort, lambda: fed.algorithm.client_init(server.x)),
+        state=state,
         info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
         before={},
         lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
@@ -152,7 +156,25 @@ def open_round(
         plans=plans,
         passes=[one_pass(part.rows(k)) for k in cohort],
         measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
+        memory=memory,
     )
+
+
+def fresh(fed: Federation, x: Tensor) -> Tree:
+    """What is kept of a client that takes part for the first time."""
+    return together(fed.algorithm.client_init(x), fed.codec.init(x))
+
+
+def together(state: Tree, memory: Tree) -> Tree:
+    """What is kept of a client: the method's state, beside the codec's memory where it has one."""
+    if not memory:
+        return state
+    return {"algorithm": state, "codec": memory} if state else {"codec": memory}
+
+
+def taken_apart(kept: Tree) -> tuple[Tree, Tree]:
+    """Inverse of `together`."""
+    return (kept.get("algorithm", {}), kept["codec"]) if "codec" in kept else (kept, {})
 
 
 def prepare(
@@ -179,6 +201,17 @@ def prepare(
     return server, work._replace(view=work.view._replace(before=before)), sent
 
 
+def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
+    """What reaches the server, the codec's memory after it, and the bytes of all messages."""
+    rows, draws = uploads.delta, None
+    if fed.codec.random:
+        streams = [torch_stream(fed.seed, "codec", server.round, int(k)) for k in work.clients]
+        draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
+    delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, fed.task)
+    received = uploads._replace(delta=delta)
+    return received, memory, int(sizes.sum()) + num_bytes((uploads.extras, uploads.report))
+
+
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
     """Aggregate, and let the server optimiser step."""
     delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
@@ -192,11 +225,12 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     done = engine.run(fed.program, work, fed.x, fed.y)
     measures = drift(done.uploads.delta, work.view.info.num_examples)
     check_finite(fed, server, work, done, measures["update_norm"])
-    after = close_round(fed, server, work, done)
+    uploads, memory, sent = transmit(fed, server, work, done.uploads)
+    after = close_round(fed, server, work, done._replace(uploads=uploads))
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
-    states.put(work.clients, done.states)
+    states.put(work.clients, together(done.states, memory))
     return Outcome(
         server=after,
         work=work,
@@ -204,7 +238,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans]),
         bytes_down=asked_down + received(fed, work),
-        bytes_up=asked_up + num_bytes(done.uploads),
+        bytes_up=asked_up + sent,
     )
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "servers": "server",
     "availabilities": "availability",
     "selections": "selection",
+    "codecs": "codec",
     "engines": "engine",
 }
 

@@ -37,7 +37,7 @@ equals an uninterrupted run bit for bit.
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
 algorithms, datasets, skews, models, solvers, servers, availabilities,
-selections, engines.
+selections, codecs, engines.
 """
 
 SHOW = """\
@@ -146,7 +146,11 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")
     work.add_argument("--server", metavar="S", help="server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")
+    work.add_argument("--selection", metavar="S", help="who takes part in a round: everyone, uniform:fraction=0.1")
     work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
+    work.add_argument(
+        "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"
+    )
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")

@@ -15,6 +15,7 @@ PURPOSES = (
         "stragglers",
         "devices",
         "server data",
+        "codec",
     ),
 )
 

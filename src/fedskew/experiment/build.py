@@ -102,6 +102,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         server_data=batch_of(x, y, server_rows(experiment, dataset)),
         availability=experiment.availability,
         system=experiment.system,
+        codec=experiment.codec,
     )
     return Assembly(
         experiment=experiment,

@@ -22,7 +22,18 @@ from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import AVAILABILITIES, SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Always, Everyone, ServerSgd, Sgd
+from fedskew.slots import (
+    AVAILABILITIES,
+    CODECS,
+    SELECTIONS,
+    SERVER_OPTIMISERS,
+    SOLVERS,
+    Always,
+    Everyone,
+    ServerSgd,
+    Sgd,
+    Uncompressed,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +113,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "server": SERVER_OPTIMISERS,
     "availability": AVAILABILITIES,
     "selection": SELECTIONS,
+    "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
@@ -137,6 +149,7 @@ class Experiment:
     server: Any = field(default_factory=ServerSgd)
     availability: Any = field(default_factory=Always)
     selection: Any = field(default_factory=Everyone)
+    codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     training: Training = field(default_factory=Training)

@@ -7,9 +7,12 @@ from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
 from fedskew.algorithms.fedsmoo import FedSmoo
 from fedskew.algorithms.fedsol import FedSol
+from fedskew.algorithms.krum import Krum
+from fedskew.algorithms.median import Median
 from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.scaffold import Scaffold
+from fedskew.algorithms.trimmed_mean import TrimmedMean
 
 ALGORITHMS = {
     "fedavg": FedAvg,
@@ -22,4 +25,7 @@ ALGORITHMS = {
     "mofedsam": MoFedSam,
     "fedsol": FedSol,
     "fedsmoo": FedSmoo,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
 }

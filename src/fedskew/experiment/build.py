@@ -16,7 +16,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.seeding import torch_stream
+from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
@@ -69,7 +69,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
     check_needs(experiment)
     partition = partition_of(experiment, dataset)
-    experiment.selection.check(len(partition))
+    check_cohort(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     federation = Federation(
@@ -130,6 +130,19 @@ def check_needs(experiment: Experiment) -> None:
     require(
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
+    )
+
+
+def check_cohort(experiment: Experiment, num_clients: int) -> None:
+    """Refuse a selection that there are too few clients for, or that the method cannot aggregate."""
+    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection.check(num_clients)
+    size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
+    needed = experiment.algorithm.fewest(size)
+    require(
+        size >= needed,
+        f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
+        f"{name} assume fewer broken ones",
     )
 
 

@@ -67,7 +67,7 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
-    """The round's updates, its cost, and the local models on their own clients' data."""
+    """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
     work, measures = outcome.work, outcome.measures
     values = {
         **{name: float(measures[name]) for name in ("divergence", "drift", "relative_drift")},
@@ -78,7 +78,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,
     }
-    rows: list[Row] = [(None, "round", name, value) for name, value in values.items()]
+    rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if not math.isnan(value)]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
     for name in ("distance", "update_norm"):
         rows += per_client("client", name, work.clients, measures[name])

@@ -20,10 +20,13 @@ from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
 from fedskew.algorithms.fedsmoo import FedSmoo
 from fedskew.algorithms.fedsol import FedSol
+from fedskew.algorithms.krum import Krum
+from fedskew.algorithms.median import Median
 from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.qfedavg import QFedAvg
 from fedskew.algorithms.scaffold import Scaffold
+from fedskew.algorithms.trimmed_mean import TrimmedMean
 
 ALGORITHMS = {
     "fedavg": FedAvg,
@@ -50,4 +53,7 @@ ALGORITHMS = {
     "fedga": FedGA,
     "fedga-generalisation": FedGAGeneralisation,
     "fedga-alignment": FedGAAlignment,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
 }

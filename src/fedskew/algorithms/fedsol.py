@@ -42,7 +42,7 @@ class FedSol(Algorithm):
     scale: Literal["adaptive", "fixed"] = "adaptive"
 
     idea: ClassVar[str] = (
-        "take each local gradient where the model differs more from the global one, to forget less of it"
+        "take each local gradient farther away from the global model, so that steps keep what it knows"
     )
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Lee et al. 2024, arXiv:2308.12532"

@@ -88,6 +88,10 @@ class Algorithm:
         """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
         return ""
 
+    def fewest(self, cohort: int) -> int:
+        """How many finite updates a round needs of a cohort of this size; a method that leaves the others out says fewer."""
+        return cohort
+
     # server
     def server_init(self, server: Server) -> Tree:
         """The server's own state before round 0; ``server.state`` is still empty."""

@@ -16,7 +16,10 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
+<<<<<<< HEAD
 from fedskew.core.records import Batch
+=======
+>>>>>>> h-b
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
@@ -78,7 +81,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         "sensitive attribute; use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
-    experiment.selection.check(len(partition))
+    check_cohort(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
@@ -173,6 +176,19 @@ def check_needs(experiment: Experiment) -> None:
         SERVER_DATA not in needs or experiment.server_data.share > 0,
         f"{name} needs labelled rows on the server, and it has none; give it some of the training rows with "
         "--server-data 0.02",
+    )
+
+
+def check_cohort(experiment: Experiment, num_clients: int) -> None:
+    """Refuse a selection that there are too few clients for, or that the method cannot aggregate."""
+    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection.check(num_clients)
+    size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
+    needed = experiment.algorithm.fewest(size)
+    require(
+        size >= needed,
+        f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
+        f"{name} assume fewer broken ones",
     )
 
 

@@ -79,7 +79,11 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
+<<<<<<< HEAD
     """The round's updates, its cost, and the local models on their own clients' data; of nobody's updates nothing is said."""
+=======
+    """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
+>>>>>>> h-b
     work, measures = outcome.work, outcome.measures
     updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
     values = {
@@ -91,7 +95,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,
     }
-    rows: list[Row] = [(None, "round", name, value) for name, value in values.items()]
+    rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if not math.isnan(value)]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
     for name in ("distance", "update_norm") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])

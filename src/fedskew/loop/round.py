@@ -262,7 +262,7 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
-    """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
+    """One whole round. Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite."""
     server, work, (asked_down, asked_up) = prepare(fed, engine, server, states, measure_local)
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
@@ -300,11 +300,11 @@ def received(fed: Federation, work: Work) -> int:
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` naming the round, the client and the most likely cause."""
+    """Raise `Diverged` naming the round, the client and the most likely cause, if more is broken than the method bears."""
     bad = ~norms.isfinite()
     for sums in done.scores.values():
         bad = bad | ~sums.isfinite()
-    if not bool(bad.any()):
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]

@@ -25,6 +25,7 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "refines": "refine",
     "selections": "selection",
     "engines": "engine",
 }

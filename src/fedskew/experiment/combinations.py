@@ -13,7 +13,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
 
+def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", refine=refine)
+
+
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", skew="pooled", selection=Everyone())
 
@@ -63,6 +67,13 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "feddf": Combination(
+        "FedAvg, then ensemble distillation on the server's rows",
+        "aggregation",
+        Distillation.paper,
+        Distillation,
+        with_distillation,
+    ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",

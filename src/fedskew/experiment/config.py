@@ -21,7 +21,7 @@ from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+from fedskew.slots import REFINES, SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd, Unrefined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "algorithm": ALGORITHMS,
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "refine": REFINES,
     "selection": SELECTIONS,
     "engine": {"auto": Auto, **ENGINES},
 }
@@ -132,6 +133,7 @@ class Experiment:
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
     local: Local = field(default_factory=Local)
     training: Training = field(default_factory=Training)

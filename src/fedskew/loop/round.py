@@ -20,6 +20,7 @@ from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
+from fedskew.slots import Unrefined
 
 
 class States(Protocol):
@@ -46,6 +47,7 @@ class Federation:
     seed: int
     rounds: int = 1  # that are planned
     server_data: Batch | None = None  # the server's own labelled rows
+    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -180,9 +182,11 @@ def prepare(
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
-    """Aggregate, and let the server optimiser step."""
-    delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
+    """Aggregate, let the server optimiser step, and refine the model on the server's rows."""
+    cohort = Cohort(work.view.info, done.uploads)
+    delta, state = fed.algorithm.aggregate(server, cohort)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
+    x = fed.refinement.refine(server, x, cohort)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
@@ -244,8 +248,10 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 def server_cause(fed: Federation, round_: int) -> str:
     """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(rate(fed, round_))
-    return f"most likely cause: {cause or 'the step of the server optimiser; lower its lr, or its momentum'}"
+    cause = fed.algorithm.hazard(rate(fed, round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    if fed.refinement.needs_data:
+        cause += "; or the steps of the refinement; lower refine.lr"
+    return f"most likely cause: {cause}"
 
 
 def rate(fed: Federation, round_: int) -> float:

@@ -26,6 +26,7 @@ KINDS = {
     "solvers": "solver",
     "servers": "server",
     "availabilities": "availability",
+    "refines": "refine",
     "selections": "selection",
     "codecs": "codec",
     "engines": "engine",

@@ -36,8 +36,8 @@ equals an uninterrupted run bit for bit.
 
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
-algorithms, datasets, skews, models, solvers, servers, availabilities,
-selections, codecs, engines.
+algorithms, datasets, skews, models, solvers, servers, refines,
+availabilities, selections, codecs, engines.
 """
 
 SHOW = """\
@@ -147,6 +147,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--momentum", type=float, help="the local solver's momentum")
     work.add_argument("--server", metavar="S", help="server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")
     work.add_argument("--selection", metavar="S", help="who takes part in a round: everyone, uniform:fraction=0.1")
+    work.add_argument(
+        "--refine", metavar="R", help="what the server then does on its rows: none, distillation:steps=100"
+    )
     work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
     work.add_argument(
         "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"

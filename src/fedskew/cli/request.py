@@ -11,7 +11,9 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
 from fedskew.loop.system import System
 
-SECTIONS = ("dataset", "skew", "model", "solver", "server", "availability", "selection", "codec", "engine")
+SECTIONS = (
+    *("dataset", "skew", "model", "solver", "server", "refine", "availability", "selection", "codec", "engine"),
+)
 """Options that name a component of the section of the same name."""
 
 OPTIONS = {

@@ -16,6 +16,7 @@ PURPOSES = (
         "devices",
         "server data",
         "codec",
+        "refine",
     ),
 )
 

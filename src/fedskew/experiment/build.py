@@ -16,10 +16,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-<<<<<<< HEAD
 from fedskew.core.records import Batch
-=======
->>>>>>> h-b
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
@@ -30,6 +27,7 @@ from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others
+from fedskew.slots import REFINES
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -102,6 +100,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        refinement=experiment.refine,
         server_data=batch_of(x, y, server_rows(experiment, dataset)),
         availability=experiment.availability,
         system=experiment.system,
@@ -172,9 +171,11 @@ def check_needs(experiment: Experiment) -> None:
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
     )
+    refiner = to_table(experiment.refine, REFINES)["name"]
+    needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
     require(
-        SERVER_DATA not in needs or experiment.server_data.share > 0,
-        f"{name} needs labelled rows on the server, and it has none; give it some of the training rows with "
+        not needy or experiment.server_data.share > 0,
+        f"{needy} needs labelled rows on the server, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
 

@@ -14,7 +14,7 @@ from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,10 @@ def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
 
+def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", refine=refine)
+
+
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", skew="pooled", selection=Everyone())
 
@@ -81,6 +85,13 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Xu et al. 2021, arXiv:2106.10874",
         FreshGradient,
         fedcm,
+    ),
+    "feddf": Combination(
+        "FedAvg, then ensemble distillation on the server's rows",
+        "aggregation",
+        Distillation.paper,
+        Distillation,
+        with_distillation,
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",

@@ -25,6 +25,7 @@ from fedskew.skew import SKEWS, LabelDirichlet
 from fedskew.slots import (
     AVAILABILITIES,
     CODECS,
+    REFINES,
     SELECTIONS,
     SERVER_OPTIMISERS,
     SOLVERS,
@@ -33,6 +34,7 @@ from fedskew.slots import (
     ServerSgd,
     Sgd,
     Uncompressed,
+    Unrefined,
 )
 
 
@@ -112,6 +114,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
     "availability": AVAILABILITIES,
+    "refine": REFINES,
     "selection": SELECTIONS,
     "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
@@ -148,6 +151,7 @@ class Experiment:
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
     availability: Any = field(default_factory=Always)
+    refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
     codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)

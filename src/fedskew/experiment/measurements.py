@@ -79,11 +79,7 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
-<<<<<<< HEAD
-    """The round's updates, its cost, and the local models on their own clients' data; of nobody's updates nothing is said."""
-=======
     """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
->>>>>>> h-b
     work, measures = outcome.work, outcome.measures
     updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
     values = {

@@ -22,8 +22,7 @@ from fedskew.loop.plan import Planner, one_pass
 from fedskew.loop.system import Late, System, partial
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import Always
-from fedskew.slots.codecs import Uncompressed
+from fedskew.slots import Always, Uncompressed, Unrefined
 
 
 class States(Protocol):
@@ -53,6 +52,7 @@ class Federation:
     system: System = field(default_factory=System)
     server_data: Batch | None = None  # the server's own labelled rows
     codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
+    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -253,11 +253,17 @@ def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tu
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
-    """Aggregate, and let the server optimiser step; a round in which nobody took part is only counted."""
+    """Aggregate, let the server optimiser step, and refine the model on the server's rows.
+
+    A round in which nobody took part is only counted.
+    """
     if not len(work.clients) and not fed.algorithm.acts_alone:
         return server._replace(round=server.round + 1)
-    delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
+    cohort = Cohort(work.view.info, done.uploads)
+    delta, state = fed.algorithm.aggregate(server, cohort)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
+    if cohort.size:
+        x = fed.refinement.refine(server, x, cohort)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
@@ -329,8 +335,10 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 def server_cause(fed: Federation, round_: int) -> str:
     """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(rate(fed, round_))
-    return f"most likely cause: {cause or 'the step of the server optimiser; lower its lr, or its momentum'}"
+    cause = fed.algorithm.hazard(rate(fed, round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    if fed.refinement.needs_data:
+        cause += "; or the steps of the refinement; lower refine.lr"
+    return f"most likely cause: {cause}"
 
 
 def rate(fed: Federation, round_: int) -> float:

@@ -59,12 +59,16 @@ ROWS: dict[str, list[str]] = {
     "afl": ["afl", "afl:weighting=uniform"],
     "drfa": ["drfa:gamma=0.1", "drfa:gamma=0.1,weighting=samples"],
     "fedbs": ["fedbs:cohort=1.0", "fedbs:variance=loss,importance=size,weigh_by=score"],
+    "fedpbs": [
+        "fedpbs:mu=0.3",
+        "fedpbs:mu=0.3,mu_scale=variance,variance=gradient,selection=stable,aggregation=softmax",
+    ],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
 DRAWN = ROWS["drfa"]
 """Those who train are drawn by the server, by number."""
-CHOSEN = [*DRAWN, *ROWS["fedbs"][1:]]
+CHOSEN = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:]]
 """Who trains depends on who else is proposed."""
 
 SOLVER: dict[str, Any] = {
@@ -644,6 +648,11 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedbs:cohort=1.0,tau=inf", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
     ("fedbs:cohort=1.0,tau=inf,weighting=samples", "fedavg", PLAIN, "adamw", RAGGED),
     ("fedbs", "fedavg", PLAIN, "sgd", [23]),
+    ("fedpbs:mu=0", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
+    ("fedpbs:mu=0.3,batch_threshold=0,variance_threshold=inf", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedpbs:mu=0.3,variance_threshold=-inf", "fedprox:mu=0.3,weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedpbs:mu=0.3,batch_threshold=1.0,weighting=samples", "fedprox:mu=0.3", PLAIN, "adamw", RAGGED),
+    ("fedpbs:mu=0,selection=stable,aggregation=softmax,variance=gradient", "fedbs", PLAIN, "sgd", RAGGED),
 ]
 
 

@@ -6,6 +6,7 @@ from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
+from fedskew.algorithms.fedpbs import FedPBS
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.qfedavg import QFedAvg
@@ -22,4 +23,5 @@ ALGORITHMS = {
     "afl": Afl,
     "drfa": Drfa,
     "fedbs": FedBS,
+    "fedpbs": FedPBS,
 }

@@ -76,12 +76,16 @@ ROWS: dict[str, list[str]] = {
     "fedga": ["fedga", "fedga:score=accuracy", "fedga:weighting=uniform"],
     "fedga-generalisation": ["fedga-generalisation:d=0.2", "fedga-generalisation:d=0.2,weighting=uniform"],
     "fedga-alignment": ["fedga-alignment"],
+    "fedpbs": [
+        "fedpbs:mu=0.3",
+        "fedpbs:mu=0.3,mu_scale=variance,variance=gradient,selection=stable,aggregation=softmax",
+    ],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
 DRAWN = ROWS["drfa"]
 """Those who train are drawn by the server, by number."""
-CHOSEN = [*DRAWN, *ROWS["fedbs"][1:]]
+CHOSEN = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:]]
 """Who trains depends on who else is proposed."""
 ALIKE = {"median", "trimmed-mean:beta=0.3"}
 """Of four values a trimmed mean is the mean or the median."""
@@ -690,6 +694,11 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedga-generalisation:d=0.0", "fedavg", PLAIN, "sgd", RAGGED),
     ("fedga-generalisation:d=0.0,weighting=uniform", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
     ("fedga-generalisation", "fedavg", PLAIN, "sgd", [23]),
+    ("fedpbs:mu=0", "fedavg:weighting=uniform", PLAIN, "adamw", RAGGED),
+    ("fedpbs:mu=0.3,batch_threshold=0,variance_threshold=inf", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedpbs:mu=0.3,variance_threshold=-inf", "fedprox:mu=0.3,weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("fedpbs:mu=0.3,batch_threshold=1.0,weighting=samples", "fedprox:mu=0.3", PLAIN, "adamw", RAGGED),
+    ("fedpbs:mu=0,selection=stable,aggregation=softmax,variance=gradient", "fedbs", PLAIN, "sgd", RAGGED),
 ]
 
 

@@ -66,6 +66,8 @@ def test_the_lowest_scores_are_chosen_and_ties_go_by_position() -> None:
     assert lowest(scores, 0.4).tolist() == [1, 3]
     assert lowest(scores, 0.41).tolist() == [1, 2, 3]
     assert lowest(scores, 1.0).tolist() == [0, 1, 2, 3, 4]
+    assert 0.07 * 100 > 7
+    assert len(lowest(torch.zeros(100), 0.07)) == 7
     assert lowest(torch.zeros(100), 0.29).tolist() == list(range(29))
     assert lowest(f64([1.0, 1.0, 0.5, 1.0]), 0.5).tolist() == [0, 2]
 

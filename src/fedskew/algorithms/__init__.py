@@ -16,6 +16,7 @@ from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedpa import FedPa
 from fedskew.algorithms.fedproc import FedProc
+from fedskew.algorithms.fedpbs import FedPBS
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
 from fedskew.algorithms.fedsmoo import FedSmoo
@@ -56,4 +57,5 @@ ALGORITHMS = {
     "median": Median,
     "trimmed-mean": TrimmedMean,
     "krum": Krum,
+    "fedpbs": FedPBS,
 }

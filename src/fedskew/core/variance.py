@@ -32,7 +32,7 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
     for x, y, mask in zip(*(part.split(ROWS) for part in batch), strict=True):
         g = vmap(grad(loss), (None, 0, 0))(w, x, y).double()
         total = total + mask.double() @ g
-        square = square + mask.double() @ g.square().sum(1)
+        square = square + mask.double() @ torch.einsum("rp,rp->r", g, g)
     return {"sum": total, "square": square}
 
 

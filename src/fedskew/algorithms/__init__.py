@@ -15,8 +15,8 @@ from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedpa import FedPa
-from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedpbs import FedPBS
+from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
 from fedskew.algorithms.fedsmoo import FedSmoo

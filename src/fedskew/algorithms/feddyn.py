@@ -32,6 +32,7 @@ class FedDyn(Algorithm):
     idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
     changes: ClassVar[str] = "loss landscape and update path"
     paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
+    cites: ClassVar[tuple[str, ...]] = ("feddyn",)
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, f"alpha must be a finite number above 0, got {self.alpha}")

@@ -30,6 +30,7 @@ class FedNova(Algorithm):
     idea: ClassVar[str] = "divide each update by its effective number of local steps"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
+    cites: ClassVar[tuple[str, ...]] = ("fednova",)
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

@@ -31,6 +31,7 @@ class FedProx(Algorithm):
     idea: ClassVar[str] = "penalise the distance to the round's global model"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
+    cites: ClassVar[tuple[str, ...]] = ("fedprox",)
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

@@ -33,6 +33,7 @@ class Moon(Algorithm):
     idea: ClassVar[str] = "pull features towards the global model's, push them from the previous local model's"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Li, He, Song 2021, arXiv:2103.16257"
+    cites: ClassVar[tuple[str, ...]] = ("moon",)
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

@@ -34,6 +34,7 @@ class Scaffold(Algorithm):
     idea: ClassVar[str] = "control variates correct each local gradient towards the global direction"
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
+    cites: ClassVar[tuple[str, ...]] = ("scaffold",)
 
     def needs(self) -> frozenset[str]:
         return frozenset({LINEAR_SOLVER})

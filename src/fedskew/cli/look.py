@@ -1,4 +1,4 @@
-"""``list``, ``show`` and ``report``."""
+"""``list``, ``show``, ``report`` and ``cite``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fedskew.cli.output import number, print_json, print_summary, print_unfinish
 from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.combinations import COMBINATIONS
-from fedskew.experiment.config import COMPONENTS
+from fedskew.experiment.config import COMPONENTS, from_toml
+from fedskew.experiment.references import citations
 from fedskew.report.html import write_report
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -175,4 +176,18 @@ def report(parsed: argparse.Namespace) -> int:
         print_json({"report": str(path), "runs": [r.id for r in records]})
     else:
         Console(highlight=False).print(f"report: {path}", soft_wrap=True)
+    return 0
+
+
+def cite(parsed: argparse.Namespace) -> int:
+    """BibTeX of what the runs used; what each entry is for stands above it."""
+    records = RunStore(parsed.runs).select(parsed.runs_wanted)
+    works, unknown = citations(from_toml(r.experiment, f"run {r.id}") for r in records)
+    if parsed.json:
+        rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
+        print_json({"references": rows, "unknown": unknown})
+        return 0
+    for name in unknown:
+        print(f"% no entry for {name}")
+    print("\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works))
     return 0

@@ -54,6 +54,14 @@ Write one self-contained HTML page about some runs.
   fedskew report c2 --output c2.html
 """
 
+CITE = """\
+Print BibTeX of exactly what some runs used: method, server optimiser, solver,
+selection, skew, data set, model, and fedskew itself.
+
+  fedskew cite                the latest run or comparison
+  fedskew cite c2 > used.bib
+"""
+
 REPRODUCE = """\
 Repeat an experiment of one of the documents that this project stands on, and
 print the document's numbers beside ours.
@@ -114,6 +122,11 @@ def for_show(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    store(parser)
+
+
+def for_cite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
 
 

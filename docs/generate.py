@@ -19,7 +19,7 @@ PAGE = Path(__file__).with_name("reference.md")
 def table(rows: list[Mapping[str, Any]], columns: list[str]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
     for row in rows:
-        cells = [f"`{row[c]}`" if c in ("name", "options") and row[c] else str(row[c]) for c in columns]
+        cells = [f"`{row[c]}`" if c in ("name", "options") and row[c] else str(row.get(c, "")) for c in columns]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 

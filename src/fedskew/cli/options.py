@@ -54,6 +54,15 @@ Write one self-contained HTML page about some runs.
   fedskew report c2 --output c2.html
 """
 
+CHECK = """\
+Check what every method promises, on a miniature federation: the same numbers
+in every engine and order, exact resume, nothing changed in place, padding
+without effect, and that it reduces to what it says it reduces to.
+
+  fedskew check feddyn:alpha=0.3
+  fedskew check ./mine.py::Mine
+"""
+
 CITE = """\
 Print BibTeX of exactly what some runs used: method, server optimiser, solver,
 selection, skew, data set, model, and fedskew itself.
@@ -123,6 +132,11 @@ def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
     store(parser)
+
+
+def for_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", metavar="METHOD", help="a method as in `run --algorithm`, or FILE.py::CLASS")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_cite(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("verb", ["", "run", "compare", "resume", "list", "show", "report", "reproduce"])
+@pytest.mark.parametrize(
+    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce"]
+)
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.conformance.promises import Subject, reduces
 from fedskew.core.algorithm import LINEAR_SOLVER
 from fedskew.core.component import build
 from fedskew.core.records import OWN, Plan, Server
@@ -760,3 +761,15 @@ def test_a_run_repeats_itself():
 
 def test_the_seed_matters():
     assert apart(run(federation("fedavg", seed=8)), reference("fedavg")) > 1e-6
+
+
+# what methods declare themselves
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "other"),
+    [(name, own, other) for name, cls in ALGORITHMS.items() for own, other in cls.reduces_to.items()],
+)
+def test_declared_reductions_hold(name, own, other):
+    """Over whole trajectories, under every solver that both methods allow and two kinds of local work."""
+    reduces(Subject(ALGORITHMS[name](), ServerSgd(), ALGORITHMS), own, other)

@@ -55,6 +55,23 @@ Write one self-contained HTML page about some runs.
   fedskew report c2 --output c2.html
 """
 
+CHECK = """\
+Check what every method promises, on a miniature federation: the same numbers
+in every engine and order, exact resume, nothing changed in place, padding
+without effect, and that it reduces to what it says it reduces to.
+
+  fedskew check feddyn:alpha=0.3
+  fedskew check ./mine.py::Mine
+"""
+
+CITE = """\
+Print BibTeX of exactly what some runs used: method, server optimiser, solver,
+selection, skew, data set, model, and fedskew itself.
+
+  fedskew cite                the latest run or comparison
+  fedskew cite c2 > used.bib
+"""
+
 REPRODUCE = """\
 Repeat an experiment of one of the documents that this project stands on, and
 print the document's numbers beside ours.
@@ -115,6 +132,16 @@ def for_show(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    store(parser)
+
+
+def for_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", metavar="METHOD", help="a method as in `run --algorithm`, or FILE.py::CLASS")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def for_cite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
 
 

@@ -26,6 +26,7 @@ class Combination:
     paper: str
     options: type
     apply: Callable[[Experiment, Any], Experiment]
+    cites: tuple[str, ...] = ()  # keys of its BibTeX entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def fedcm(experiment: Experiment, options: Any) -> Experiment:
 
 
 def server_combination(idea: str, optimiser: Any) -> Combination:
-    return Combination(idea, "update path", optimiser.paper, optimiser, with_server)
+    return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
@@ -99,6 +100,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Robbins, Monro 1951",
         NoOptions,
         centralised,
+        ("sgd",),
     ),
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
@@ -106,6 +108,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Dean et al. 2012, Large Scale Distributed Deep Networks",
         NoOptions,
         local_sgd,
+        ("parallel-sgd",),
     ),
     "local-sgd": Combination(
         "a fixed number of steps between uniform averages",
@@ -113,6 +116,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Stich 2019, arXiv:1805.09767",
         Steps,
         local_sgd,
+        ("local-sgd",),
     ),
 }
 

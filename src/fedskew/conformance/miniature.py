@@ -72,9 +72,16 @@ def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **chang
         partition=Partition(np.arange(sum(SIZES)), offsets(rows), tuple(map(str, range(len(SIZES)))), 0, 0),
         seed=7,
         rounds=rounds,
-        server_data=Batch(normal(4, 12, INPUTS), labels(5, 12), torch.ones(12, dtype=torch.float64)),
+        server_data=server_rows(24),
         **(options | changes),
     )
+
+
+def server_rows(count: int) -> Batch:
+    """The server's own: as many of each class, in two groups of people for the methods that compare them."""
+    x, row = normal(4, count, INPUTS), torch.arange(count)
+    x[:, -1] = row // CLASSES % 2
+    return Batch(x, row % CLASSES, torch.ones(count, dtype=torch.float64))
 
 
 @contextmanager

@@ -89,6 +89,9 @@ def test_time_zones_by_chance_are_spread_over_the_day_and_belong_to_the_client()
     noon = np.angle((by_hour * np.exp(2j * np.pi * np.arange(20) / 20)[:, None]).sum(0)) / (2 * np.pi) % 1
     assert stats.kstest(noon, "uniform").pvalue > 0.001
     assert (by_hour.max(0) - by_hour.min(0)).min() > 0.8, "each client has its own day and night"
+    # where its day begins tells nothing of its luck in any one round
+    assert abs(there[0].mean() - 0.5) < 4.5 * 0.5 / np.sqrt(500)
+    assert abs(np.corrcoef(there[0], np.cos(2 * np.pi * noon))[0, 1] - np.sqrt(0.5)) < 0.1
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])

@@ -11,13 +11,16 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
 from fedskew.loop.system import System
 
-SECTIONS = ("dataset", "skew", "model", "solver", "server", "availability", "engine")
+SECTIONS = (
+    *("dataset", "skew", "model", "solver", "server", "refine", "availability", "selection", "codec", "engine"),
+)
 """Options that name a component of the section of the same name."""
 
 OPTIONS = {
     "clients": "clients.number",
     "partition_seed": "clients.partition_seed",
     "held_out": "clients.held_out",
+    "server_data": "server_data.share",
     "epochs": "local.epochs",
     "steps": "local.steps",
     "batch_size": "local.batch_size",

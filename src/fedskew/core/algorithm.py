@@ -36,6 +36,7 @@ Weighting = Literal["samples", "uniform", "unbiased"]
 FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
 SERVER_DATA = "server data"
+SENSITIVE = "sensitive attribute"
 
 
 class Solver(Protocol):
@@ -80,12 +81,16 @@ class Algorithm:
     acts_alone: ClassVar[bool] = False  # whether the server takes a step even when nobody answered
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:
         """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
         return ""
+
+    def fewest(self, cohort: int) -> int:
+        """How many finite updates a round needs of a cohort of this size; a method that leaves the others out says fewer."""
+        return cohort
 
     # server
     def server_init(self, server: Server) -> Tree:

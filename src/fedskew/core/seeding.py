@@ -7,7 +7,17 @@ import torch
 
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
-    *("availability", "phase", "dropout", "stragglers", "devices"),
+    *(
+        "mixture",
+        "availability",
+        "phase",
+        "dropout",
+        "stragglers",
+        "devices",
+        "server data",
+        "codec",
+        "refine",
+    ),
 )
 
 

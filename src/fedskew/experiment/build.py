@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.seeding import torch_stream
+from fedskew.core.records import Batch
+from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
@@ -24,7 +25,9 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
-from fedskew.skew.partition import Partition, deal
+from fedskew.skew.partition import Ints, Partition
+from fedskew.skew.reserve import class_balanced, deal_others
+from fedskew.slots import REFINES
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -51,12 +54,14 @@ class Assembly:
     def partition_facts(self) -> dict[str, Any]:
         """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
         sizes, counts = self.partition.sizes, self.label_counts()
+        server_data = self.federation.server_data
         return {
             "clients": len(self.partition),
             "empty": self.partition.empty,
             "unassigned": self.partition.unassigned,
             "rows": int(sizes.sum()),
             "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
+            "server_rows": 0 if server_data is None else len(server_data.y),
             "smallest": int(sizes.min()),
             "median": float(np.median(sizes)),
             "largest": int(sizes.max()),
@@ -68,10 +73,17 @@ class Assembly:
 def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
     check_needs(experiment)
+    require(
+        SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
+        f"{to_table(experiment.algorithm, ALGORITHMS)['name']} compares two groups of people, and {dataset.name} names no "
+        "sensitive attribute; use --dataset adult, or own data with `sensitive`",
+    )
     partition = partition_of(experiment, dataset)
-    experiment.selection.check(len(partition))
+    check_cohort(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
+    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
+    y = torch.as_tensor(dataset.y, device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
         task=task,
@@ -83,13 +95,16 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
             experiment.training.seed,
             experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
         ),
-        x=torch.as_tensor(dataset.x, dtype=dtype, device=device),
-        y=torch.as_tensor(dataset.y, device=device),
+        x=x,
+        y=y,
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        refinement=experiment.refine,
+        server_data=batch_of(x, y, server_rows(experiment, dataset)),
         availability=experiment.availability,
         system=experiment.system,
+        codec=experiment.codec,
     )
     return Assembly(
         experiment=experiment,
@@ -104,12 +119,30 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
     who = experiment.clients
-    partition = deal(experiment.skew, dataset.y, dataset.groups, who.number, who.partition_seed, who.held_out)
+    reserved = server_rows(experiment, dataset)
+    partition = deal_others(
+        experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
+    )
     require(
         partition.held_out is None or len(partition.held_out[0]) > 0,
         f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
     )
     return partition
+
+
+def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows that the server keeps, in ascending order."""
+    rows, share = np.arange(len(dataset.y)), experiment.server_data.share
+    if share == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "server data")
+    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+
+
+def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
+    """These rows in one batch; None if there are none."""
+    at = torch.as_tensor(rows, device=x.device)
+    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
 
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:
@@ -137,6 +170,26 @@ def check_needs(experiment: Experiment) -> None:
     require(
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
+    )
+    refiner = to_table(experiment.refine, REFINES)["name"]
+    needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
+    require(
+        not needy or experiment.server_data.share > 0,
+        f"{needy} needs labelled rows on the server, and it has none; give it some of the training rows with "
+        "--server-data 0.02",
+    )
+
+
+def check_cohort(experiment: Experiment, num_clients: int) -> None:
+    """Refuse a selection that there are too few clients for, or that the method cannot aggregate."""
+    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection.check(num_clients)
+    size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
+    needed = experiment.algorithm.fewest(size)
+    require(
+        size >= needed,
+        f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
+        f"{name} assume fewer broken ones",
     )
 
 

@@ -1,6 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows.
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
+without its perturbation.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS
+from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Combination:
     paper: str
     options: type
     apply: Callable[[Experiment, Any], Experiment]
+    cites: tuple[str, ...] = ()  # keys of its BibTeX entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,19 @@ class Steps:
     steps: int = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class FreshGradient:
+    """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
+
+    beta: float = 0.1
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
+
+
+def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", refine=refine)
 
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
@@ -54,8 +67,12 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
     )
 
 
+def fedcm(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+
+
 def server_combination(idea: str, optimiser: Any) -> Combination:
-    return Combination(idea, "update path", optimiser.paper, optimiser, with_server)
+    return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
@@ -63,12 +80,27 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "fedcm": Combination(
+        "local steps mix the fresh gradient with the previous round's mean direction",
+        "update path",
+        "Xu et al. 2021, arXiv:2106.10874",
+        FreshGradient,
+        fedcm,
+    ),
+    "feddf": Combination(
+        "FedAvg, then ensemble distillation on the server's rows",
+        "aggregation",
+        Distillation.paper,
+        Distillation,
+        with_distillation,
+    ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",
         "Robbins, Monro 1951",
         NoOptions,
         centralised,
+        ("sgd",),
     ),
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
@@ -76,6 +108,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Dean et al. 2012, Large Scale Distributed Deep Networks",
         NoOptions,
         local_sgd,
+        ("parallel-sgd",),
     ),
     "local-sgd": Combination(
         "a fixed number of steps between uniform averages",
@@ -83,6 +116,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Stich 2019, arXiv:1805.09767",
         Steps,
         local_sgd,
+        ("local-sgd",),
     ),
 }
 

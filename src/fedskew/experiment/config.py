@@ -22,7 +22,20 @@ from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import AVAILABILITIES, SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Always, Everyone, ServerSgd, Sgd
+from fedskew.slots import (
+    AVAILABILITIES,
+    CODECS,
+    REFINES,
+    SELECTIONS,
+    SERVER_OPTIMISERS,
+    SOLVERS,
+    Always,
+    Everyone,
+    ServerSgd,
+    Sgd,
+    Uncompressed,
+    Unrefined,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,16 @@ class Clients:
         require(self.number >= 1, f"number must be at least 1, got {self.number}")
         require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
         require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerData:
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +118,16 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
     "availability": AVAILABILITIES,
+    "refine": REFINES,
     "selection": SELECTIONS,
+    "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
+    "server_data": ServerData,
     "local": Local,
     "system": System,
     "training": Training,
@@ -123,12 +149,15 @@ class Experiment:
     dataset: Any = field(default_factory=Digits)
     skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
     clients: Clients = field(default_factory=Clients)
+    server_data: ServerData = field(default_factory=ServerData)
     model: Any = None
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
     availability: Any = field(default_factory=Always)
+    refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
+    codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     training: Training = field(default_factory=Training)

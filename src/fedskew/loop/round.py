@@ -14,7 +14,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
-from fedskew.core.seeding import stream
+from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.loop.local import Program, program
@@ -22,7 +22,7 @@ from fedskew.loop.plan import Planner, one_pass
 from fedskew.loop.system import Late, System, partial
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import Always
+from fedskew.slots import Always, Uncompressed, Unrefined
 
 
 class States(Protocol):
@@ -51,6 +51,8 @@ class Federation:
     availability: Any = field(default_factory=Always)
     system: System = field(default_factory=System)
     server_data: Batch | None = None  # the server's own labelled rows
+    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
+    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -81,6 +83,7 @@ class Work(NamedTuple):
     passes: list[Plan]  # the training rows once, for `before` and `after`
     measured: list[Plan]  # the rows on which local models are measured; empty: not this time
     turnout: Turnout
+    memory: Tree  # what the codec kept of the clients' earlier updates; leading axis C
 
 
 class Done(NamedTuple):
@@ -92,7 +95,7 @@ class Done(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is known of a finished round."""
+    """What is known of a finished round. Uploads and measures are the clients' own, before a codec: they tell of the training."""
 
     server: Server
     work: Work
@@ -159,6 +162,7 @@ def open_round(
 ) -> Work:
     """Make the views of a cohort and plan its batches; those who are ``late`` get done with a part of theirs."""
     part = fed.partition
+    state, memory = taken_apart(states.get(cohort, lambda: fresh(fed, server.x)))
     plans = [fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort]
     for i, k in enumerate(cohort):
         if k in late:
@@ -166,7 +170,7 @@ def open_round(
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
-        state=states.get(cohort, lambda: fed.algorithm.client_init(server.x)),
+        state=state,
         info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
         before={},
         lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
@@ -179,6 +183,7 @@ def open_round(
         passes=[one_pass(part.rows(k)) for k in cohort],
         measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
         turnout=turnout,
+        memory=memory,
     )
 
 
@@ -190,6 +195,23 @@ def open_training(
     if fed.system.drop_stragglers:
         cohort = cohort[[k not in late for k in cohort]]
     return open_round(fed, server, states, measure_local, cohort, turnout._replace(stragglers=len(late)), late)
+
+
+def fresh(fed: Federation, x: Tensor) -> Tree:
+    """What is kept of a client that takes part for the first time."""
+    return together(fed.algorithm.client_init(x), fed.codec.init(x))
+
+
+def together(state: Tree, memory: Tree) -> Tree:
+    """What is kept of a client: the method's state, beside the codec's memory where it has one."""
+    if not memory:
+        return state
+    return {"algorithm": state, "codec": memory} if state else {"codec": memory}
+
+
+def taken_apart(kept: Tree) -> tuple[Tree, Tree]:
+    """Inverse of `together`."""
+    return (kept.get("algorithm", {}), kept["codec"]) if "codec" in kept else (kept, {})
 
 
 def prepare(
@@ -219,28 +241,47 @@ def prepare(
     return server, work._replace(view=work.view._replace(before=before)), sent
 
 
+def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
+    """What reaches the server, the codec's memory after it, and the bytes of all messages."""
+    rows, draws = uploads.delta, None
+    if fed.codec.random:
+        streams = [torch_stream(fed.seed, "codec", server.round, int(k)) for k in work.clients]
+        draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
+    delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, fed.task)
+    received = uploads._replace(delta=delta)
+    return received, memory, int(sizes.sum()) + num_bytes((uploads.extras, uploads.report))
+
+
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
-    """Aggregate, and let the server optimiser step; a round in which nobody took part is only counted."""
+    """Aggregate, let the server optimiser step, and refine the model on the server's rows.
+
+    A round in which nobody took part is only counted.
+    """
     if not len(work.clients) and not fed.algorithm.acts_alone:
         return server._replace(round=server.round + 1)
-    delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
+    cohort = Cohort(work.view.info, done.uploads)
+    delta, state = fed.algorithm.aggregate(server, cohort)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
+    if cohort.size:
+        x = fed.refinement.refine(server, x, cohort)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
-    """One whole round. Raises `Diverged` before anything is kept if an update or a model is not finite."""
+    """One whole round. Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite."""
     server, work, (asked_down, asked_up) = prepare(fed, engine, server, states, measure_local)
-    done, measures = nothing_done(server), {}
+    done, measures, sent = nothing_done(server), {}, 0
+    uploads, memory = done.uploads, done.states
     if len(work.clients):
         done = engine.run(fed.program, work, fed.x, fed.y)
         measures = drift(done.uploads.delta, work.view.info.num_examples)
         check_finite(fed, server, work, done, measures["update_norm"])
-    after = close_round(fed, server, work, done)
+        uploads, memory, sent = transmit(fed, server, work, done.uploads)
+    after = close_round(fed, server, work, done._replace(uploads=uploads))
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
-    states.put(work.clients, done.states)
+    states.put(work.clients, together(done.states, memory))
     return Outcome(
         server=after,
         work=work,
@@ -248,7 +289,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=asked_down + received(fed, work),
-        bytes_up=asked_up + num_bytes(done.uploads),
+        bytes_up=asked_up + sent,
     )
 
 
@@ -265,11 +306,11 @@ def received(fed: Federation, work: Work) -> int:
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` naming the round, the client and the most likely cause."""
+    """Raise `Diverged` naming the round, the client and the most likely cause, if more is broken than the method bears."""
     bad = ~norms.isfinite()
     for sums in done.scores.values():
         bad = bad | ~sums.isfinite()
-    if not bool(bad.any()):
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
@@ -294,8 +335,10 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 def server_cause(fed: Federation, round_: int) -> str:
     """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(rate(fed, round_))
-    return f"most likely cause: {cause or 'the step of the server optimiser; lower its lr, or its momentum'}"
+    cause = fed.algorithm.hazard(rate(fed, round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    if fed.refinement.needs_data:
+        cause += "; or the steps of the refinement; lower refine.lr"
+    return f"most likely cause: {cause}"
 
 
 def rate(fed: Federation, round_: int) -> float:

@@ -39,6 +39,7 @@ class Cnn:
     hidden: int = 512
 
     has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def __post_init__(self) -> None:
         require(self.hidden >= 1, f"hidden must be at least 1, got {self.hidden}")

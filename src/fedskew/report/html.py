@@ -20,6 +20,7 @@ PARTITION_NUMBERS = (
     ("empty", "clients left without rows"),
     ("rows", "rows dealt to train on"),
     ("held_out", "rows held out to measure clients"),
+    ("server_rows", "rows of the server's own"),
     ("unassigned", "rows that no client got"),
     ("smallest", "smallest client, rows"),
     ("median", "median client, rows"),

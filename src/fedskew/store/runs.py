@@ -63,6 +63,9 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
         "accuracy": "of the global model on the unseen test set, 0..1",
         "loss": "mean cross-entropy of the global model on the test set, in nats",
+        "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
+        "parity": "difference of the rates of positive predictions between the two groups",
+        "odds": "the larger of the gaps in true and in false positive rate",
     },
     "clients": {
         "accuracy_mean": "of the global model on each client's data: mean over the clients, 0..1",

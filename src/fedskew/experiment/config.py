@@ -85,11 +85,15 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them)."""
+    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
+
+    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
+    """
 
     every: int = 1
     max_clients: int = 1000
     local_models: bool = True
+    inexactness: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")

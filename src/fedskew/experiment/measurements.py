@@ -14,6 +14,7 @@ from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
+from fedskew.loop.inexactness import inexactness
 from fedskew.loop.round import Federation, Outcome, client_cause, server_cause
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
@@ -99,6 +100,17 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
     return rows
+
+
+def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+    """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
+    experiment, clients = assembly.experiment, outcome.work.clients
+    if not experiment.evaluation.inexactness or not len(clients):
+        return []
+    gamma = inexactness(assembly.federation, experiment.engine, outcome)
+    mean = float(gamma.nanmean())
+    rows: list[Row] = [] if math.isnan(mean) else [(None, "round", "inexactness", mean)]
+    return rows + per_client("client", "inexactness", clients, gamma)
 
 
 def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:

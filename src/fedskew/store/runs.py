@@ -79,6 +79,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
         "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
         "update_norm": "mean length of the clients' updates",
+        "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
         "clients": "clients that took part: trained, and were heard",
         "available": "clients that were there",
@@ -99,6 +100,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     },
     "client": {
         "steps": "per client: local steps",
+        "inexactness": "per client: norm of its objective's gradient at its local model over that at the global model, on all "
+        "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",
     },

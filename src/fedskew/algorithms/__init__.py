@@ -2,6 +2,7 @@
 
 from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.drfa import Drfa
+from fedskew.algorithms.dualmetric import DualMetric
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
@@ -24,4 +25,5 @@ ALGORITHMS = {
     "drfa": Drfa,
     "fedbs": FedBS,
     "fedpbs": FedPBS,
+    "dualmetric": DualMetric,
 }

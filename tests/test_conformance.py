@@ -81,6 +81,7 @@ ROWS: dict[str, list[str]] = {
         "fedpbs:mu=0.3",
         "fedpbs:mu=0.3,mu_scale=variance,variance=gradient,selection=stable,aggregation=softmax",
     ],
+    "dualmetric": ["dualmetric:mu=0.09"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -90,6 +91,8 @@ CHOSEN = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:]]
 """Who trains depends on who else is proposed."""
 ALIKE = {"median", "trimmed-mean:beta=0.3"}
 """Of four values a trimmed mean is the mean or the median."""
+TOGETHER = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:], *ROWS["dualmetric"]]
+"""What clients do depends on who else is proposed: who trains at all, or how far one is from their mean."""
 
 SOLVER: dict[str, Any] = {
     "sgd": Sgd(lr=0.1),
@@ -431,7 +434,7 @@ def test_the_order_of_work_does_not_matter(spec, engine):
             torch.testing.assert_close(value[back], flat[name], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in CHOSEN])
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in TOGETHER])
 def test_a_client_does_not_see_who_else_takes_part(spec):
     """What clients 2 and 5 do in a cohort of four and in one of two; bit for bit where each works alone."""
     fed = federation(spec, selection=Only((1, 2, 5, 6)))
@@ -700,6 +703,14 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedpbs:mu=0.3,variance_threshold=-inf", "fedprox:mu=0.3,weighting=uniform", PLAIN, "momentum", RAGGED),
     ("fedpbs:mu=0.3,batch_threshold=1.0,weighting=samples", "fedprox:mu=0.3", PLAIN, "adamw", RAGGED),
     ("fedpbs:mu=0,selection=stable,aggregation=softmax,variance=gradient", "fedbs", PLAIN, "sgd", RAGGED),
+    ("dualmetric:mu=0.05,mu_min=0.05,mu_max=0.05", "fedprox:mu=0.05", PLAIN, "momentum", RAGGED),
+    (
+        "dualmetric:mu=0.05,mu_min=0.05,mu_max=0.05,weighting=uniform",
+        "fedprox:mu=0.05,weighting=uniform",
+        PLAIN,
+        "adamw",
+        RAGGED,
+    ),
 ]
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PURPOSES = ("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "server data", "refine")
+PURPOSES = (
+    "partition",
+    "init",
+    "select",
+    "batches",
+    "evaluate",
+    "holdout",
+    "split",
+    "data",
+    "server data",
+    "refine",
+    "shared data",
+)
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:

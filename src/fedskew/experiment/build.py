@@ -178,7 +178,7 @@ def check_needs(experiment: Experiment) -> None:
     needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
     require(
         not needy or experiment.server_data.share > 0,
-        f"{needy} needs labelled rows on the server, and it has none; give it some of the training rows with "
+        f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
 

@@ -2,10 +2,10 @@
 
 from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.drfa import Drfa
+from fedskew.algorithms.dualmetric import DualMetric
 from fedskew.algorithms.f3 import F3
 from fedskew.algorithms.f3_gradient import F3Gradient
 from fedskew.algorithms.fairfed import FairFed
-from fedskew.algorithms.dualmetric import DualMetric
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn

@@ -7,17 +7,8 @@ import torch
 
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
-    *(
-        "mixture",
-        "availability",
-        "phase",
-        "dropout",
-        "stragglers",
-        "devices",
-        "server data",
-        "codec",
-        "refine",
-    ),
+    *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
+    *("server data", "codec", "refine", "shared data"),
 )
 
 

@@ -19,6 +19,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
+from fedskew.core.trees import num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -26,7 +27,7 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.partition import Ints, Partition
-from fedskew.skew.reserve import class_balanced, deal_others
+from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.slots import REFINES
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -54,7 +55,8 @@ class Assembly:
     def partition_facts(self) -> dict[str, Any]:
         """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
         sizes, counts = self.partition.sizes, self.label_counts()
-        server_data = self.federation.server_data
+        server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
+        each = int(self.experiment.shared_data.alpha * shared + 1e-9)
         return {
             "clients": len(self.partition),
             "empty": self.partition.empty,
@@ -62,6 +64,9 @@ class Assembly:
             "rows": int(sizes.sum()),
             "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
             "server_rows": 0 if server_data is None else len(server_data.y),
+            "shared_rows": shared,
+            "shared_rows_each": each,
+            "shared_bytes": len(self.partition) * each * num_bytes((self.federation.x[0], self.federation.y[0])),
             "smallest": int(sizes.min()),
             "median": float(np.median(sizes)),
             "largest": int(sizes.max()),
@@ -119,7 +124,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
     who = experiment.clients
-    reserved = server_rows(experiment, dataset)
+    shared = shared_rows(experiment, dataset)
+    reserved = np.concatenate([server_rows(experiment, dataset), shared])
     partition = deal_others(
         experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
     )
@@ -127,7 +133,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
         partition.held_out is None or len(partition.held_out[0]) > 0,
         f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
     )
-    return partition
+    return share_out(partition, shared, experiment.shared_data.alpha, who.partition_seed) if len(shared) else partition
 
 
 def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
@@ -137,6 +143,16 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
         return rows[:0]
     rng = stream(experiment.clients.partition_seed, "server data")
     return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+
+
+def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
+    beta = experiment.shared_data.beta
+    if beta == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "shared data")
+    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 
 
 def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
@@ -175,7 +191,7 @@ def check_needs(experiment: Experiment) -> None:
     needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
     require(
         not needy or experiment.server_data.share > 0,
-        f"{needy} needs labelled rows on the server, and it has none; give it some of the training rows with "
+        f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
 

@@ -55,6 +55,7 @@ ROWS: dict[str, list[str]] = {
     "fednova": ["fednova", "fednova:mu=0.3"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
+    "dp-fedavg": ["dp-fedavg:clip=0.3,noise=0.5,q=0.5", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -621,6 +622,7 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedavg:weighting=unbiased", "fedavg", PLAIN, "sgd", [8, 8, 8]),
     ("feddyn:alpha=0.3,weighting=samples", "feddyn:alpha=0.3", PLAIN, "sgd", [8, 8, 8]),
     ("scaffold:weighting=samples", "scaffold", PLAIN, "sgd", [8, 8, 8]),
+    ("dp-fedavg:clip=inf,noise=0.0,q=1.0", "fedavg:weighting=uniform", PLAIN, "momentum", [5, 8, 13]),
 ]
 
 

@@ -1,5 +1,6 @@
 """One file a method. Each names its paper and reads like it."""
 
+from fedskew.algorithms.dp_fedavg import DpFedAvg
 from fedskew.algorithms.fedavg import FedAvg
 from fedskew.algorithms.feddyn import FedDyn
 from fedskew.algorithms.fednova import FedNova
@@ -14,4 +15,5 @@ ALGORITHMS = {
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
+    "dp-fedavg": DpFedAvg,
 }

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -85,6 +85,10 @@ class Algorithm:
     def hazard(self, lr: float) -> str:
         """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
         return ""
+
+    def privacy(self) -> Privacy | None:
+        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it."""
+        return None
 
     # server
     def server_init(self, server: Server) -> Tree:

@@ -52,7 +52,7 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
     Each chunk is a copy that the caller may change, and the next one overwrites: fresh memory for each of them costs more
     than the sums.
     """
-    columns = min(max(CHUNK // rows.shape[0], 1), rows.shape[1])
+    columns = min(max(CHUNK // max(rows.shape[0], 1), 1), rows.shape[1])
     room = rows.new_empty(rows.shape[0] * columns, dtype=torch.float64)
     for chunk in rows.split(columns, dim=1):
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)

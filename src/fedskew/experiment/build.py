@@ -24,7 +24,9 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
+from fedskew.measure.privacy import check_installed
 from fedskew.skew.partition import Partition, deal
+from fedskew.slots import Poisson, Uncompressed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -69,7 +71,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
     check_needs(experiment)
     partition = partition_of(experiment, dataset)
-    experiment.selection.check(len(partition))
+    check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     federation = Federation(
@@ -131,6 +133,29 @@ def check_needs(experiment: Experiment) -> None:
     require(
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
+    )
+    if privacy := algorithm.privacy():
+        require(
+            isinstance(experiment.selection, Poisson) and experiment.selection.rate == privacy.q,
+            f"{name} and its accountant count on each client taking part with probability q = {privacy.q:g} on its own; "
+            f"use --selection poisson:rate={privacy.q:g}",
+        )
+        require(
+            type(experiment.codec) is Uncompressed,
+            f"{name} adds noise for updates of a known greatest length, and a codec changes them; use --codec none",
+        )
+        if privacy.noise:
+            check_installed()
+
+
+def check_clients(experiment: Experiment, num_clients: int) -> None:
+    """Refuse what so many clients with data cannot have."""
+    experiment.selection.check(num_clients)
+    privacy = experiment.algorithm.privacy()
+    require(
+        privacy is None or privacy.delta * num_clients < 1,
+        f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
+        f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
     )
 
 

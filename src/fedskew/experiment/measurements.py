@@ -14,6 +14,7 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import Federation, Outcome, client_cause, server_cause
+from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -85,7 +86,14 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
-    return rows
+    return rows + privacy_rows(assembly, outcome.server)
+
+
+def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
+    """The privacy loss of all rounds so far, where the method bounds it."""
+    privacy = assembly.federation.algorithm.privacy()
+    loss = epsilon(privacy, server.round) if privacy else math.inf
+    return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 
 def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:

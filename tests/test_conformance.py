@@ -82,6 +82,7 @@ ROWS: dict[str, list[str]] = {
         "fedpbs:mu=0.3,mu_scale=variance,variance=gradient,selection=stable,aggregation=softmax",
     ],
     "dualmetric": ["dualmetric:mu=0.09"],
+    "dp-fedavg": ["dp-fedavg:clip=0.3,noise=0.5,q=0.5", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"],
 }
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
@@ -711,6 +712,7 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
         "adamw",
         RAGGED,
     ),
+    ("dp-fedavg:clip=inf,noise=0.0,q=1.0", "fedavg:weighting=uniform", PLAIN, "momentum", [5, 8, 13]),
 ]
 
 

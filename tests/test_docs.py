@@ -10,12 +10,14 @@ import shlex
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import parser
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.store.runs import MEASUREMENTS
@@ -134,9 +136,26 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    experiment = Experiment(
-        training={"rounds": 1}, local={"epochs": 1}, engine="stacked", evaluation={"inexactness": True}
+    stored = set()
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    rows[:, -1] = np.arange(60) % 2
+    people = Dataset(
+        x=rows,
+        y=np.arange(60) // 2 % 2,
+        x_test=rows,
+        y_test=np.arange(60) // 2 % 2,
+        classes=("no", "yes"),
+        sensitive="sex",
     )
-    frame = run(experiment, folder=tmp_path).measurements()
-    stored = set(zip(frame["split"], frame["name"], strict=True))
+    for method in ({}, {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"}):
+        experiment = Experiment(
+            training={"rounds": 1},
+            local={"epochs": 1},
+            engine="stacked",
+            evaluation={"inexactness": True},
+            skew="iid",
+            **method,
+        )
+        frame = run(experiment, data=people, folder=tmp_path).measurements()
+        stored |= set(zip(frame["split"], frame["name"], strict=True))
     assert stored == {(split, name) for split, names in MEASUREMENTS.items() for name in names}

@@ -1,6 +1,7 @@
 """One file a method. Each names its paper and reads like it."""
 
 from fedskew.algorithms.afl import Afl
+from fedskew.algorithms.dp_fedavg import DpFedAvg
 from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.dualmetric import DualMetric
 from fedskew.algorithms.f3 import F3
@@ -60,4 +61,5 @@ ALGORITHMS = {
     "krum": Krum,
     "fedpbs": FedPBS,
     "dualmetric": DualMetric,
+    "dp-fedavg": DpFedAvg,
 }

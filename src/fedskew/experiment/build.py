@@ -26,9 +26,10 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
+from fedskew.measure.privacy import check_installed
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
-from fedskew.slots import REFINES
+from fedskew.slots import REFINES, Poisson, Uncompressed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -84,7 +85,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         "sensitive attribute; use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
-    check_cohort(experiment, len(partition))
+    check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
@@ -194,10 +195,22 @@ def check_needs(experiment: Experiment) -> None:
         f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
+    if privacy := algorithm.privacy():
+        require(
+            isinstance(experiment.selection, Poisson) and experiment.selection.rate == privacy.q,
+            f"{name} and its accountant count on each client taking part with probability q = {privacy.q:g} on its own; "
+            f"use --selection poisson:rate={privacy.q:g}",
+        )
+        require(
+            type(experiment.codec) is Uncompressed,
+            f"{name} adds noise for updates of a known greatest length, and a codec changes them; use --codec none",
+        )
+        if privacy.noise:
+            check_installed()
 
 
-def check_cohort(experiment: Experiment, num_clients: int) -> None:
-    """Refuse a selection that there are too few clients for, or that the method cannot aggregate."""
+def check_clients(experiment: Experiment, num_clients: int) -> None:
+    """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
     selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
     selection.check(num_clients)
     size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
@@ -206,6 +219,12 @@ def check_cohort(experiment: Experiment, num_clients: int) -> None:
         size >= needed,
         f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
         f"{name} assume fewer broken ones",
+    )
+    privacy = experiment.algorithm.privacy()
+    require(
+        privacy is None or privacy.delta * num_clients < 1,
+        f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
+        f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
     )
 
 

@@ -16,6 +16,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.round import Federation, Outcome, client_cause, server_cause
+from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -99,7 +100,14 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
-    return rows
+    return rows + privacy_rows(assembly, outcome.server)
+
+
+def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
+    """The privacy loss of all rounds so far, where the method bounds it."""
+    privacy = assembly.federation.algorithm.privacy()
+    loss = epsilon(privacy, server.round) if privacy else math.inf
+    return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 
 def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:

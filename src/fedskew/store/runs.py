@@ -89,6 +89,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "bytes_down": "sent to the whole cohort, to dropped stragglers too",
         "bytes_up": "sent by the whole cohort",
         "seconds": "of the round: training, evaluation and measures",
+        "epsilon": "privacy loss of any client in all rounds so far, at the method's delta; where the method bounds it",
     },
     "global-model": {
         "accuracy": "per client: of the global model on the client's data, 0..1",

@@ -68,7 +68,6 @@ class DualMetric(Algorithm):
     changes: ClassVar[str] = "loss landscape and fairness"
     paper: ClassVar[str] = "Gupta, Jorvekar 2025, Fairness-Aware Federated Learning for Text Classification"
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
-    ranges: ClassVar[dict[str, str]] = {"mu": "0.01"}
     reduces_to: ClassVar[dict[str, str]] = {"mu=0.05,mu_min=0.05,mu_max=0.05": "fedprox:mu=0.05"}
 
     def __post_init__(self) -> None:

@@ -97,6 +97,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Xu et al. 2021, arXiv:2106.10874",
         FreshGradient,
         fedcm,
+        ("fedcm",),
     ),
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
@@ -104,6 +105,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         Distillation.paper,
         Distillation,
         with_distillation,
+        Distillation.cites,
     ),
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
@@ -111,6 +113,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Zhao et al. 2018, arXiv:1806.00582",
         Sharing,
         with_sharing,
+        ("data-sharing",),
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
@@ -20,7 +19,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
@@ -122,7 +121,7 @@ def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classificat
 def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
-    name = to_table(algorithm, ALGORITHMS)["name"]
+    name = to_table(algorithm, COMPONENTS["algorithm"])["name"]
     require(
         LINEAR_SOLVER not in needs or experiment.solver.linear,
         f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.config import Experiment
+from fedskew.core.own import MARK
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
 
 
@@ -98,6 +98,7 @@ def with_method(experiment: Experiment, spec: str) -> Experiment:
         combination = COMBINATIONS[name]
         made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
         return made.replace(name=spec)
-    if name not in ALGORITHMS:
-        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*ALGORITHMS, *COMBINATIONS])}")
-    return experiment.replace(name=spec, algorithm=build("algorithm", ALGORITHMS, spec))
+    methods = COMPONENTS["algorithm"]
+    if name not in methods and MARK not in name:
+        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
+    return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
@@ -22,7 +21,7 @@ from fedskew.core.task import Classification
 from fedskew.core.trees import num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
@@ -81,8 +80,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     check_needs(experiment)
     require(
         SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
-        f"{to_table(experiment.algorithm, ALGORITHMS)['name']} compares two groups of people, and {dataset.name} names no "
-        "sensitive attribute; use --dataset adult, or own data with `sensitive`",
+        f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
+        "use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
     check_clients(experiment, len(partition))
@@ -179,7 +178,7 @@ def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
     experiment.system.check(experiment.local)
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
-    name = to_table(algorithm, ALGORITHMS)["name"]
+    name = name_of(algorithm)
     require(
         LINEAR_SOLVER not in needs or experiment.solver.linear,
         f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",
@@ -209,9 +208,14 @@ def check_needs(experiment: Experiment) -> None:
             check_installed()
 
 
+def name_of(algorithm: Any) -> str:
+    """What the catalogue calls a method, or the place of a user's own."""
+    return str(to_table(algorithm, COMPONENTS["algorithm"])["name"])
+
+
 def check_clients(experiment: Experiment, num_clients: int) -> None:
     """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
-    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection, name = experiment.selection, name_of(experiment.algorithm)
     selection.check(num_clients)
     size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
     needed = experiment.algorithm.fewest(size)

@@ -29,7 +29,10 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "availabilities": "availability",
+    "refines": "refine",
     "selections": "selection",
+    "codecs": "codec",
     "engines": "engine",
 }
 

@@ -57,6 +57,9 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     table.add_column("method", overflow="fold")
     for title in ("accuracy %", "worst client %", "drift", "MB"):
         table.add_column(title, justify="right")
+    private = bool(frame["epsilon"].notna().any())
+    if private:
+        table.add_column("epsilon", justify="right")
     if len(frame) > 1:
         table.add_column(f"vs {first.partition(':')[0]}", justify="right")
         table.add_column("")
@@ -68,6 +71,8 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
             plus_minus(row["drift"], row["drift_half"], 2),
             number(row["megabytes_down"] + row["megabytes_up"], 1),
         ]
+        if private:
+            cells.append(number(row["epsilon"], 2))
         if len(frame) > 1:
             gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
             cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
@@ -80,8 +85,9 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
         if seeds > 1
         else "one seed: no interval, nothing can be said of certainty"
     )
+    loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(
-        f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways", style="dim"
+        f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways{loss}", style="dim"
     )
 
 

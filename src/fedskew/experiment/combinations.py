@@ -1,6 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows.
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
+without its perturbation.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedskew.algorithms import MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
-from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,30 @@ class Steps:
     steps: int = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class FreshGradient:
+    """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
+
+    beta: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing(SharedData):
+    """`SharedData` with the relative size that the paper speaks of."""
+
+    beta: float = 0.05
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
+
+
+def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", refine=refine)
+
+
+def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
+    return experiment.replace(algorithm="fedavg", shared_data=SharedData(beta=options.beta, alpha=options.alpha))
 
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
@@ -55,6 +79,10 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
     )
 
 
+def fedcm(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+
+
 def server_combination(idea: str, optimiser: Any) -> Combination:
     return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
@@ -64,6 +92,30 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "fedcm": Combination(
+        "local steps mix the fresh gradient with the previous round's mean direction",
+        "update path",
+        "Xu et al. 2021, arXiv:2106.10874",
+        FreshGradient,
+        fedcm,
+        ("fedcm",),
+    ),
+    "feddf": Combination(
+        "FedAvg, then ensemble distillation on the server's rows",
+        "aggregation",
+        Distillation.paper,
+        Distillation,
+        with_distillation,
+        ("feddf",),
+    ),
+    "data-sharing": Combination(
+        "FedAvg where every client also holds part of a public, class-balanced share of the rows",
+        "data",
+        "Zhao et al. 2018, arXiv:1806.00582",
+        Sharing,
+        with_sharing,
+        ("data-sharing",),
+    ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",

@@ -20,9 +20,23 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
+from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+from fedskew.slots import (
+    AVAILABILITIES,
+    CODECS,
+    REFINES,
+    SELECTIONS,
+    SERVER_OPTIMISERS,
+    SOLVERS,
+    Always,
+    Everyone,
+    ServerSgd,
+    Sgd,
+    Uncompressed,
+    Unrefined,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +59,32 @@ class Clients:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerData:
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedData:
+    """A public share of the training rows, as many of each class, of which every client gets a random part beside its own.
+
+    ``beta`` is its size relative to the rows that are dealt to the clients, and ``alpha`` the part of it that a client gets.
+    It is not dealt, and a client's number of rows counts what it got of it. There is no model warmed up on the share.
+    """
+
+    beta: float = 0.0
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
+        require(0 < self.alpha <= 1, f"alpha must be above 0 and at most 1, got {self.alpha}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
 
@@ -62,11 +102,15 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them)."""
+    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
+
+    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
+    """
 
     every: int = 1
     max_clients: int = 1000
     local_models: bool = True
+    inexactness: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
@@ -90,14 +134,20 @@ COMPONENTS: dict[str, Mapping[str, Any]] = {
     "algorithm": Methods(ALGORITHMS),
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "availability": AVAILABILITIES,
+    "refine": REFINES,
     "selection": SELECTIONS,
+    "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
+    "server_data": ServerData,
+    "shared_data": SharedData,
     "local": Local,
+    "system": System,
     "training": Training,
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
@@ -117,12 +167,18 @@ class Experiment:
     dataset: Any = field(default_factory=Digits)
     skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
     clients: Clients = field(default_factory=Clients)
+    server_data: ServerData = field(default_factory=ServerData)
+    shared_data: SharedData = field(default_factory=SharedData)
     model: Any = None
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    availability: Any = field(default_factory=Always)
+    refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
+    codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
+    system: System = field(default_factory=System)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: Any = field(default_factory=Auto)

@@ -26,9 +26,11 @@ from fedskew.store.runs import MEASUREMENTS
 HERE = Path(__file__).parent
 
 SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
-CLIENT_HOOKS = (
-    *("client_init", "before", "answer", "local_init", "objective", "direction"),
-    *("after_step", "after", "local_final"),
+NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
+CLIENT_HOOKS = tuple(
+    name
+    for name, value in vars(Algorithm).items()
+    if inspect.isfunction(value) and not name.startswith("_") and name not in (*SERVER_HOOKS, *NO_HOOKS)
 )
 """In the order of a round."""
 

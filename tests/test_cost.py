@@ -24,7 +24,7 @@ from fedskew.core.records import Batch, Info, Server, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
-# client state, server state beyond the model, down, up, compute
+# the figures of the literature; client state, server state beyond the model, down, up, compute
 FIGURES = {
     "fedavg": ("—", "—", "1", "1", "1"),
     "fedprox": ("—", "—", "1", "1", "1"),
@@ -38,6 +38,20 @@ FIGURES = {
     "fedadagrad": ("—", "2 + s", "1", "1", "1"),
     "fedadam": ("—", "2 + s", "1", "1", "1"),
     "fedyogi": ("—", "2 + s", "1", "1", "1"),
+    "fedntd": ("—", "—", "1", "1", "1 + 1f"),
+    "fedlc": ("—", "—", "1", "1", "1"),  # the client knows its class counts from its data
+    "fedsam": ("—", "—", "1", "1", "2"),
+    "mofedsam": ("—", "1", "2", "1 + s", "2"),  # one number, the length of the path that the mean is divided by
+    "fedsmoo": ("2", "2", "2", "2", "2"),
+    "fedsol": ("—", "—", "1", "1", "2 + 1f"),
+    "fedpa": ("—", "—", "1", "1", "1"),
+    "qfedavg": ("—", "—", "1", "1 + 2s", "1, 1 pass a round"),
+    "median": ("—", "—", "1", "1", "1"),
+    "trimmed-mean": ("—", "—", "1", "1", "1"),
+    "krum": ("—", "—", "1", "1", "1"),
+    "dp-fedavg": ("—", "—", "1", "1", "1"),
+    # the chosen clients tell their variance once more
+    "fedbs": ("—", "—", "1 to all candidates", "1 + s, and s from all candidates", "1, 1 pass a round"),
     "parallel-sgd": ("—", "—", "1", "1", "1"),
     "local-sgd": ("—", "—", "1", "1", "1"),
 }
@@ -88,7 +102,7 @@ class Busy(Algorithm):
         return {"counts": x.new_zeros(miniature.CLASSES), "v": x}
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        g = grad_fn(w)[0] + grad_fn(w + 0.1)[0]
+        g = grad_fn(w)[0] + grad_fn(w + 0.1)[0] + grad_fn(w, lambda task, view, w, b: w.square().sum())[0]
         return g + grad_fn(w, lambda task, view, w, b: local_loss(task, w, b) + local_loss(task, view.x, b))[0], scratch
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:

@@ -55,9 +55,11 @@ def labels(seed: int, rows: int) -> Tensor:
     return torch.tensor(np.random.default_rng(seed).integers(0, CLASSES, rows))
 
 
-def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **changes: Any) -> Federation:
+def federation(
+    algorithm: Algorithm, task: Task = TASK, rounds: int = 4, sizes: tuple[int, ...] = SIZES, **changes: Any
+) -> Federation:
     """Clients of 1 to 40 rows, of which five take part in a round; two local epochs of batches of 7, the last ones shorter."""
-    rows = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     options: dict[str, Any] = {
         "solver": Sgd(lr=0.1),
         "server_optimiser": ServerSgd(),
@@ -67,9 +69,9 @@ def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **chang
     return Federation(
         algorithm=algorithm,
         task=task,
-        x=normal(0, sum(SIZES), INPUTS),
-        y=labels(1, sum(SIZES)),
-        partition=Partition(np.arange(sum(SIZES)), offsets(rows), tuple(map(str, range(len(SIZES)))), 0, 0),
+        x=normal(0, sum(sizes), INPUTS),
+        y=labels(1, sum(sizes)),
+        partition=Partition(np.arange(sum(sizes)), offsets(rows), tuple(map(str, range(len(sizes)))), 0, 0),
         seed=7,
         rounds=rounds,
         server_data=server_rows(24),

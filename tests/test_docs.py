@@ -76,7 +76,9 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    experiment = Experiment(training={"rounds": 1}, local={"epochs": 1}, engine="stacked")
+    experiment = Experiment(
+        training={"rounds": 1}, local={"epochs": 1}, evaluation={"adapt_steps": 1}, engine="stacked"
+    )
     frame = run(experiment, folder=tmp_path).measurements()
     stored = set(zip(frame["split"], frame["name"], strict=True))
     assert stored == {(split, name) for split, names in MEASUREMENTS.items() for name in names}

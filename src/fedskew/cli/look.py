@@ -29,6 +29,13 @@ KINDS = {
     "engines": "engine",
 }
 
+TITLES = {
+    "clients accuracy_worst": "worst client",
+    "personal accuracy_mean": "personal",
+    "personal accuracy_worst": "worst personal",
+}
+"""What the table of a run calls these measurements."""
+
 
 def list_(parsed: argparse.Namespace) -> int:
     """What there is of one kind."""
@@ -150,10 +157,12 @@ def show_one(store: RunStore, record: RunRecord) -> None:
         index="round", columns="key", values="value"
     )
     columns = {"test accuracy": 4, "test loss": 4, "clients accuracy_worst": 4, "round drift": 4, "round divergence": 4}
+    if "personal accuracy_mean" in wide:
+        columns |= {"personal accuracy_mean": 4, "personal accuracy_worst": 4}
     table = Table(box=None, pad_edge=False)
     table.add_column("round", justify="right")
     for name in columns:
-        table.add_column(name.removeprefix("round ").replace("clients accuracy_worst", "worst client"), justify="right")
+        table.add_column(TITLES.get(name, name.removeprefix("round ")), justify="right")
     rounds = list(wide.index)
     for at in rounds if len(rounds) <= 12 else [*rounds[:: -(-len(rounds) // 11)], rounds[-1]]:
         cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]

@@ -163,3 +163,11 @@ class Algorithm:
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         """What is sent, and the client's new state."""
         return Upload(carry.w - view.x, {}, {}), view.state
+
+    # evaluation
+    def personal(self, view: View) -> Tensor:
+        """The model (P,) that the client would use itself, from the view that it would get of the server after a round.
+
+        ``view.before`` holds the sums of the hook ``before`` at that view, where the method has one.
+        """
+        return view.x

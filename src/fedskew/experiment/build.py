@@ -22,7 +22,7 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation
+from fedskew.loop.round import Federation, Tuning
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.partition import Partition, deal
 
@@ -84,6 +84,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        tuning=tuning_of(experiment),
     )
     return Assembly(
         experiment=experiment,
@@ -93,6 +94,14 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
         y_test=torch.as_tensor(dataset.y_test, device=device),
     )
+
+
+def tuning_of(experiment: Experiment) -> Tuning | None:
+    """The steps of personal models before they are measured, in batches like those of the training."""
+    if not experiment.evaluation.adapt_steps:
+        return None
+    local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
+    return Tuning(SeededPlanner(local, experiment.training.seed, "tuning"), experiment.evaluation.adapt_lr)
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:

@@ -44,6 +44,7 @@ class Program(NamedTuple):
     after: Callable[[View, Tensor, Batch], Tree] | None
     score: Callable[[Tensor, Batch], Tree]
     final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
+    personal: Callable[[View], Tensor] | None  # None: the client uses the model that it receives
 
 
 @lru_cache(maxsize=32)
@@ -87,6 +88,7 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         after=after if overrides(algorithm, "after") else None,
         score=lambda w, batch: score(task, w, batch),
         final=final,
+        personal=algorithm.personal if overrides(algorithm, "personal") else None,
     )
 
 

@@ -47,17 +47,18 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, "batches", round, client)."""
+    """Batches from the stream (seed, purpose, round, client)."""
 
     local: Local
     seed: int
+    purpose: str = "batches"
 
     def batch_size(self, num_rows: int) -> int:
         size = self.local.batch_size
         return num_rows if size == "all" else min(size, num_rows)
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        rng = stream(self.seed, "batches", round_, client)
+        rng = stream(self.seed, self.purpose, round_, client)
         size = self.batch_size(len(rows))
         per_epoch = -(-len(rows) // size)
         steps = self.local.steps or self.local.epochs * per_epoch
@@ -67,6 +68,11 @@ class SeededPlanner:
         epochs = -(-steps // per_epoch)
         plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
         return Plan(*(np.concatenate(part)[:steps] for part in zip(*plans, strict=True)))
+
+
+def no_steps(rows: Ints) -> Plan:
+    """A plan for a client that does not train."""
+    return Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
 
 
 def one_pass(rows: Ints) -> Plan:

@@ -30,6 +30,13 @@ class States(Protocol):
     def put(self, clients: Ints, states: Tree) -> None: ...
 
 
+class Tuning(NamedTuple):
+    """Steps on a client's own rows that each personal model takes before it is measured."""
+
+    planner: Planner
+    lr: float | None  # None: the local solver's rate of the round
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Everything that stays the same over the rounds."""
@@ -46,6 +53,7 @@ class Federation:
     seed: int
     rounds: int = 1  # that are planned
     server_data: Batch | None = None  # the server's own labelled rows
+    tuning: Tuning | None = None  # of personal models, before they are measured
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -135,23 +143,30 @@ def open_round(
     """Make the views of a cohort, by default the one that the selection proposes, and plan its batches."""
     if cohort is None:
         cohort = fed.selection.select(fed.clients, stream(fed.seed, "select", server.round))
+    plans = [fed.planner.train(server.round, int(k), fed.partition.rows(k)) for k in cohort]
+    return work_of(fed, server, states, cohort, plans, rate(fed, server.round), measure_local)
+
+
+def work_of(
+    fed: Federation, server: Server, states: States, clients: Ints, plans: list[Plan], lr: float, measured: bool
+) -> Work:
+    """The work of these clients on these plans, under the server as it is."""
     part = fed.partition
-    plans = [fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort]
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
-        state=states.get(cohort, lambda: fed.algorithm.client_init(server.x)),
-        info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
+        state=states.get(clients, lambda: fed.algorithm.client_init(server.x)),
+        info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
         before={},
-        lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
+        lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
     return Work(
-        clients=cohort,
+        clients=clients,
         view=view,
         plans=plans,
-        passes=[one_pass(part.rows(k)) for k in cohort],
-        measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
+        passes=[one_pass(part.rows(k)) for k in clients],
+        measured=[one_pass(part.measured_rows(k)) for k in clients] if measured else [],
     )
 
 

@@ -36,6 +36,7 @@ Weighting = Literal["samples", "uniform", "unbiased"]
 FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
 SERVER_DATA = "server data"
+PLAIN_SERVER = "plain server"
 
 
 class Solver(Protocol):
@@ -79,7 +80,7 @@ class Algorithm:
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `PLAIN_SERVER`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:
@@ -143,6 +144,10 @@ class Algorithm:
     def local_init(self, view: View) -> tuple[Tensor, Tree]:
         """Where the client starts (P,), and its scratch."""
         return view.x, {}
+
+    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        """The scratch before the first step, where it depends on the solver."""
+        return carry.scratch
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         """The local loss (): the landscape."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PURPOSES = ("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "tuning")
+PURPOSES = ("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "tuning", "clusters")
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:

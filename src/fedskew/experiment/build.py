@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import torch_stream
@@ -25,6 +25,7 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation, Tuning
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.partition import Partition, deal
+from fedskew.slots import ServerSgd
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -139,6 +140,10 @@ def check_needs(experiment: Experiment) -> None:
     require(
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
+    )
+    require(
+        PLAIN_SERVER not in needs or experiment.server == ServerSgd(),
+        f"{name} averages more than one model, and a server optimiser would move only one of them; use --server sgd",
     )
 
 

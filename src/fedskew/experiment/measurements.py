@@ -16,7 +16,7 @@ from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.round import Engine, Federation, Outcome, States, client_cause, server_cause
 from fedskew.skew.partition import Ints
-from fedskew.store.runs import Row
+from fedskew.store.runs import MEASUREMENTS, Row
 
 
 def measured_clients(assembly: Assembly) -> Ints:
@@ -112,6 +112,9 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
     for name in ("distance", "update_norm"):
         rows += per_client("client", name, work.clients, measures[name])
+    for name, reported in outcome.done.uploads.report.items():
+        if name in MEASUREMENTS["client"]:
+            rows += per_client("client", name, work.clients, reported)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)

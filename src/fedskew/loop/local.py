@@ -59,7 +59,8 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
     def init(view: View) -> Carry:
         w, scratch = algorithm.local_init(view)
-        return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+        carry = Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+        return carry._replace(scratch=algorithm.begin(solver, view, carry))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
         def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:

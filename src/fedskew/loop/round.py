@@ -15,7 +15,7 @@ from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
+from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes, pick
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
 from fedskew.measure.drift import drift
@@ -234,13 +234,18 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     bad = ~norms.isfinite()
     for sums in done.scores.values():
         bad = bad | ~sums.isfinite()
+    what = "the loss or the update"
+    if fed.program.personal and not bool(bad.any()):
+        what = "its own model"
+        for _, leaf in leaves(done.states):
+            bad = bad | ~leaf.reshape(len(bad), -1).isfinite().all(1)
     if not bool(bad.any()):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
     others = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
     raise Diverged(
-        f"round {server.round + 1}, client {name}{others}: the loss or the update is no longer finite; "
+        f"round {server.round + 1}, client {name}{others}: {what} is no longer finite; "
         f"{client_cause(fed, server.round)}; client {name} took {len(work.plans[position].index)} local steps"
     )
 

@@ -105,6 +105,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "steps": "per client: local steps",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",
+        "cluster": "per client: the cluster whose model it trained, from 0, where the method has clusters",
     },
 }
 """Every (split, name) that a run may store, and what it is. Norms are Euclidean over the trainable parameters."""

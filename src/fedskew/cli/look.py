@@ -26,6 +26,7 @@ KINDS = {
     "solvers": "solver",
     "servers": "server",
     "selections": "selection",
+    "sharings": "sharing",
     "engines": "engine",
 }
 

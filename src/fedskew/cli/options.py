@@ -36,7 +36,8 @@ equals an uninterrupted run bit for bit.
 
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
-algorithms, datasets, skews, models, solvers, servers, selections, engines.
+algorithms, datasets, skews, models, solvers, servers, selections, sharings,
+engines.
 """
 
 SHOW = """\
@@ -144,6 +145,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")
     work.add_argument("--server", metavar="S", help="server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")
+    work.add_argument("--sharing", metavar="P", help="part of the model that is shared: all, personal:head=1, norm")
     work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")

@@ -10,7 +10,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
 
-SECTIONS = ("dataset", "skew", "model", "solver", "server", "engine")
+SECTIONS = ("dataset", "skew", "model", "solver", "server", "sharing", "engine")
 """Options that name a component of the section of the same name."""
 
 OPTIONS = {

@@ -18,11 +18,13 @@ from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
+from fedskew.core.trees import leaves
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation, Tuning
+from fedskew.loop.round import Federation, Tuning, start
+from fedskew.loop.sharing import Kept
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew.partition import Partition, deal
 from fedskew.slots import ServerSgd
@@ -86,12 +88,15 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         tuning=tuning_of(experiment),
+        kept=kept_of(experiment.sharing, task, device),
     )
+    x0 = x0.to(dtype).to(device)
+    check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        x0=x0.to(dtype).to(device),
+        x0=x0,
         x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
         y_test=torch.as_tensor(dataset.y_test, device=device),
     )
@@ -127,6 +132,27 @@ def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, 
 def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classification:
     skeleton = model.build(shape, num_classes, torch.Generator())
     return Classification(skeleton, ParameterSpace(skeleton), num_classes)
+
+
+@lru_cache(maxsize=16)
+def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
+    """The part of the model that clients keep, one object for all runs, so that they share what engines make of it."""
+    at = sharing.kept(task.model, task.space)
+    return None if at is None else Kept.of(at.to(device), task.space.size)
+
+
+def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
+    """Refuse methods whose state spans the model: it would mix, or send, what clients keep to themselves."""
+    if federation.kept is None:
+        return
+    algorithm, server = federation.algorithm, start(federation, x0)
+    states = (server.state, algorithm.broadcast(server), algorithm.client_init(x0))
+    name = to_table(algorithm, ALGORITHMS)["name"]
+    require(
+        all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
+        f"{name} keeps vectors over the whole model, which cannot be split into a shared and a personal part; use "
+        "--sharing all, or a method without them, e.g. fedavg, fedprox or fednova",
+    )
 
 
 def check_needs(experiment: Experiment) -> None:

@@ -1,6 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows.
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedper`` is FedAvg
+of a model whose last layers stay with the clients.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Norm, Personal, Yogi
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class Steps:
     steps: int = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Layers that each client keeps."""
+
+    head: int = 1
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
@@ -52,6 +60,18 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
     return experiment.replace(
         algorithm="fedavg:weighting=uniform", selection=Everyone(), local__steps=steps, local__batches="independent"
     )
+
+
+def fedper(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(head=options.head))
+
+
+def fedbn(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Norm())
+
+
+def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
 
 
 def server_combination(idea: str, optimiser: Any) -> Combination:
@@ -83,6 +103,27 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Stich 2019, arXiv:1805.09767",
         Steps,
         local_sgd,
+    ),
+    "fedper": Combination(
+        "each client keeps the last layers to itself",
+        "personalisation",
+        "Arivazhagan et al. 2019, arXiv:1912.00818",
+        Head,
+        fedper,
+    ),
+    "fedbn": Combination(
+        "each client keeps its normalisation layers to itself",
+        "personalisation",
+        "Li, Jiang, Zhang, Kamp, Dou 2021, arXiv:2102.07623",
+        NoOptions,
+        fedbn,
+    ),
+    "local-only": Combination(
+        "every client trains alone and nothing is sent: the bound without cooperation",
+        "nothing (a baseline)",
+        "McMahan et al. 2017, arXiv:1602.05629",
+        NoOptions,
+        local_only,
     ),
 }
 

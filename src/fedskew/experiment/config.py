@@ -22,7 +22,7 @@ from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SOLVERS, Everyone, ServerSgd, Sgd
+from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SHARINGS, SOLVERS, All, Everyone, ServerSgd, Sgd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
     "selection": SELECTIONS,
+    "sharing": SHARINGS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
@@ -133,6 +134,7 @@ class Experiment:
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
     selection: Any = field(default_factory=Everyone)
+    sharing: Any = field(default_factory=All)
     local: Local = field(default_factory=Local)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)

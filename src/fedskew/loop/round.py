@@ -18,6 +18,7 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes, pick
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
+from fedskew.loop.sharing import PART, Kept, keeping
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
 
@@ -54,11 +55,13 @@ class Federation:
     rounds: int = 1  # that are planned
     server_data: Batch | None = None  # the server's own labelled rows
     tuning: Tuning | None = None  # of personal models, before they are measured
+    kept: Kept | None = None  # the part of the model that clients keep to themselves
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "program", program(self.algorithm, self.task, self.solver))
+        made = program(self.algorithm, self.task, self.solver)
+        object.__setattr__(self, "program", keeping(made, self.kept) if self.kept else made)
         object.__setattr__(self, "info", describe(self))
 
     @property
@@ -137,6 +140,12 @@ def start(fed: Federation, x0: Tensor) -> Server:
     return server._replace(state=fed.algorithm.server_init(server))
 
 
+def client_state(fed: Federation, x: Tensor) -> Tree:
+    """That of a client that takes part for the first time."""
+    state = fed.algorithm.client_init(x)
+    return state | {PART: fed.kept.of_model(x)} if fed.kept else state
+
+
 def open_round(
     fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints | None = None
 ) -> Work:
@@ -155,7 +164,7 @@ def work_of(
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
-        state=states.get(clients, lambda: fed.algorithm.client_init(server.x)),
+        state=states.get(clients, lambda: client_state(fed, server.x)),
         info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
         before={},
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
@@ -183,7 +192,7 @@ def prepare(
     before, answers = engine.survey(fed.program, work, fed.x, fed.y)
     if not fed.program.convenes:
         return server, work._replace(view=work.view._replace(before=before)), (0, 0)
-    sent = (len(work.clients) * num_bytes((work.view.x, work.view.extras)), num_bytes(answers))
+    sent = (len(work.clients) * (model_bytes(fed, server.x) + num_bytes(work.view.extras)), num_bytes(answers))
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
     known = {int(k): i for i, k in enumerate(work.clients)}
@@ -197,6 +206,8 @@ def prepare(
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
     """Aggregate, and let the server optimiser step."""
     delta, state = fed.algorithm.aggregate(server, Cohort(work.view.info, done.uploads))
+    if fed.kept:
+        delta = fed.kept.without(delta)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
@@ -219,14 +230,21 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans]),
         bytes_down=asked_down + received(fed, work),
-        bytes_up=asked_up + num_bytes(done.uploads),
+        bytes_up=asked_up
+        + num_bytes(done.uploads)
+        - (len(work.clients) * fed.kept.num_bytes(server.x) if fed.kept else 0),
     )
 
 
 def received(fed: Federation, work: Work) -> int:
     """Bytes that the clients who train receive; those who were surveyed have the model already."""
-    parts = (work.view.extras,) if fed.program.convenes else (work.view.x, work.view.extras)
-    return len(work.clients) * num_bytes(parts)
+    model = 0 if fed.program.convenes else model_bytes(fed, work.view.x)
+    return len(work.clients) * (model + num_bytes(work.view.extras))
+
+
+def model_bytes(fed: Federation, x: Tensor) -> int:
+    """What a client receives of the model."""
+    return num_bytes({"x": x}) - (fed.kept.num_bytes(x) if fed.kept else 0)
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:

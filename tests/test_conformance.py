@@ -81,7 +81,15 @@ ROWS: dict[str, list[str]] = {
         "fedpbs:mu=0.3",
         "fedpbs:mu=0.3,mu_scale=variance,variance=gradient,selection=stable,aggregation=softmax",
     ],
+    "ditto": ["ditto:lam=0.5"],
+    "per-fedavg": [
+        "per-fedavg:alpha=0.1",
+        "per-fedavg:alpha=0.1,form=hessian-free",
+        "per-fedavg:alpha=0.1,batches=same",
+    ],
+    "ifca": ["ifca", "ifca:k=3,weighting=samples"],
 }
+SAME_MODEL = {"fedavg", "ditto:lam=0.5"}  # methods that differ in what clients keep
 SPECS = [spec for row in ROWS.values() for spec in row]
 FIRST = [row[0] for row in ROWS.values()]
 DRAWN = ROWS["drfa"]
@@ -227,6 +235,7 @@ def test_the_scenario_moves_and_tells_algorithms_apart(spec):
     assert float((flat[f"{ROUNDS}/x"] - X0).abs().max()) > 0.01
     for other in SPECS:
         assert {spec, other} <= ALIKE or other == spec or apart(flat, reference(other)) > 1e-6
+        assert {other, spec} <= {spec} | SAME_MODEL or apart(flat, reference(other)) > 1e-6
     for name in ("loss", "accuracy"):
         assert flat[f"1/scores/{name}"].shape == flat["1/clients"].shape
 
@@ -700,6 +709,10 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     ("fedpbs:mu=0.3,variance_threshold=-inf", "fedprox:mu=0.3,weighting=uniform", PLAIN, "momentum", RAGGED),
     ("fedpbs:mu=0.3,batch_threshold=1.0,weighting=samples", "fedprox:mu=0.3", PLAIN, "adamw", RAGGED),
     ("fedpbs:mu=0,selection=stable,aggregation=softmax,variance=gradient", "fedbs", PLAIN, "sgd", RAGGED),
+    *[("ditto:lam=0.5", "fedavg", PLAIN, solver, RAGGED) for solver in SOLVER],
+    *[("per-fedavg:alpha=0.0,batches=same", "fedavg:weighting=uniform", PLAIN, solver, RAGGED) for solver in SOLVER],
+    ("ifca:k=1", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
+    ("ifca:k=1,weighting=samples", "fedavg", PLAIN, "sgd", RAGGED),
 ]
 
 

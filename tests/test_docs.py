@@ -134,7 +134,9 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    experiment = Experiment(training={"rounds": 1}, local={"epochs": 1}, engine="stacked")
-    frame = run(experiment, folder=tmp_path).measurements()
-    stored = set(zip(frame["split"], frame["name"], strict=True))
+    experiment = Experiment(
+        training={"rounds": 1}, local={"epochs": 1}, evaluation={"adapt_steps": 1}, engine="stacked"
+    )
+    frames = [run(e, folder=tmp_path).measurements() for e in (experiment, experiment.replace(algorithm="ifca"))]
+    stored = {pair for frame in frames for pair in zip(frame["split"], frame["name"], strict=True)}
     assert stored == {(split, name) for split, names in MEASUREMENTS.items() for name in names}

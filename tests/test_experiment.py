@@ -169,7 +169,10 @@ def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
 # numbers
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova", "ditto", "ifca", "fedper"],
+)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
     whole = run(small(method, rounds=5), data=DATA, folder=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")

@@ -6,18 +6,8 @@ import numpy as np
 import torch
 
 PURPOSES = (
-    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
-    *(
-        "mixture",
-        "availability",
-        "phase",
-        "dropout",
-        "stragglers",
-        "devices",
-        "server data",
-        "codec",
-        "refine",
-    ),
+    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "mixture", "availability"),
+    *("phase", "dropout", "stragglers", "devices", "server data", "codec", "refine", "tuning", "clusters"),
 )
 
 

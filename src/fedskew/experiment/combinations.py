@@ -1,7 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
 ``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
-without its perturbation.
+without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class FreshGradient:
     beta: float = 0.1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Layers that each client keeps."""
+
+    head: int = 1
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
@@ -71,6 +78,18 @@ def fedcm(experiment: Experiment, options: Any) -> Experiment:
     return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
 
 
+def fedper(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(head=options.head))
+
+
+def fedbn(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Norm())
+
+
+def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
+
+
 def server_combination(idea: str, optimiser: Any) -> Combination:
     return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
@@ -86,6 +105,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Xu et al. 2021, arXiv:2106.10874",
         FreshGradient,
         fedcm,
+        ("fedcm",),
     ),
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
@@ -93,6 +113,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         Distillation.paper,
         Distillation,
         with_distillation,
+        Distillation.cites,
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
@@ -117,6 +138,30 @@ COMBINATIONS: Mapping[str, Combination] = {
         Steps,
         local_sgd,
         ("local-sgd",),
+    ),
+    "fedper": Combination(
+        "each client keeps the last layers to itself",
+        "personalisation",
+        "Arivazhagan et al. 2019, arXiv:1912.00818",
+        Head,
+        fedper,
+        ("fedper",),
+    ),
+    "fedbn": Combination(
+        "each client keeps its normalisation layers to itself",
+        "personalisation",
+        "Li, Jiang, Zhang, Kamp, Dou 2021, arXiv:2102.07623",
+        NoOptions,
+        fedbn,
+        ("fedbn",),
+    ),
+    "local-only": Combination(
+        "every client trains alone and nothing is sent: the bound without cooperation",
+        "nothing (a baseline)",
+        "McMahan et al. 2017, arXiv:1602.05629",
+        NoOptions,
+        local_only,
+        ("fedavg",),
     ),
 }
 

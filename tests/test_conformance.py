@@ -88,6 +88,8 @@ ROWS: dict[str, list[str]] = {
         "per-fedavg:alpha=0.1,batches=same",
     ],
     "ifca": ["ifca", "ifca:k=3,weighting=samples"],
+    "dualmetric": ["dualmetric:mu=0.09"],
+    "dp-fedavg": ["dp-fedavg:clip=0.3,noise=0.5,q=0.5", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"],
 }
 SAME_MODEL = {"fedavg", "ditto:lam=0.5"}  # methods that differ in what clients keep
 SPECS = [spec for row in ROWS.values() for spec in row]
@@ -98,6 +100,8 @@ CHOSEN = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:]]
 """Who trains depends on who else is proposed."""
 ALIKE = {"median", "trimmed-mean:beta=0.3"}
 """Of four values a trimmed mean is the mean or the median."""
+TOGETHER = [*DRAWN, *ROWS["fedbs"][1:], *ROWS["fedpbs"][1:], *ROWS["dualmetric"]]
+"""What clients do depends on who else is proposed: who trains at all, or how far one is from their mean."""
 
 SOLVER: dict[str, Any] = {
     "sgd": Sgd(lr=0.1),
@@ -440,7 +444,7 @@ def test_the_order_of_work_does_not_matter(spec, engine):
             torch.testing.assert_close(value[back], flat[name], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in CHOSEN])
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec not in TOGETHER])
 def test_a_client_does_not_see_who_else_takes_part(spec):
     """What clients 2 and 5 do in a cohort of four and in one of two; bit for bit where each works alone."""
     fed = federation(spec, selection=Only((1, 2, 5, 6)))
@@ -713,6 +717,15 @@ REDUCTIONS = [  # method, what it becomes, where, solver, sizes of the clients
     *[("per-fedavg:alpha=0.0,batches=same", "fedavg:weighting=uniform", PLAIN, solver, RAGGED) for solver in SOLVER],
     ("ifca:k=1", "fedavg:weighting=uniform", PLAIN, "momentum", RAGGED),
     ("ifca:k=1,weighting=samples", "fedavg", PLAIN, "sgd", RAGGED),
+    ("dualmetric:mu=0.05,mu_min=0.05,mu_max=0.05", "fedprox:mu=0.05", PLAIN, "momentum", RAGGED),
+    (
+        "dualmetric:mu=0.05,mu_min=0.05,mu_max=0.05,weighting=uniform",
+        "fedprox:mu=0.05,weighting=uniform",
+        PLAIN,
+        "adamw",
+        RAGGED,
+    ),
+    ("dp-fedavg:clip=inf,noise=0.0,q=1.0", "fedavg:weighting=uniform", PLAIN, "momentum", [5, 8, 13]),
 ]
 
 

@@ -10,12 +10,14 @@ import shlex
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import parser
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.store.runs import MEASUREMENTS
@@ -75,7 +77,7 @@ def test_the_page_of_methods_holds_formulas_code_and_departures(generate: Module
         assert all(f"| `{field.name}` |" in text for field in dataclasses.fields(cls)), name
         assert text.count("```") % 2 == 0
     known = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert known == {*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS, "needs", "hazard"}
+    assert known == {*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS, "needs", "hazard", "fewest", "privacy"}
 
 
 def test_links_within_the_page_of_methods_lead_somewhere(generate: ModuleType) -> None:
@@ -134,9 +136,29 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    experiment = Experiment(
-        training={"rounds": 1}, local={"epochs": 1}, evaluation={"adapt_steps": 1}, engine="stacked"
+    stored = set()
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    rows[:, -1] = np.arange(60) % 2
+    people = Dataset(
+        x=rows,
+        y=np.arange(60) // 2 % 2,
+        x_test=rows,
+        y_test=np.arange(60) // 2 % 2,
+        classes=("no", "yes"),
+        sensitive="sex",
     )
-    frames = [run(e, folder=tmp_path).measurements() for e in (experiment, experiment.replace(algorithm="ifca"))]
-    stored = {pair for frame in frames for pair in zip(frame["split"], frame["name"], strict=True)}
+    for method in (
+        {"evaluation": {"inexactness": True, "adapt_steps": 1}},
+        {"algorithm": "ifca"},
+        {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},
+    ):
+        experiment = Experiment(
+            training={"rounds": 1},
+            local={"epochs": 1},
+            engine="stacked",
+            skew="iid",
+            **method,
+        )
+        frame = run(experiment, data=people, folder=tmp_path).measurements()
+        stored |= set(zip(frame["split"], frame["name"], strict=True))
     assert stored == {(split, name) for split, names in MEASUREMENTS.items() for name in names}

@@ -133,6 +133,11 @@ def test_a_refinement_is_refused_with_the_reason() -> None:
         assemble(small("ifca", refine="distillation", server_data={"share": 0.1}), DATA)
 
 
+def test_inexactness_is_refused_with_the_reason() -> None:
+    with pytest.raises(BadInput, match=r"ifca trains from more than one model.*leave out evaluation.inexactness"):
+        assemble(small("ifca", evaluation={"inexactness": True}), DATA)
+
+
 def test_impossible_options_are_refused() -> None:
     for wrong in ({"k": 0}, {"spread": -1.0}, {"weighting": "unbiased"}):
         with pytest.raises(BadInput, match=next(iter(wrong))):

@@ -1,8 +1,9 @@
-"""Rows that are kept from the clients: the server's own."""
+"""Rows that are kept from the clients: the server's own, and a public share of which every client gets a part."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -11,13 +12,17 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import SERVER_DATA, Algorithm
 from fedskew.core.errors import BadInput
-from fedskew.experiment.build import assemble, check_needs, partition_of, server_rows
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble, check_needs, partition_of, server_rows, shared_rows
+from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.results import run
 from fedskew.loop.round import start
+from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
-from fedskew.skew.partition import deal
-from fedskew.skew.reserve import class_balanced, deal_others, level
-from tests.test_experiment import DATA, blobs, small
+from fedskew.skew.partition import Partition, deal
+from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
+from fedskew.store.runs import RunStore
+from tests.test_experiment import DATA, blobs, numbers, small
 
 
 def rng() -> np.random.Generator:
@@ -162,7 +167,7 @@ class Needy(Algorithm):
 
 def test_a_method_that_needs_server_data_is_refused_without_and_taken_with(monkeypatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "needy", Needy)
-    with pytest.raises(BadInput, match=r"needy needs labelled rows on the server.*--server-data 0.02"):
+    with pytest.raises(BadInput, match=r"needy needs rows of the server's own.*--server-data 0.02"):
         check_needs(Experiment(algorithm="needy"))
     check_needs(Experiment(algorithm="needy", server_data={"share": 0.02}))
 
@@ -175,3 +180,155 @@ def test_the_setting_is_written_and_read_back_and_checked() -> None:
             small(server_data={"share": share})
     with pytest.raises(BadInput, match="server_data: 1 of 120 rows"):
         assemble(small(server_data={"share": 0.01}), DATA)
+
+
+# a public share
+
+
+def parts_of(part: Partition) -> list[np.ndarray]:
+    return [part.rows(k) for k in range(len(part))]
+
+
+def own_and_drawn(part: Partition, shared: np.ndarray) -> list[tuple[list[int], list[int]]]:
+    """Each client's own rows and those it got of the share, in ascending order."""
+    return [(sorted(set(rows) - set(shared)), sorted(set(rows) & set(shared))) for rows in parts_of(part)]
+
+
+@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_every_client_gets_its_part_beside_its_own_rows(skew: str, held_out: float) -> None:
+    data = {"shared_data": {"beta": 0.25, "alpha": 0.5}, "server_data": {"share": 0.1}}
+    experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, **data)
+    server, shared = server_rows(experiment, DATA), shared_rows(experiment, DATA)
+    # 12 for the server; of 108, a fifth is a quarter of the other four fifths; half of 21 is 10
+    assert (len(server), len(shared)) == (12, 21)
+    assert np.bincount(DATA.y[shared]).tolist() == [7, 7, 7]
+    part = partition_of(experiment, DATA)
+    clients = own_and_drawn(part, shared)
+    assert all(len(drawn) == 10 for _, drawn in clients)
+    assert part.sizes.tolist() == [len(own) + 10 for own, _ in clients]
+    aside = part.held_out[0] if part.held_out else shared[:0]
+    used = np.concatenate([server, shared, aside, *(own for own, _ in clients)]).astype(int)
+    assert len(np.unique(used)) == len(used), "a row is the server's, or of the share, or one client's"
+    assert len(used) + part.unassigned == len(DATA.y)
+    assert part.label_counts(DATA.y, 3).sum(1).tolist() == part.sizes.tolist()
+
+
+def test_clients_draw_different_parts_and_the_same_again() -> None:
+    experiment = small(skew="iid", shared_data={"beta": 0.3, "alpha": 0.5})
+    shared = shared_rows(experiment, DATA)
+    drawn = [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
+    assert len({tuple(rows) for rows in drawn}) == len(drawn)
+    assert drawn == [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
+    # every row of the share is as likely as another: 13 of 27, over 60 clients of 12 seeds
+    taken = np.zeros(len(shared))
+    for seed in range(12):
+        part = Partition(np.arange(5), np.arange(6), tuple("abcde"), 0, 0)
+        for rows in parts_of(share_out(part, 100 + np.arange(len(shared)), 0.5, seed)):
+            taken[rows[1:] - 100] += 1
+    assert np.abs(taken - 60 * 13 / 27).max() < 4.5 * np.sqrt(60 / 4)
+
+
+def test_the_whole_share_goes_to_everybody_at_alpha_1() -> None:
+    experiment = small(shared_data={"beta": 0.2})
+    shared = shared_rows(experiment, DATA)
+    assert all(drawn == shared.tolist() for _, drawn in own_and_drawn(partition_of(experiment, DATA), shared))
+
+
+def test_beta_0_is_fedavg(tmp_path) -> None:
+    one, two = (
+        run(small(method, rounds=2), data=DATA, folder=tmp_path / method)
+        for method in ("fedavg", "data-sharing:beta=0")
+    )
+    assert numbers(one) == numbers(two)
+
+
+def shared_between(counts: list[list[int]], beta: float) -> np.ndarray:
+    """Label counts of clients who own rows of these counts and all get one share of ``beta`` times their rows, uniform."""
+    labels = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
+    sizes = [sum(own) for own in counts]
+    names = tuple(str(k) for k in range(len(counts)))
+    part = Partition(np.arange(len(labels)), np.cumsum([0, *sizes]), names, 0, 0)
+    per_class = round(beta * len(labels) / len(counts[0]))
+    shared = np.repeat(np.arange(len(counts[0])), per_class)
+    if not per_class:
+        return part.label_counts(labels, len(counts[0]))
+    rows = len(labels) + np.arange(len(shared))
+    return share_out(part, rows, 1.0, 0).label_counts(np.concatenate([labels, shared]), len(counts[0]))
+
+
+def test_a_share_as_large_as_all_clients_together_divides_the_label_distance_by_their_number_and_one() -> None:
+    # equal sizes and balanced classes: p_k <- (n p_k + K n u) / (n + K n), so p_k - u shrinks by K + 1
+    counts = [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
+    assert label_distance(shared_between(counts, 0.0)) == pytest.approx(2 / 3)
+    assert label_distance(shared_between(counts, 1.0)) == pytest.approx(2 / 3 / 4)
+    labels = np.tile([0, 1, 2], 80)
+    data = Dataset(x=np.eye(3)[labels], y=labels, x_test=np.eye(3), y_test=np.arange(3), classes=tuple("abc"))
+    experiment = small(skew="label-sorted", clients={"number": 4}, shared_data={"beta": 1.0})
+    plain = small(skew="label-sorted", clients={"number": 4}).replace(server_data={"share": 0.5})
+    before, after = (partition_of(e, data).label_counts(data.y, 3) for e in (plain, experiment))
+    assert before.sum() == 120, "the same number of rows dealt, none shared"
+    assert label_distance(after) == pytest.approx(label_distance(before) / 5)
+
+
+def jensen_shannon(counts: np.ndarray) -> float:
+    """The entropy of the mixture minus the mean entropy of the clients, by sizes, in bits."""
+
+    def entropy(p: np.ndarray) -> float:
+        return float(-(p[p > 0] * np.log2(p[p > 0])).sum())
+
+    sizes = counts.sum(1)
+    parts = [entropy(own / n) * n / sizes.sum() for own, n in zip(counts, sizes, strict=True)]
+    return entropy(counts.sum(0) / counts.sum()) - sum(parts)
+
+
+@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
+def test_a_larger_share_makes_clients_more_alike(measure) -> None:
+    counts = [[40, 5, 0], [5, 30, 25], [15, 25, 35]]
+    distances = [measure(shared_between(counts, beta)) for beta in (0.0, 0.05, 0.1, 0.3, 0.6, 1.0)]
+    assert all(a > b for a, b in itertools.pairwise(distances))
+
+
+@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
+def test_but_not_where_skewed_clients_were_alike_and_sizes_differ(measure) -> None:
+    counts = [[80, 10, 0], [8, 1, 0]]
+    assert measure(shared_between(counts, 0.0)) == pytest.approx(0, abs=1e-12)
+    assert measure(shared_between(counts, 0.3)) > 0.01
+
+
+def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
+    experiment = small("data-sharing:beta=0.25,alpha=0.5", server_data={"share": 0.1})
+    assembly = assemble(experiment, DATA)
+    part, facts = assembly.partition, assembly.partition_facts()
+    assert start(assembly.federation, assembly.x0).clients.num_examples.tolist() == part.sizes.tolist()
+    assert (facts["shared_rows"], facts["shared_rows_each"]) == (21, 10)
+    # five float32 features and a label of 8 bytes
+    assert facts["shared_bytes"] == len(part) * 10 * (5 * 4 + 8)
+    assert facts["rows"] == part.sizes.sum()
+    assert facts["label_distance"] == label_distance(part.label_counts(DATA.y, 3))
+    plain = assemble(small(), DATA).partition_facts()
+    assert plain["shared_rows"] == plain["shared_rows_each"] == plain["shared_bytes"] == 0
+
+
+def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
+    runs = run(small("data-sharing:beta=0.1", rounds=1), data=DATA, folder=tmp_path)
+    record = RunStore(tmp_path).run(1)
+    assert record.facts["partition"]["shared_bytes"] > 0
+    assert from_toml(record.experiment).shared_data == SharedData(beta=0.1)
+    assert runs
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beta": -0.1}, "shared_data: beta must be"),
+        ({"beta": 1.1}, "shared_data: beta must be"),
+        ({"beta": 0.1, "alpha": 0.0}, "shared_data: alpha must be"),
+        ({"beta": 0.1, "alpha": 1.5}, "shared_data: alpha must be"),
+        ({"beta": 0.1, "alpha": 0.01}, "gives each client none; raise it"),
+        ({"beta": 0.01}, "shared_data: 1 of 120 rows"),
+    ],
+)
+def test_a_share_that_cannot_be_is_refused(options: dict, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        assemble(small(shared_data=options), DATA)

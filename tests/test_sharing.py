@@ -25,6 +25,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import compare
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
+from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.round import Federation
@@ -400,3 +401,13 @@ def test_runs_of_one_model_share_one_part() -> None:
     one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))
     assert one.kept is two.kept
     assert one.program is two.program
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_inexactness_is_told_of_the_models_that_clients_train(engine) -> None:
+    """A quadratic in two numbers, the second kept: in round 1 client 1 goes from (1.85, 0.1) to (1.77, 0.195)."""
+    a, b = f64([[[1, 0], [0, 1]], [[2, 1], [1, 2]]]), f64([[0, 0], [1, 1]])
+    fed = keeping(matrix_clients(a, b, (1, 1), FedAvg(), lr=0.1), [1])
+    gamma = inexactness(fed, engine, play(fed, [2.0, 0.0], 2, engine)[1])
+    start, end = f64([0.8, -0.95]), a[1] @ f64([0.77, -0.805])
+    assert_close(gamma, [0.9, float(end.norm() / start.norm())])

@@ -2,7 +2,9 @@
 
 from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.ditto import Ditto
+from fedskew.algorithms.dp_fedavg import DpFedAvg
 from fedskew.algorithms.drfa import Drfa
+from fedskew.algorithms.dualmetric import DualMetric
 from fedskew.algorithms.f3 import F3
 from fedskew.algorithms.f3_gradient import F3Gradient
 from fedskew.algorithms.fairfed import FairFed
@@ -64,4 +66,6 @@ ALGORITHMS = {
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
     "ifca": Ifca,
+    "dualmetric": DualMetric,
+    "dp-fedavg": DpFedAvg,
 }

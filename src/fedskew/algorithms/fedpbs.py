@@ -108,14 +108,12 @@ class FedPBS(Algorithm):
         return Upload(carry.w - view.x, {}, report), view.state
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        n = cohort.info.num_examples
-        p = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / cohort.size)
+        p = Algorithm.weights(self, server, cohort)
         if self.aggregation == "plain":
             return p
         return soft_weights(p, cohort.uploads.report["V"], self.tau, self.tau_scale)
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        v_th = server.state["V_th"]
-        if self.variance_threshold == "median":
-            v_th = torch.quantile(cohort.uploads.report["V"], 0.5)
+        median = self.variance_threshold == "median"
+        v_th = torch.quantile(cohort.uploads.report["V"], 0.5) if median else server.state["V_th"]
         return self.mean_delta(server, cohort), {"V_th": v_th}

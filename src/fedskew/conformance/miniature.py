@@ -56,12 +56,12 @@ def labels(seed: int, rows: int) -> Tensor:
 
 
 def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **changes: Any) -> Federation:
-    """Clients of 1 to 40 rows, of which four take part in a round; two local epochs of batches of 7, the last ones shorter."""
+    """Clients of 1 to 40 rows, of which five take part in a round; two local epochs of batches of 7, the last ones shorter."""
     rows = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     options: dict[str, Any] = {
         "solver": Sgd(lr=0.1),
         "server_optimiser": ServerSgd(),
-        "selection": Uniform(clients=4),
+        "selection": Uniform(clients=5),
         "planner": SeededPlanner(Local(epochs=2, batch_size=7), seed=7),
     }
     return Federation(
@@ -72,9 +72,16 @@ def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **chang
         partition=Partition(np.arange(sum(SIZES)), offsets(rows), tuple(map(str, range(len(SIZES)))), 0, 0),
         seed=7,
         rounds=rounds,
-        server_data=Batch(normal(4, 12, INPUTS), labels(5, 12), torch.ones(12, dtype=torch.float64)),
+        server_data=server_rows(24),
         **(options | changes),
     )
+
+
+def server_rows(count: int) -> Batch:
+    """The server's own: as many of each class, in two groups of people for the methods that compare them."""
+    x, row = normal(4, count, INPUTS), torch.arange(count)
+    x[:, -1] = row // CLASSES % 2
+    return Batch(x, row % CLASSES, torch.ones(count, dtype=torch.float64))
 
 
 @contextmanager

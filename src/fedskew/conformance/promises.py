@@ -95,7 +95,7 @@ def order_does_not_matter(subject: Subject) -> None:
     """gives each client the same result in whatever order they are worked on"""
     fed, _, _, work = subject.halfway()
     order = list(reversed(range(len(work.clients))))
-    turned = Work(
+    turned = work._replace(
         clients=work.clients[order],
         view=work.view._replace(**{part: pick(getattr(work.view, part), order) for part in OWN}),
         plans=[work.plans[i] for i in order],
@@ -147,8 +147,11 @@ class Padded:
 
     inner: Any
 
-    def batch_size(self, num_rows: int) -> int:
-        return int(self.inner.batch_size(num_rows))
+    def batch_size(self, client: int, num_rows: int) -> int:
+        return int(self.inner.batch_size(client, num_rows))
+
+    def parts(self, client: int) -> int:
+        return int(self.inner.parts(client))
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
         index, mask = self.inner.train(round_, client, rows)

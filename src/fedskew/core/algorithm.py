@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -92,6 +92,10 @@ class Algorithm:
     def fewest(self, cohort: int) -> int:
         """How many finite updates a round needs of a cohort of this size; a method that leaves the others out says fewer."""
         return cohort
+
+    def privacy(self) -> Privacy | None:
+        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it."""
+        return None
 
     # server
     def server_init(self, server: Server) -> Tree:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 PURPOSES = (
-    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "mixture", "availability"),
-    *("phase", "dropout", "stragglers", "devices", "server data", "codec", "refine", "tuning", "clusters"),
+    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
+    *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
+    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
 )
 
 

@@ -19,7 +19,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
-from fedskew.core.trees import leaves
+from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -27,9 +27,10 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation, Tuning, start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
+from fedskew.measure.privacy import check_installed
 from fedskew.skew.partition import Ints, Partition
-from fedskew.skew.reserve import class_balanced, deal_others
-from fedskew.slots import REFINES, ServerSgd
+from fedskew.skew.reserve import class_balanced, deal_others, share_out
+from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -56,7 +57,8 @@ class Assembly:
     def partition_facts(self) -> dict[str, Any]:
         """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
         sizes, counts = self.partition.sizes, self.label_counts()
-        server_data = self.federation.server_data
+        server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
+        each = int(self.experiment.shared_data.alpha * shared + 1e-9)
         return {
             "clients": len(self.partition),
             "empty": self.partition.empty,
@@ -64,6 +66,9 @@ class Assembly:
             "rows": int(sizes.sum()),
             "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
             "server_rows": 0 if server_data is None else len(server_data.y),
+            "shared_rows": shared,
+            "shared_rows_each": each,
+            "shared_bytes": len(self.partition) * each * num_bytes((self.federation.x[0], self.federation.y[0])),
             "smallest": int(sizes.min()),
             "median": float(np.median(sizes)),
             "largest": int(sizes.max()),
@@ -81,7 +86,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         "sensitive attribute; use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
-    check_cohort(experiment, len(partition))
+    check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
@@ -133,7 +138,8 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
     who = experiment.clients
-    reserved = server_rows(experiment, dataset)
+    shared = shared_rows(experiment, dataset)
+    reserved = np.concatenate([server_rows(experiment, dataset), shared])
     partition = deal_others(
         experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
     )
@@ -141,7 +147,7 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
         partition.held_out is None or len(partition.held_out[0]) > 0,
         f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
     )
-    return partition
+    return share_out(partition, shared, experiment.shared_data.alpha, who.partition_seed) if len(shared) else partition
 
 
 def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
@@ -151,6 +157,16 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
         return rows[:0]
     rng = stream(experiment.clients.partition_seed, "server data")
     return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+
+
+def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
+    beta = experiment.shared_data.beta
+    if beta == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "shared data")
+    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 
 
 def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
@@ -220,12 +236,29 @@ def check_needs(experiment: Experiment) -> None:
         PLAIN_SERVER not in needs or not experiment.refine.needs_data,
         f"{name} averages more than one model, and a refinement would move only one of them; use --refine none",
     )
+    require(
+        PLAIN_SERVER not in needs or not experiment.evaluation.inexactness,
+        f"{name} trains from more than one model, and inexactness is told of training from the global one; leave out "
+        "evaluation.inexactness",
+    )
     needy = judge(experiment)
     require(
         not needy or experiment.server_data.share > 0,
-        f"{needy} needs labelled rows on the server, and it has none; give it some of the training rows with "
+        f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
+    if privacy := algorithm.privacy():
+        require(
+            isinstance(experiment.selection, Poisson) and experiment.selection.rate == privacy.q,
+            f"{name} and its accountant count on each client taking part with probability q = {privacy.q:g} on its own; "
+            f"use --selection poisson:rate={privacy.q:g}",
+        )
+        require(
+            type(experiment.codec) is Uncompressed,
+            f"{name} adds noise for updates of a known greatest length, and a codec changes them; use --codec none",
+        )
+        if privacy.noise:
+            check_installed()
 
 
 def judge(experiment: Experiment) -> str:
@@ -235,8 +268,8 @@ def judge(experiment: Experiment) -> str:
     return f"refine {to_table(experiment.refine, REFINES)['name']}" if experiment.refine.needs_data else ""
 
 
-def check_cohort(experiment: Experiment, num_clients: int) -> None:
-    """Refuse a selection that there are too few clients for, or that the method cannot aggregate."""
+def check_clients(experiment: Experiment, num_clients: int) -> None:
+    """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
     selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
     selection.check(num_clients)
     size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
@@ -245,6 +278,12 @@ def check_cohort(experiment: Experiment, num_clients: int) -> None:
         size >= needed,
         f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
         f"{name} assume fewer broken ones",
+    )
+    privacy = experiment.algorithm.privacy()
+    require(
+        privacy is None or privacy.delta * num_clients < 1,
+        f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
+        f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, SharedData
 from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
@@ -55,12 +55,23 @@ class Head:
     head: int = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sharing(SharedData):
+    """`SharedData` with the relative size that the paper speaks of."""
+
+    beta: float = 0.05
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
 
 def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", refine=refine)
+
+
+def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
+    return experiment.replace(algorithm="fedavg", shared_data=SharedData(beta=options.beta, alpha=options.alpha))
 
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
@@ -114,6 +125,14 @@ COMBINATIONS: Mapping[str, Combination] = {
         Distillation,
         with_distillation,
         Distillation.cites,
+    ),
+    "data-sharing": Combination(
+        "FedAvg where every client also holds part of a public, class-balanced share of the rows",
+        "data",
+        "Zhao et al. 2018, arXiv:1806.00582",
+        Sharing,
+        with_sharing,
+        ("data-sharing",),
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",

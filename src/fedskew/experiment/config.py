@@ -71,6 +71,22 @@ class ServerData:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedData:
+    """A public share of the training rows, as many of each class, of which every client gets a random part beside its own.
+
+    ``beta`` is its size relative to the rows that are dealt to the clients, and ``alpha`` the part of it that a client gets.
+    It is not dealt, and a client's number of rows counts what it got of it. There is no model warmed up on the share.
+    """
+
+    beta: float = 0.0
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
+        require(0 < self.alpha <= 1, f"alpha must be above 0 and at most 1, got {self.alpha}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
 
@@ -92,6 +108,7 @@ class Evaluation:
 
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
+    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
     """
 
     every: int = 1
@@ -99,6 +116,7 @@ class Evaluation:
     local_models: bool = True
     adapt_steps: int = 0
     adapt_lr: float | None = None
+    inexactness: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
@@ -139,6 +157,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
 SETTINGS: dict[str, type] = {
     "clients": Clients,
     "server_data": ServerData,
+    "shared_data": SharedData,
     "local": Local,
     "system": System,
     "training": Training,
@@ -161,6 +180,7 @@ class Experiment:
     skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
+    shared_data: SharedData = field(default_factory=SharedData)
     model: Any = None
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)

@@ -15,8 +15,10 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
 from fedskew.loop.failures import client_cause, server_cause
+from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.round import Engine, Federation, Outcome, States
+from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
 
@@ -132,7 +134,25 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
-    return rows
+    return rows + privacy_rows(assembly, outcome.server)
+
+
+def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
+    """The privacy loss of all rounds so far, where the method bounds it."""
+    privacy = assembly.federation.algorithm.privacy()
+    loss = epsilon(privacy, server.round) if privacy else math.inf
+    return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
+
+
+def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+    """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
+    experiment, clients = assembly.experiment, outcome.work.clients
+    if not experiment.evaluation.inexactness or not len(clients):
+        return []
+    gamma = inexactness(assembly.federation, experiment.engine, outcome)
+    mean = float(gamma.nanmean())
+    rows: list[Row] = [] if math.isnan(mean) else [(None, "round", "inexactness", mean)]
+    return rows + per_client("client", "inexactness", clients, gamma)
 
 
 def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:

@@ -38,6 +38,11 @@ class Kept:
         """The kept entries (n,) of a model (P,)."""
         return w.index_select(0, self.at)
 
+    def own(self, view: View) -> View:
+        """What a method sees of a client's view: the model with its own part, and the state without it."""
+        state = {key: value for key, value in view.state.items() if key != PART}
+        return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
+
     def without(self, step: Tensor) -> Tensor:
         """A step (P,) that leaves the kept entries where they are."""
         return torch.where(self.mask, 0.0, step)
@@ -67,33 +72,29 @@ class Shared:
 def keeping(method: Program, kept: Kept) -> Program:
     """The program under which clients keep their own part and send a delta of 0 there."""
 
-    def own(view: View) -> View:
-        state = {key: value for key, value in view.state.items() if key != PART}
-        return view._replace(x=view.x.scatter(0, kept.at, view.state[PART]), state=state)
-
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None
-        return method.before(own(view), batch)
+        return method.before(kept.own(view), batch)
 
     def answer(view: View) -> Tree:
-        return method.answer(own(view))
+        return method.answer(kept.own(view))
 
     def init(view: View) -> Carry:
-        return method.init(own(view))
+        return method.init(kept.own(view))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
-        return method.step(differentiate, own(view), carry, batch)
+        return method.step(differentiate, kept.own(view), carry, batch)
 
     def after(view: View, w: Tensor, batch: Batch) -> Tree:
         assert method.after is not None
-        return method.after(own(view), w, batch)
+        return method.after(kept.own(view), w, batch)
 
     def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
-        upload, state = method.final(own(view), carry, sums)
+        upload, state = method.final(kept.own(view), carry, sums)
         return upload._replace(delta=kept.without(upload.delta)), state | {PART: kept.of_model(carry.w)}
 
     def personal(view: View) -> Tensor:
-        view = own(view)
+        view = kept.own(view)
         return view.x if method.personal is None else method.personal(view)
 
     return method._replace(

@@ -1,4 +1,4 @@
-"""Rows that are kept from what is dealt to the clients: a class-balanced draw, and a partition of the others."""
+"""Rows that are kept from what is dealt to the clients: a class-balanced draw, a partition of the others, a share for all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.skew.partition import Ints, Partition, Skew, deal
+from fedskew.core.seeding import stream
+from fedskew.skew.partition import Ints, Partition, Skew, deal, offsets
 
 
 def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator, what: str) -> Ints:
@@ -54,3 +55,18 @@ def deal_others(
         empty=part.empty + emptied,
         held_out=None if part.held_out is None else (others[part.held_out[0]], part.held_out[1]),
     )
+
+
+def share_out(partition: Partition, rows: Ints, alpha: float, seed: int) -> Partition:
+    """Add a random ``alpha`` of the ``rows`` (rounded down) to what each client trains on, drawn for each on its own.
+
+    The rows that measure a client stay as they are where some are held out. Raises `BadInput` if that gives nobody a row.
+    """
+    size = int(alpha * len(rows) + 1e-9)
+    require(size > 0, f"shared_data: alpha {alpha} of {len(rows)} shared rows gives each client none; raise it")
+    parts = []
+    for k in range(len(partition)):
+        # key 0 is the stream that the share itself was drawn with: trailing zeros do not tell seeds apart
+        drawn = stream(seed, "shared data", k + 1).permutation(rows)[:size]
+        parts.append(np.concatenate([partition.rows(k), drawn]))
+    return dataclasses.replace(partition, indices=np.concatenate(parts), offsets=offsets(parts))

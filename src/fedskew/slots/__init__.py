@@ -3,7 +3,7 @@
 from fedskew.slots.availability import Always, Blocks, DayNight, Random
 from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
 from fedskew.slots.refine import Distillation, Unrefined
-from fedskew.slots.selection import Everyone, Uniform
+from fedskew.slots.selection import Everyone, Poisson, Uniform
 from fedskew.slots.server import Adagrad, Adam, Momentum, ServerSgd, Yogi
 from fedskew.slots.sharing import All, Norm, Personal
 from fedskew.slots.solvers import AdamW, Sgd
@@ -11,7 +11,7 @@ from fedskew.slots.solvers import AdamW, Sgd
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
 SERVER_OPTIMISERS = {"sgd": ServerSgd, "momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
 AVAILABILITIES = {"always": Always, "random": Random, "day-night": DayNight, "blocks": Blocks}
-SELECTIONS = {"everyone": Everyone, "uniform": Uniform}
+SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
 REFINES = {"none": Unrefined, "distillation": Distillation}
 SHARINGS = {"all": All, "personal": Personal, "norm": Norm}

@@ -172,33 +172,33 @@ def test_no_server_optimiser_moves_what_is_kept(server) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Probing(Algorithm):
-    """Every hook tells the sum of the model that it is shown; the server's step is nowhere 0."""
+    """Every hook tells the square of the model that it is shown; the server's step is nowhere 0."""
 
     def server_init(self, server: Any) -> Any:
         return {"told": server.x.new_zeros(server.num_clients)}
 
     def convene(self, server: Any, candidates: Any, answers: Any) -> Any:
-        return {"told": answers["sum"]}, candidates.index
+        return {"told": answers["square"]}, candidates.index
 
     def answer(self, view: Any) -> Any:
-        return {"sum": view.x.sum()}
+        return {"square": view.x.square().sum()}
 
     def before(self, task: Any, view: Any, batch: Any) -> Any:
-        return {"sum": batch.mask.sum() * view.x.sum()}
+        return {"square": batch.mask.sum() * view.x.square().sum()}
 
     def after(self, task: Any, view: Any, w: Any, batch: Any) -> Any:
-        return {"sum": batch.mask.sum() * view.x.sum()}
+        return {"square": batch.mask.sum() * view.x.square().sum()}
 
     def local_final(self, solver: Any, view: Any, carry: Any, after: Any) -> Any:
         n = view.info.num_examples
-        report = {"before": view.before["sum"] / n, "after": after["sum"] / n, "final": view.x.sum()}
+        report = {"before": view.before["square"] / n, "after": after["square"] / n, "final": view.x.square().sum()}
         return Upload(carry.w - view.x, {}, report), view.state
 
     def aggregate(self, server: Any, cohort: Any) -> Any:
         return self.mean_delta(server, cohort) + 1, server.state
 
     def personal(self, view: Any) -> Any:
-        return view.x + view.before["sum"] / view.info.num_examples
+        return view.x + view.before["square"] / view.info.num_examples
 
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
@@ -210,7 +210,7 @@ def test_every_hook_sees_the_clients_own_model(engine) -> None:
     starts = torch.stack([first.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
     second = play(fed, X0, 2, engine, server=first.server, states=states)[-1]
     for told in (*second.done.uploads.report.values(), second.server.state["told"]):
-        assert_close(told, starts.sum(1))
+        assert_close(told, starts.square().sum(1))
     assert torch.equal(second.server.x[HEAD], X0[HEAD]), "whatever the server adds"
     kept = 8 * (P - len(HEAD))
     assert (second.bytes_down, second.bytes_up) == (7 * kept, 7 * (kept + 3 * 8) + 7 * 8)
@@ -220,7 +220,7 @@ def test_every_hook_sees_the_clients_own_model(engine) -> None:
     expected = []
     for k in EVERYBODY:
         rows = torch.as_tensor(fed.partition.rows(k))
-        expected.append(evaluate(TASK, after[k] + after[k].sum(), fed.x[rows], fed.y[rows])["loss"])
+        expected.append(evaluate(TASK, after[k] + after[k].square().sum(), fed.x[rows], fed.y[rows])["loss"])
     assert_close(scores["loss"], expected)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.algorithms import FedAvg, FedNova, FedProx, PerFedAvg
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves
@@ -25,6 +28,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import compare
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
+from fedskew.loop.evaluate import evaluate
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
@@ -170,6 +174,60 @@ def test_no_server_optimiser_moves_what_is_kept(server) -> None:
     moved = (x - X0).abs() > 0
     assert not moved[HEAD].any()
     assert moved.sum() == P - len(HEAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probing(Algorithm):
+    """Every hook tells the square of the model that it is shown; the server's step is nowhere 0."""
+
+    def server_init(self, server: Any) -> Any:
+        return {"told": server.x.new_zeros(server.num_clients)}
+
+    def convene(self, server: Any, candidates: Any, answers: Any) -> Any:
+        return {"told": answers["square"]}, candidates.index
+
+    def answer(self, view: Any) -> Any:
+        return {"square": view.x.square().sum()}
+
+    def before(self, task: Any, view: Any, batch: Any) -> Any:
+        return {"square": batch.mask.sum() * view.x.square().sum()}
+
+    def after(self, task: Any, view: Any, w: Any, batch: Any) -> Any:
+        return {"square": batch.mask.sum() * view.x.square().sum()}
+
+    def local_final(self, solver: Any, view: Any, carry: Any, after: Any) -> Any:
+        n = view.info.num_examples
+        report = {"before": view.before["square"] / n, "after": after["square"] / n, "final": view.x.square().sum()}
+        return Upload(carry.w - view.x, {}, report), view.state
+
+    def aggregate(self, server: Any, cohort: Any) -> Any:
+        return self.mean_delta(server, cohort) + 1, server.state
+
+    def personal(self, view: Any) -> Any:
+        return view.x + view.before["square"] / view.info.num_examples
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_every_hook_sees_the_clients_own_model(engine) -> None:
+    fed = keeping(ragged(Probing()), HEAD)
+    states = ClientStates()
+    first = play(fed, X0, 1, engine, states=states)[0]
+    own = state_of(states, PART, 7, X0[HEAD])
+    starts = torch.stack([first.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
+    second = play(fed, X0, 2, engine, server=first.server, states=states)[-1]
+    for told in (*second.done.uploads.report.values(), second.server.state["told"]):
+        assert_close(told, starts.square().sum(1))
+    assert torch.equal(second.server.x[HEAD], X0[HEAD]), "whatever the server adds"
+    kept = 8 * (P - len(HEAD))
+    assert (second.bytes_down, second.bytes_up) == (7 * kept, 7 * (kept + 3 * 8) + 7 * 8)
+    own = state_of(states, PART, 7, X0[HEAD])
+    after = torch.stack([second.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
+    scores = evaluate_personal(fed, engine, second.server, states, EVERYBODY)
+    expected = []
+    for k in EVERYBODY:
+        rows = torch.as_tensor(fed.partition.rows(k))
+        expected.append(evaluate(TASK, after[k] + after[k].square().sum(), fed.x[rows], fed.y[rows])["loss"])
+    assert_close(scores["loss"], expected)
 
 
 # with codecs

@@ -63,9 +63,7 @@ class FedPBS(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
         require(self.batch_threshold >= 0, f"batch_threshold must be at least 0, got {self.batch_threshold}")
-        require(
-            0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, at most 1, got {self.cohort}"
-        )
+        require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
         require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.config import Experiment, SharedData
+from fedskew.core.own import MARK
+from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
 from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
@@ -86,7 +86,7 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
 
 
 def fedcm(experiment: Experiment, options: Any) -> Experiment:
-    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+    return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
 
 
 def fedper(experiment: Experiment, options: Any) -> Experiment:
@@ -192,6 +192,7 @@ def with_method(experiment: Experiment, spec: str) -> Experiment:
         combination = COMBINATIONS[name]
         made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
         return made.replace(name=spec)
-    if name not in ALGORITHMS:
-        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*ALGORITHMS, *COMBINATIONS])}")
-    return experiment.replace(name=spec, algorithm=build("algorithm", ALGORITHMS, spec))
+    methods = COMPONENTS["algorithm"]
+    if name not in methods and MARK not in name:
+        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
+    return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))

@@ -1,25 +1,59 @@
-"""Write docs/reference.md from the code: python docs/generate.py. A test holds the committed page against this."""
+"""Write docs/reference.md and docs/algorithms.md from the code: python docs/generate.py. Tests hold the committed pages to it."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import dataclasses
 import inspect
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.look import KINDS, algorithm_rows, component_rows
 from fedskew.cli.main import parser
+from fedskew.conformance.cost import LEGEND, measured
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import shown
+from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import COMPONENTS, SETTINGS
+from fedskew.experiment.references import references
 from fedskew.store.runs import MEASUREMENTS
 
-PAGE = Path(__file__).with_name("reference.md")
+HERE = Path(__file__).parent
+
+SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+CLIENT_HOOKS = (
+    *("client_init", "before", "answer", "local_init", "objective", "direction"),
+    *("after_step", "after", "local_final"),
+)
+"""In the order of a round."""
+
+COST = {
+    "client keeps": "client_state",
+    "server keeps": "server_state",
+    "down": "down",
+    "up": "up",
+    "a local step": "compute",
+}
+"""Columns of what a method costs."""
+
+
+def with_cost(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [{**row, **{title: row.get(key, "") for title, key in COST.items()}} for row in rows]
+
+
+def methods() -> list[Mapping[str, Any]]:
+    return with_cost(algorithm_rows(ALGORITHMS))
 
 
 def table(rows: list[Mapping[str, Any]], columns: list[str]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "| " + " | ".join("---" for _ in columns) + " |"]
     for row in rows:
-        cells = [f"`{row[c]}`" if c in ("name", "options") and row[c] else str(row[c]) for c in columns]
+        cells = [f"`{row[c]}`" if c in ("name", "options") and row[c] else str(row.get(c, "")) for c in columns]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
@@ -45,8 +79,131 @@ def measurements() -> str:
     return table(rows, ["split", "name", "what"])
 
 
+def algorithms() -> str:
+    """The page with one section a method."""
+    parts = [
+        "# Methods",
+        "This page is made from the code by `python docs/generate.py`: formulas, departures and differences from the head of each "
+        "method's file, hooks as they run, figures as they are measured.",
+        f"In the tables: {LEGEND}.",
+        table(list(overview()), ["method", "idea", "changes", *COST]),
+        *(section(name, cls) for name, cls in ALGORITHMS.items()),
+        "## Names for combinations",
+        "Methods of the field that are FedAvg under other slots or settings; their options are those of the slot.",
+        table([row for row in methods() if row["name"] in COMBINATIONS], ["name", "idea", "options", *COST]),
+        "\n".join(f"- `{name}`: {cited(c.cites)}" for name, c in COMBINATIONS.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def overview() -> Iterator[Mapping[str, Any]]:
+    for row in methods():
+        if (name := row["name"]) in ALGORITHMS:
+            place = anchor(f"{Head(ALGORITHMS[name]).title} ({name})")
+            yield {**row, "method": f"[`{name}`](#{place})"}
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+class Head:
+    """The docstring of a method's file: title, formula lines by who acts, paragraphs."""
+
+    def __init__(self, cls: type) -> None:
+        text = inspect.getdoc(inspect.getmodule(cls)) or ""
+        first, *blocks = text.split("\n\n")
+        self.title = first.partition(" (")[0].rstrip(".")
+        self.formulas: dict[str, list[str]] = {}
+        self.paragraphs: list[str] = []
+        for block in blocks:
+            if not all(line.startswith("    ") for line in block.splitlines()):
+                self.paragraphs.append(" ".join(block.splitlines()).replace("``", "`"))
+                continue
+            who = ""
+            for line in inspect.cleandoc(block).splitlines():
+                who = line.split()[0] if line[0] != " " else who
+                self.formulas.setdefault(who, []).append(line)
+
+
+def section(name: str, cls: type) -> str:
+    head = Head(cls)
+    names = [p.partition(":")[0] for p in head.paragraphs]
+    notes = [
+        f"**{word}.** {sentence(p.partition(':')[2].strip())}" if word in ("Departures", "Elsewhere") else p
+        for word, p in zip(names, head.paragraphs, strict=True)
+    ]
+    cost = table(with_cost([{**measured(cls()).row(), "changes": cls.changes}]), ["changes", *COST])
+    reduces = "; ".join(f"`{own or 'as it is'}` is `{other}`" for own, other in cls.reduces_to.items())
+    parts = [
+        f"## {head.title} (`{name}`)",
+        f"{sentence(cls.idea)}. {cited(cls.cites)}",
+        beside(head, cls),
+        *notes,
+        options(cls),
+        f"Reduces to, over whole trajectories: {reduces}." if reduces else "",
+        cost,
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def cited(keys: tuple[str, ...]) -> str:
+    return " ".join(references()[key].line() + "." for key in keys)
+
+
+def beside(head: Head, cls: type) -> str:
+    """The formulas in one column, the hooks that carry them out in the other."""
+    rows = []
+    for who, hooks in (("client", CLIENT_HOOKS), ("server", SERVER_HOOKS)):
+        lines = [
+            line for key, group in head.formulas.items() if (key == "server") == (who == "server") for line in group
+        ]
+        code = "\n\n".join(source(cls, hook) for hook in hooks if getattr(cls, hook) is not getattr(Algorithm, hook))
+        rows.append(cell("text", "\n".join(lines)) + cell("python", code or "# as FedAvg: the base class"))
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table>\n<tr><th>the paper</th><th>the hooks</th></tr>\n{body}\n</table>"
+
+
+def cell(language: str, text: str) -> str:
+    return f'<td valign="top">\n\n```{language}\n{text}\n```\n\n</td>'
+
+
+def source(cls: type, hook: str) -> str:
+    """A hook's code without its types, which are the base class's."""
+    code = ast.parse(textwrap.dedent(inspect.getsource(getattr(cls, hook))))
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    names = ", ".join(argument.arg for argument in function.args.args)
+    lines = textwrap.dedent(inspect.getsource(getattr(cls, hook))).splitlines()
+    return "\n".join([f"def {hook}({names}):", *lines[function.body[0].lineno - 1 :]])
+
+
+def options(cls: type) -> str:
+    """The options with their defaults and what is usually tried."""
+    rows = [
+        {
+            "name": f.name,
+            "default": f"`{shown(f.default)}`",
+            "usual values": cls.ranges.get(f.name, choices(cls, f.name)),
+        }
+        for f in dataclasses.fields(cls)
+    ]
+    return table(rows, ["name", "default", "usual values"])
+
+
+def choices(cls: type, option: str) -> str:
+    """What the type allows, where it is a list of words."""
+    hint = get_type_hints(cls)[option]
+    return ", ".join(str(choice) for choice in get_args(hint)) if get_origin(hint) is Literal else ""
+
+
 def page() -> str:
-    """The whole page."""
+    """The reference page."""
     parts = [
         "# Reference",
         "This page is made from the code by `python docs/generate.py`.",
@@ -55,7 +212,8 @@ def page() -> str:
         "## Algorithms",
         "Written `name:option=value,option=value`. The first ones are files of their own under `src/fedskew/algorithms/`; the "
         "others are names for slots and settings on the same code (`src/fedskew/experiment/combinations.py`).",
-        table(algorithm_rows(), ["name", "idea", "changes", "options", "paper"]),
+        f"What each costs is measured; {LEGEND}. [algorithms.md](algorithms.md) has each method's formulas beside its code.",
+        table(methods(), ["name", "idea", "changes", "options", *COST, "paper"]),
     ]
     for kind, section in KINDS.items():
         if kind != "algorithms":
@@ -72,5 +230,8 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms}
+
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, made in PAGES.items():
+        path.write_text(made(), encoding="utf-8")

@@ -126,7 +126,7 @@ class Batches:
 
     of: Mapping[int, list[list[int]]]
 
-    def batch_size(self, num_rows: int) -> int:
+    def batch_size(self, client: int, num_rows: int) -> int:
         return num_rows
 
     def train(self, round_: int, client: int, rows) -> Plan:
@@ -142,8 +142,8 @@ class SameForAll:
 
     planner: object
 
-    def batch_size(self, num_rows: int) -> int:
-        return self.planner.batch_size(num_rows)
+    def batch_size(self, client: int, num_rows: int) -> int:
+        return self.planner.batch_size(0, num_rows)
 
     def train(self, round_: int, client: int, rows) -> Plan:
         plan = self.planner.train(round_, 0, np.arange(len(rows)))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.records import Server
+from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
@@ -54,8 +54,11 @@ class StepsOf:
 
     steps: tuple[int, ...]
 
-    def batch_size(self, num_rows: int) -> int:
+    def batch_size(self, client: int, num_rows: int) -> int:
         return num_rows
+
+    def parts(self, client: int) -> int:
+        return self.steps[client]
 
     def train(self, round_: int, client: int, rows):
         from fedskew.core.records import Plan
@@ -115,7 +118,7 @@ RAGGED = [5, 17, 40, 3, 1, 9, 24]
 
 
 def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, seed=7, sizes=None) -> Federation:
-    """Clients of 1 to 40 rows with a small tanh network."""
+    """Clients of 1 to 40 rows with a small tanh network, and thirty rows of the server's own."""
     sizes = sizes or RAGGED
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.standard_normal((sum(sizes), 6)))
@@ -131,4 +134,12 @@ def ragged(algorithm, *, local=None, selection=None, server=None, solver=None, s
         y=y,
         partition=partition_of(sizes),
         seed=seed,
+        server_data=own_rows(30),
     )
+
+
+def own_rows(count: int) -> Batch:
+    """The server's rows: independent of the clients', as many of each class."""
+    x = torch.tensor(np.random.default_rng(11).standard_normal((count, 6)))
+    x[:, -1] = torch.arange(count) // 3 % 2  # two groups of people, for the methods that compare them
+    return Batch(x, torch.arange(count) % 3, torch.ones(count).double())

@@ -35,7 +35,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("verb", ["", "run", "compare", "resume", "list", "show", "report", "reproduce"])
+@pytest.mark.parametrize(
+    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce"]
+)
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})
@@ -108,7 +110,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
         "--seed",
         "4",
     ]
-    words += ["--batch-size", "all", "--held-out", "0.2"]
+    words += ["--batch-size", "all", "--held-out", "0.2", "--server-data", "0.02"]
     words += ["--skew", "label-dirichlet-per-class:alpha=0.7", "--server", "adam:lr=0.02", "--partition-seed", "9"]
     code, _, _ = call(
         capsys, *words, "--set", "evaluation.every=2", "--rounds", "1", "--runs", str(tmp_path), "--engine", "stacked"
@@ -117,6 +119,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
     e = from_toml((tmp_path / "1" / "experiment.toml").read_text())
     assert (e.solver.lr, e.solver.momentum) == (0.05, 0.5)
     assert (e.clients.number, e.clients.partition_seed, e.clients.held_out) == (7, 9, 0.2)
+    assert e.server_data.share == 0.02
     assert (e.selection.clients, e.local.steps, e.local.batch_size) == (3, 2, "all")
     assert (e.training.seed, e.training.rounds, e.evaluation.every) == (4, 1, 2)
     assert e.skew == build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7")

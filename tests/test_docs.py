@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import re
 import shlex
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import parser
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import build
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.store.runs import MEASUREMENTS
@@ -31,13 +38,66 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_generated_reference_is_current() -> None:
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.PAGE.read_text() == module.page(), "run python docs/generate.py"
+    return module
+
+
+@pytest.mark.parametrize("name", ["reference.md", "algorithms.md"])
+def test_the_generated_pages_are_current(generate: ModuleType, name: str) -> None:
+    made = {path.name: make for path, make in generate.PAGES.items()}[name]
+    assert (ROOT / "docs" / name).read_text() == made(), "run python docs/generate.py"
+
+
+def test_the_page_of_methods_holds_formulas_code_and_departures(generate: ModuleType) -> None:
+    """Of FedProx, whose texts are known; and every method has every part that its file gives."""
+    page = generate.algorithms()
+    sections = dict(re.findall(r"^## \w.*? \(`(\S+)`\)$(.*?)(?=^## )", page, re.S | re.M))
+    assert set(sections) == set(ALGORITHMS)
+    prox = sections["fedprox"]
+    assert "client   approximately minimise  F_k(w) + mu/2 ||w - x||^2" in prox
+    assert "def direction(self, grad_fn, view, w, scratch):" in prox
+    assert "(g + self.mu * (w - view.x)) / (1 + view.lr * self.mu)" in prox
+    assert "**Departures.** The implicit step is ours" in prox
+    assert "| `mu` | `0.1` | 0.001, 0.01, 0.1, 1 |" in prox
+    assert "| `step` | `explicit` | explicit, implicit |" in prox
+    assert "`mu=0` is `fedavg`" in prox
+    assert "Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127." in prox
+    assert "| loss landscape | — | — | 1 | 1 | 1 |" in prox
+    assert "| path |" not in sections["scaffold"]
+    for name, text in sections.items():
+        cls = ALGORITHMS[name]
+        hooks = [h for h in (*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS) if h in vars(cls)]
+        assert all(f"def {hook}(" in text for hook in hooks), name
+        assert all(f"| `{field.name}` |" in text for field in dataclasses.fields(cls)), name
+        assert text.count("```") % 2 == 0
+    known = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
+    assert known == {*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS, "needs", "hazard"}
+
+
+def test_links_within_the_page_of_methods_lead_somewhere(generate: ModuleType) -> None:
+    page = generate.algorithms()
+    headings = {generate.anchor(line[3:]) for line in page.splitlines() if line.startswith("## ")}
+    links = re.findall(r"\]\(#(\S+)\) \|", page)
+    assert len(links) == len(ALGORITHMS)
+    assert set(links) <= headings
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_declares_true_options(name: str) -> None:
+    """Its formulas stand in its file's head, and what it declares about options are options."""
+    cls = ALGORITHMS[name]
+    options = {field.name for field in dataclasses.fields(cls)}
+    assert set(cls.ranges) <= options
+    assert re.search(r"\n    \S", inspect.getmodule(cls).__doc__), "the algorithm's lines, indented by four"
+    for own, other in cls.reduces_to.items():
+        build("algorithm", ALGORITHMS, f"{name}:{own}" if own else name)
+        build("algorithm", ALGORITHMS, other)
 
 
 def test_the_pages_hold_commands() -> None:
@@ -76,9 +136,26 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_stored_name_is_described(tmp_path) -> None:
-    experiment = Experiment(
-        training={"rounds": 1}, local={"epochs": 1}, evaluation={"adapt_steps": 1}, engine="stacked"
+    stored = set()
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    rows[:, -1] = np.arange(60) % 2
+    people = Dataset(
+        x=rows,
+        y=np.arange(60) // 2 % 2,
+        x_test=rows,
+        y_test=np.arange(60) // 2 % 2,
+        classes=("no", "yes"),
+        sensitive="sex",
     )
-    frames = [run(e, folder=tmp_path).measurements() for e in (experiment, experiment.replace(algorithm="ifca"))]
-    stored = {pair for frame in frames for pair in zip(frame["split"], frame["name"], strict=True)}
+    for method in ({}, {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"}, {"algorithm": "ifca"}):
+        experiment = Experiment(
+            training={"rounds": 1},
+            local={"epochs": 1},
+            engine="stacked",
+            evaluation={"inexactness": "algorithm" not in method or method["algorithm"] != "ifca", "adapt_steps": 1},
+            skew="iid",
+            **method,
+        )
+        frame = run(experiment, data=people, folder=tmp_path).measurements()
+        stored |= set(zip(frame["split"], frame["name"], strict=True))
     assert stored == {(split, name) for split, names in MEASUREMENTS.items() for name in names}

@@ -169,14 +169,16 @@ def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
 # numbers
 
 
-@pytest.mark.parametrize(
-    "method",
-    ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova", "ditto", "ifca", "fedper"],
-)
+RESUMED = ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova"]
+RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta=0.2", "ditto", "ifca", "fedper"]
+
+
+@pytest.mark.parametrize("method", RESUMED)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    whole = run(small(method, rounds=5), data=DATA, folder=tmp_path / "whole")
+    asked = small(method, rounds=5, server_data={"share": 0.2})
+    whole = run(asked, data=DATA, folder=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
-    experiment = small(method, rounds=5).replace(dataset=from_toml(whole.records[0].experiment).dataset)
+    experiment = asked.replace(dataset=from_toml(whole.records[0].experiment).dataset)
     number = register(store, experiment)
     rounds_seen: list[int] = []
     while store.run(number).status != "finished":

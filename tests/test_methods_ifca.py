@@ -123,8 +123,21 @@ def test_the_cluster_is_stored_for_each_client(tmp_path) -> None:
 
 @pytest.mark.parametrize("server", [Momentum(), ServerSgd(lr=0.5)])
 def test_a_server_optimiser_is_refused_with_the_reason(tmp_path, server) -> None:
-    with pytest.raises(BadInput, match=r"ifca averages more than one model.*use --server sgd"):
+    with pytest.raises(BadInput, match=r"ifca averages more than one model.*use --server sgd --refine none"):
         run_experiment(small("ifca", server=server), data=DATA, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"refine": "distillation", "server_data": {"share": 0.2}}, "--refine none"),
+        ({"evaluation": {"inexactness": True}}, "leave it out"),
+    ],
+    ids=["refine", "inexactness"],
+)
+def test_what_sees_only_the_first_model_is_refused(tmp_path, changes, word: str) -> None:
+    with pytest.raises(BadInput, match=f"ifca.*{word}"):
+        run_experiment(small("ifca", **changes), data=DATA, folder=tmp_path)
 
 
 def test_impossible_options_are_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.algorithms import FedAvg, FedDyn, FedNova, FedProx, Moon, Scaffold
+from fedskew.algorithms import FedAvg, FedDyn, FedLc, FedNova, FedNtd, FedPa, FedProc, FedProx, Moon, Scaffold
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
 from fedskew.slots import Adam, Momentum, ServerSgd, Sgd, Uniform
@@ -28,6 +28,10 @@ METHODS = {
     "feddyn": FedDyn(alpha=0.5),
     "feddyn samples": FedDyn(alpha=0.5, weighting="samples"),
     "moon": Moon(mu=2.0),
+    "fedntd": FedNtd(tau=2.0),
+    "fedlc": FedLc(tau=0.5),
+    "fedproc": FedProc(alpha=0.5),
+    "fedpa": FedPa(rho=0.5),
 }
 EVERY = pytest.mark.parametrize("name", METHODS)
 

@@ -69,6 +69,7 @@ class TestEveryModel:
         # the output layer is the last one, and works on the features
         last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
         torch.testing.assert_close(last(z), logits)
+        assert Classification(net, ParameterSpace(net), classes).num_features == features
 
     def test_rows_do_not_see_each_other(self, model, shape, classes, parameters, features):
         net, x = made(model, shape, classes), rows(shape)
@@ -140,6 +141,13 @@ class TestEveryModel:
 
 def test_every_model_is_in_the_table():
     assert {type(row[0]) for row in TABLE} == set(MODELS.values())
+
+
+def test_the_number_of_features_is_read_from_the_output_layer():
+    net = nn.Sequential(nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 4))
+    assert Classification(net, ParameterSpace(net), 4).num_features == 3
+    with pytest.raises(BadInput, match="Linear with 5 outputs"):
+        _ = Classification(net, ParameterSpace(net), 5).num_features
 
 
 @pytest.mark.parametrize("model", MODELS.values())

@@ -99,7 +99,7 @@ def test_golden_tuning(engine) -> None:
 @pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
 def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
     """Of any method: SCAFFOLD's control variates have no part in it."""
-    planner = SeededPlanner(Local(steps=3, batch_size=7), 7, "tuning")
+    planner = SeededPlanner(Local(steps=3, batch_size=7), 7, purpose="tuning")
     fed = replace(ragged(Scaffold(), solver=solver), tuning=Tuning(planner, None))
     states = ClientStates()
     server = play(fed, X0, 2, states=states)[-1].server
@@ -127,7 +127,7 @@ def test_without_tuning_the_default_is_the_global_model_and_is_not_measured_twic
 
 
 def test_measuring_keeps_nothing() -> None:
-    fed = replace(ragged(Counted()), tuning=Tuning(SeededPlanner(Local(steps=2), 7, "tuning"), None))
+    fed = replace(ragged(Counted()), tuning=Tuning(SeededPlanner(Local(steps=2), 7, purpose="tuning"), None))
     states = ClientStates()
     server = play(fed, X0, 1, states=states)[-1].server
     x, rows = server.x.clone(), {k: v.clone() for k, v in leaves(states.export()[1])}

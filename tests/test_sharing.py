@@ -289,6 +289,20 @@ def test_methods_with_vectors_over_the_model_are_refused_with_reason_and_fix(tmp
         run_experiment(small(method, sharing="personal:head=1"), data=DATA, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"codec": "int8"}, "--codec none"),
+        ({"refine": "distillation", "server_data": {"share": 0.2}}, "--refine none"),
+        ({"evaluation": {"inexactness": True}}, "inexactness=false"),
+    ],
+    ids=["codec", "refine", "inexactness"],
+)
+def test_what_works_on_the_whole_model_is_refused(tmp_path, changes, word: str) -> None:
+    with pytest.raises(BadInput, match=f"sharing: .* the whole model.*{word}"):
+        run_experiment(small("fedper", **changes), data=DATA, folder=tmp_path)
+
+
 # models with normalisation layers
 
 

@@ -1,14 +1,38 @@
 """One file a method. Each names its paper and reads like it."""
 
+from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.ditto import Ditto
+from fedskew.algorithms.dp_fedavg import DpFedAvg
+from fedskew.algorithms.drfa import Drfa
+from fedskew.algorithms.dualmetric import DualMetric
+from fedskew.algorithms.f3 import F3
+from fedskew.algorithms.f3_gradient import F3Gradient
+from fedskew.algorithms.fairfed import FairFed
 from fedskew.algorithms.fedavg import FedAvg
+from fedskew.algorithms.fedbs import FedBS
 from fedskew.algorithms.feddyn import FedDyn
+from fedskew.algorithms.fedga import FedGA
+from fedskew.algorithms.fedga_alignment import FedGAAlignment
+from fedskew.algorithms.fedga_generalisation import FedGAGeneralisation
+from fedskew.algorithms.fedlc import FedLc
 from fedskew.algorithms.fednova import FedNova
+from fedskew.algorithms.fedntd import FedNtd
+from fedskew.algorithms.fedpa import FedPa
+from fedskew.algorithms.fedpbs import FedPBS
+from fedskew.algorithms.fedproc import FedProc
 from fedskew.algorithms.fedprox import FedProx
+from fedskew.algorithms.fedsam import FedSam
+from fedskew.algorithms.fedsmoo import FedSmoo
+from fedskew.algorithms.fedsol import FedSol
 from fedskew.algorithms.ifca import Ifca
+from fedskew.algorithms.krum import Krum
+from fedskew.algorithms.median import Median
+from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
 from fedskew.algorithms.per_fedavg import PerFedAvg
+from fedskew.algorithms.qfedavg import QFedAvg
 from fedskew.algorithms.scaffold import Scaffold
+from fedskew.algorithms.trimmed_mean import TrimmedMean
 
 ALGORITHMS = {
     "fedavg": FedAvg,
@@ -20,4 +44,28 @@ ALGORITHMS = {
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
     "ifca": Ifca,
+    "fairfed": FairFed,
+    "f3": F3,
+    "f3-gradient": F3Gradient,
+    "fedntd": FedNtd,
+    "fedlc": FedLc,
+    "fedproc": FedProc,
+    "fedpa": FedPa,
+    "fedsam": FedSam,
+    "mofedsam": MoFedSam,
+    "fedsol": FedSol,
+    "fedsmoo": FedSmoo,
+    "qfedavg": QFedAvg,
+    "afl": Afl,
+    "drfa": Drfa,
+    "fedbs": FedBS,
+    "fedga": FedGA,
+    "fedga-generalisation": FedGAGeneralisation,
+    "fedga-alignment": FedGAAlignment,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
+    "fedpbs": FedPBS,
+    "dualmetric": DualMetric,
+    "dp-fedavg": DpFedAvg,
 }

@@ -4,6 +4,12 @@
     server   x <- x + eta_g sum_k p_k (w_k - x),   p_k = n_k / sum n  or  1 / m
 
 Every hook is the base class's. ``eta_g`` is the server optimiser's rate.
+
+Departures: the paper's weights over the cohort, n_k / sum n, are biased when clients differ in size and only some take part;
+``weighting="unbiased"`` takes (K / m) n_k / n instead, which does not sum to 1. Local work in epochs keeps the last, shorter batch.
+
+Elsewhere: implementations that average models instead of updates do the same, but only at eta_g = 1. Those that count
+E n_k / B steps, or drop the last batch, train small clients less.
 """
 
 from __future__ import annotations
@@ -19,3 +25,4 @@ class FedAvg(Algorithm):
     idea: ClassVar[str] = "several local epochs, then the weighted mean of the models"
     changes: ClassVar[str] = "nothing (the reference)"
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
+    cites: ClassVar[tuple[str, ...]] = ("fedavg",)

@@ -4,12 +4,17 @@
              g_k <- g_k - alpha (theta_k - x)
     server   h <- h - alpha sum_S (theta_k - x) / K,   x <- mean_S theta_k - h / alpha
 
-With ``weighting="samples"`` the two server means use n_k: n_k / n in h and n_k / sum_S n in x; one alpha for all clients.
+Departures: the paper's objective weights clients uniformly. With ``weighting="samples"`` the two server means use n_k: n_k / n in
+h and n_k / sum_S n in x, with one alpha for all clients. The minimisation is the local work: a few epochs, not to the end.
+
+Elsewhere: the authors' code scales alpha by each client's rows and keeps the means uniform, which has the same fixed point; doing
+both has not. It keeps the sum of the displacements, -g_k / alpha, and reports the mean of the local models besides x.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,6 +37,8 @@ class FedDyn(Algorithm):
     idea: ClassVar[str] = "a linear term per client makes local and global stationary points agree"
     changes: ClassVar[str] = "loss landscape and update path"
     paper: ClassVar[str] = "Acar et al. 2021, arXiv:2111.04263"
+    cites: ClassVar[tuple[str, ...]] = ("feddyn",)
+    ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001, 0.01, 0.1"}
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, f"alpha must be a finite number above 0, got {self.alpha}")

@@ -3,13 +3,19 @@
     client   tau_k local steps; the displacement is w_k - x = -eta_l G_k a_k, with G_k the gradients of the steps
     server   x <- x + eta_g tau_eff sum_k p_k (w_k - x) / ||a_k||_1,   tau_eff = sum_k p_k ||a_k||_1 / sum_k p_k
 
-||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
+Departures: ||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
 momentum it has a closed form; with the proximal term (``mu``) the linear recursion is run beside the training.
+The two agree while all a_k are positive; beyond that only the sum makes equal gradients give equal steps. The paper's momentum on
+the server is the slot ``momentum``.
+
+Elsewhere: the authors' code takes tau_eff = sum_k p_k tau_k where mu is not 0, and its proximal gradient leaks into the momentum
+buffer. Dividing by the number of steps alone is right for plain SGD only.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +36,8 @@ class FedNova(Algorithm):
     idea: ClassVar[str] = "divide each update by its effective number of local steps"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Wang et al. 2020, arXiv:2007.07481"
+    cites: ClassVar[tuple[str, ...]] = ("fednova",)
+    ranges: ClassVar[Mapping[str, str]] = {"mu": "0; 0.0005, 0.001, 0.005, 0.01"}
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

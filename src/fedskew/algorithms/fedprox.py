@@ -6,11 +6,18 @@
 ``step="explicit"`` adds the term to the objective, as the paper's code does: SGD with g + mu (w - x). It diverges once
 eta (mu + lambda_max) > 2. ``step="implicit"`` solves the proximal part exactly in each step,
 w <- (w - eta g + eta mu x) / (1 + eta mu), which is stable wherever plain SGD is.
+
+Departures: the implicit step is ours. Every client does all its local work; the paper also lets slow clients do less. Clients are
+weighted by their rows as in the paper's code, where its analysis draws them in proportion to their rows and averages uniformly.
+
+Elsewhere: some frameworks only send mu and leave the term to the client, or show a norm that is not squared. An adaptive local
+solver such as AdamW normalises the term together with the loss, so that mu loses its scale.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -31,6 +38,9 @@ class FedProx(Algorithm):
     idea: ClassVar[str] = "penalise the distance to the round's global model"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:1812.06127"
+    cites: ClassVar[tuple[str, ...]] = ("fedprox",)
+    ranges: ClassVar[Mapping[str, str]] = {"mu": "0.001, 0.01, 0.1, 1"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg", "mu=0,step=implicit": "fedavg"}
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

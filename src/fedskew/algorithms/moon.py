@@ -5,13 +5,17 @@
              z, z_glob, z_prev: features at w, at the global model, at the client's previous local model
     server   as FedAvg
 
-A client's previous model is, at its first participation, the global model it then receives, so its first contrastive term
-is the constant log 2 (the paper's initial network in round 0).
+Departures: the features are the network's last hidden layer, where the paper adds a projection head to the encoder; one previous
+model is kept. A client's previous model is, at its first participation, the global model it then receives, so its first
+contrastive term is the constant log 2 (the paper's initial network in round 0).
+
+Elsewhere: the authors' code has 0.1 as its default learning rate where the paper trains with 0.01.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +37,9 @@ class Moon(Algorithm):
     idea: ClassVar[str] = "pull features towards the global model's, push them from the previous local model's"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Li, He, Song 2021, arXiv:2103.16257"
+    cites: ClassVar[tuple[str, ...]] = ("moon",)
+    ranges: ClassVar[Mapping[str, str]] = {"mu": "0.1, 1, 5, 10", "temperature": "0.5"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"mu=0": "fedavg"}
 
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")

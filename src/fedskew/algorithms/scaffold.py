@@ -5,13 +5,17 @@
              option II   c_k+ <- c_k - c + (x - y) / (tau_k eta_l)
     server   x <- x + eta_g mean_S (y - x),   c <- c + 1/K sum_S (c_k+ - c_k)
 
-With momentum the displacement over tau_k eta_l is no longer a mean of gradients and option II diverges; dividing by the
+Departures: with momentum the displacement over tau_k eta_l is no longer a mean of gradients and option II diverges; dividing by the
 solver's response ||a||_1 eta_l (FedNova's) instead keeps it one, and equals tau_k eta_l for plain SGD.
 ``weighting="samples"`` puts n_k / n in both sums, so that the fixed point is the optimum of the weighted objective.
+
+Elsewhere: control variates that start from a random network, or one client's number of steps used for all of them; a correction
+after the momentum step, or as a linear term of the loss, where clipping and weight decay act on it too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,6 +38,8 @@ class Scaffold(Algorithm):
     idea: ClassVar[str] = "control variates correct each local gradient towards the global direction"
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Karimireddy et al. 2020, arXiv:1910.06378"
+    cites: ClassVar[tuple[str, ...]] = ("scaffold",)
+    ranges: ClassVar[Mapping[str, str]] = {"option": "II; I costs a pass over the local data in each round"}
 
     def needs(self) -> frozenset[str]:
         return frozenset({LINEAR_SOLVER})

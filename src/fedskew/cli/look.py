@@ -1,21 +1,25 @@
-"""``list``, ``show`` and ``report``."""
+"""``list``, ``show``, ``report`` and ``cite``."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from fedskew.cli.output import number, print_json, print_summary, print_unfinished, summary_json
+from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
-from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.combinations import COMBINATIONS
-from fedskew.experiment.config import COMPONENTS
+from fedskew.core.errors import BadInput, FedskewError, suggestion
+from fedskew.experiment.combinations import COMBINATIONS, Combination
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.references import citations
 from fedskew.report.html import write_report
+from fedskew.slots import ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
 KINDS = {
@@ -25,8 +29,11 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "availabilities": "availability",
+    "refines": "refine",
     "selections": "selection",
     "sharings": "sharing",
+    "codecs": "codec",
     "engines": "engine",
 }
 
@@ -49,19 +56,42 @@ def list_(parsed: argparse.Namespace) -> int:
         print_json(rows)
     else:
         print_rows(rows)
+        if parsed.what == "algorithms":
+            Console(highlight=False).print(f"\ncost: {LEGEND}", style="dim")
     return 0
 
 
-def algorithm_rows() -> list[dict[str, Any]]:
-    """Algorithms, then named combinations."""
-    rows = [
-        {"name": name, "idea": cls.idea, "changes": cls.changes, "options": options_of(cls), "paper": cls.paper}
-        for name, cls in COMPONENTS["algorithm"].items()
+def algorithm_rows(catalogue: Mapping[str, type] = COMPONENTS["algorithm"]) -> list[dict[str, Any]]:
+    """Algorithms, then named combinations, with what each costs."""
+    return [
+        *(about(name, cls, cls, cost_of(cls, partial(alone, cls))) for name, cls in catalogue.items()),
+        *(about(name, c, c.options, cost_of(c.options, partial(parts, c))) for name, c in COMBINATIONS.items()),
     ]
-    return rows + [
-        {"name": name, "idea": c.idea, "changes": c.changes, "options": options_of(c.options), "paper": c.paper}
-        for name, c in COMBINATIONS.items()
-    ]
+
+
+def about(name: str, method: Any, options: type, cost: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
+    return {**told, **cost, "paper": method.paper}
+
+
+def alone(cls: type) -> tuple[Any, Any]:
+    return cls(), ServerSgd()
+
+
+def parts(combination: Combination) -> tuple[Any, Any]:
+    """The algorithm and the server optimiser that a named combination stands for."""
+    made = combination.apply(Experiment(), combination.options())
+    return made.algorithm, made.server
+
+
+def cost_of(options: type, make: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
+    """What the method keeps, sends and computes with its default options; nothing if it cannot be made or run with them."""
+    if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(options)):
+        return {}
+    try:
+        return measured(*make()).row()
+    except FedskewError:
+        return {}
 
 
 def component_rows(catalogue: Mapping[str, type]) -> list[dict[str, Any]]:
@@ -98,10 +128,16 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(row["name"], row["idea"])
         details = [f"changes: {row['changes']}"] if row.get("changes") else []
         details += [f"options: {row['options']}"] if row["options"] else []
+        details += [cost_line(row)] if row.get("compute") else []
         details += [row["paper"]] if row.get("paper") else []
         for line in details:
             table.add_row("", f"[dim]{line}[/dim]" if "[" not in line else line)
     console.print(table)
+
+
+def cost_line(row: Mapping[str, Any]) -> str:
+    kept = f"client keeps {row['client_state']}, server {row['server_state']}"
+    return f"cost: {kept}; down {row['down']}, up {row['up']}; a step {row['compute']}"
 
 
 def list_runs(parsed: argparse.Namespace) -> int:
@@ -185,4 +221,18 @@ def report(parsed: argparse.Namespace) -> int:
         print_json({"report": str(path), "runs": [r.id for r in records]})
     else:
         Console(highlight=False).print(f"report: {path}", soft_wrap=True)
+    return 0
+
+
+def cite(parsed: argparse.Namespace) -> int:
+    """BibTeX of what the runs used; what each entry is for stands above it."""
+    records = RunStore(parsed.runs).select(parsed.runs_wanted)
+    works, unknown = citations(from_toml(r.experiment, f"run {r.id}") for r in records)
+    if parsed.json:
+        rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
+        print_json({"references": rows, "unknown": unknown})
+        return 0
+    for name in unknown:
+        print(f"% no entry for {name}")
+    print("\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works))
     return 0

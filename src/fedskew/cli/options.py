@@ -36,8 +36,8 @@ equals an uninterrupted run bit for bit.
 
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
-algorithms, datasets, skews, models, solvers, servers, selections, sharings,
-engines.
+algorithms, datasets, skews, models, solvers, servers, refines,
+availabilities, selections, sharings, codecs, engines.
 """
 
 SHOW = """\
@@ -53,6 +53,23 @@ Write one self-contained HTML page about some runs.
 
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
+"""
+
+CHECK = """\
+Check what every method promises, on a miniature federation: the same numbers
+in every engine and order, exact resume, nothing changed in place, padding
+without effect, and that it reduces to what it says it reduces to.
+
+  fedskew check feddyn:alpha=0.3
+  fedskew check ./mine.py::Mine
+"""
+
+CITE = """\
+Print BibTeX of exactly what some runs used: method, server optimiser, solver,
+selection, skew, data set, model, and fedskew itself.
+
+  fedskew cite                the latest run or comparison
+  fedskew cite c2 > used.bib
 """
 
 REPRODUCE = """\
@@ -118,6 +135,16 @@ def for_report(parser: argparse.ArgumentParser) -> None:
     store(parser)
 
 
+def for_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", metavar="METHOD", help="a method as in `run --algorithm`, or FILE.py::CLASS")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def for_cite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    store(parser)
+
+
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
@@ -139,6 +166,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--clients", type=int, metavar="K", help="number of clients (natural skews bring their own)")
     data.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")
     data.add_argument("--held-out", type=float, metavar="F", help="share of each client's rows kept to measure it")
+    data.add_argument("--server-data", type=float, metavar="F", help="share of the training rows that the server keeps")
     work = parser.add_argument_group("method and local work")
     work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
@@ -146,10 +174,25 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--momentum", type=float, help="the local solver's momentum")
     work.add_argument("--server", metavar="S", help="server optimiser: sgd:lr=1, momentum, adagrad, adam, yogi")
     work.add_argument("--sharing", metavar="P", help="part of the model that is shared: all, personal:head=1, norm")
+    work.add_argument("--selection", metavar="S", help="who takes part in a round: everyone, uniform:fraction=0.1")
+    work.add_argument(
+        "--refine", metavar="R", help="what the server then does on its rows: none, distillation:steps=100"
+    )
     work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
+    work.add_argument(
+        "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"
+    )
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")
+    real = parser.add_argument_group("clients that are slow, fail, or are away")
+    real.add_argument(
+        "--system",
+        metavar="O=V,...",
+        help="stragglers=0.5 (share with fewer epochs), drop_stragglers=true, dropout=0.1 (of the selected), "
+        "epochs=1-5, batch_sizes=[8,32] (each client's own)",
+    )
+    real.add_argument("--availability", metavar="A", help="always, random:p=0.8, day-night:period=24, blocks:rounds=10")
     run = parser.add_argument_group("the run")
     run.add_argument("--rounds", type=int, metavar="R", help="rounds")
     run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")

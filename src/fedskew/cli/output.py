@@ -58,6 +58,9 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     personal = bool(frame["personal"].notna().any())
     for title in ("accuracy %", "worst client %", *(["personal %"] if personal else []), "drift", "MB"):
         table.add_column(title, justify="right")
+    private = bool(frame["epsilon"].notna().any())
+    if private:
+        table.add_column("epsilon", justify="right")
     if len(frame) > 1:
         table.add_column(f"vs {first.partition(':')[0]}", justify="right")
         table.add_column("")
@@ -70,6 +73,8 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
             plus_minus(row["drift"], row["drift_half"], 2),
             number(row["megabytes_down"] + row["megabytes_up"], 1),
         ]
+        if private:
+            cells.append(number(row["epsilon"], 2))
         if len(frame) > 1:
             gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
             cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
@@ -82,10 +87,11 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
         if seeds > 1
         else "one seed: no interval, nothing can be said of certainty"
     )
+    loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(
         f"accuracy on the unseen test set after the last round; {what}; "
         + ("personal: mean over the clients of each one's own model on its own data; " if personal else "")
-        + "MB: all rounds, both ways",
+        + f"MB: all rounds, both ways{loss}",
         style="dim",
     )
 

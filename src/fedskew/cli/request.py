@@ -5,18 +5,34 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fedskew.core.component import label, literal, plain
+from fedskew.core.component import label, literal, parse, plain
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
+from fedskew.loop.system import System
 
-SECTIONS = ("dataset", "skew", "model", "solver", "server", "sharing", "engine")
+SECTIONS = (
+    *(
+        "dataset",
+        "skew",
+        "model",
+        "solver",
+        "server",
+        "refine",
+        "availability",
+        "selection",
+        "sharing",
+        "codec",
+        "engine",
+    ),
+)
 """Options that name a component of the section of the same name."""
 
 OPTIONS = {
     "clients": "clients.number",
     "partition_seed": "clients.partition_seed",
     "held_out": "clients.held_out",
+    "server_data": "server_data.share",
     "epochs": "local.epochs",
     "steps": "local.steps",
     "batch_size": "local.batch_size",
@@ -46,6 +62,10 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
         key, equals, value = text.partition("=")
         require(bool(equals) and key.count(".") == 1, f"--set: cannot read {text!r}; write SECTION.OPTION=VALUE")
         settings.append((key, literal(value)))
+    if parsed.system is not None:
+        settings = [
+            (f"system.{key}", value) for key, value in parse(f"system:{parsed.system}", "--system")[1].items()
+        ] + settings
     table = base.table()
     for key, value in settings:
         section, option = key.split(".")
@@ -75,7 +95,9 @@ def described(experiment: Experiment) -> str:
     local = plain(experiment.local)
     work = f"{local['steps']} steps" if "steps" in local else f"{local['epochs']} epochs"
     clients = "" if table["skew"]["name"] in ("natural", "pooled") else f"{experiment.clients.number} clients, "
-    return (
+    text = (
         f"{compact('dataset')}, {clients}{compact('skew')}, {compact('model')}, {compact('solver')}, {work} of batch "
         f"{local['batch_size']}, {experiment.training.rounds} rounds"
     )
+    real = [label(experiment.system, {"system": System}), label(experiment.availability, COMPONENTS["availability"])]
+    return ", ".join([text, *(part for part in real if part not in ("system", "always"))])

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -37,6 +37,7 @@ FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
 SERVER_DATA = "server data"
 PLAIN_SERVER = "plain server"
+SENSITIVE = "sensitive attribute"
 
 
 class Solver(Protocol):
@@ -78,14 +79,23 @@ class Algorithm:
     cites: ClassVar[tuple[str, ...]] = ()  # keys of its BibTeX entries
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
+    acts_alone: ClassVar[bool] = False  # whether the server takes a step even when nobody answered
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `PLAIN_SERVER`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`, `PLAIN_SERVER`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:
         """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
         return ""
+
+    def fewest(self, cohort: int) -> int:
+        """How many finite updates a round needs of a cohort of this size; a method that leaves the others out says fewer."""
+        return cohort
+
+    def privacy(self) -> Privacy | None:
+        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it."""
+        return None
 
     # server
     def server_init(self, server: Server) -> Tree:
@@ -106,11 +116,11 @@ class Algorithm:
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         """Aggregation weights (C,)."""
-        n = cohort.info.num_examples
+        n, size = cohort.info.num_examples, max(cohort.size, 1)
         if self.weighting == "uniform":
-            return torch.full_like(n, 1.0 / cohort.size)
+            return torch.full_like(n, 1.0 / size)
         if self.weighting == "unbiased":
-            return n * (server.num_clients / (cohort.size * server.num_examples))
+            return n * (server.num_clients / (size * server.num_examples))
         return n / n.sum()
 
     def shares(self, server: Server, cohort: Cohort) -> Tensor:
@@ -125,7 +135,11 @@ class Algorithm:
         return weighted_sum(self.weights(server, cohort), cohort.uploads.delta)
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state."""
+        """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state.
+
+        Without a cohort it is not asked, and the round changes nothing; only a method that ``acts_alone`` then gets uploads
+        of no rows: ``delta`` (0, P), and no extras or report.
+        """
         return self.mean_delta(server, cohort), server.state
 
     # client

@@ -112,6 +112,14 @@ class Server(NamedTuple):
         return float(self.clients.num_examples.sum())
 
 
+class Privacy(NamedTuple):
+    """A round as a Gaussian mechanism on a Poisson sample of the clients."""
+
+    q: float  # the probability with which a client takes part
+    noise: float  # standard deviation of the noise, over the most that one client can add to the sum
+    delta: float  # at which epsilon is stated
+
+
 class Plan(NamedTuple):
     """Which rows form which batch: positions in the pooled data and a mask, both (T, B)."""
 

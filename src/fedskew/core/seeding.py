@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PURPOSES = ("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data", "tuning", "clusters")
+PURPOSES = (
+    *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
+    *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
+    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
+)
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedskew.core.errors import require
 from fedskew.core.records import Batch
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import ParameterSpace
@@ -25,6 +26,16 @@ class Task(Protocol):
 
     @property
     def num_classes(self) -> int: ...
+
+    @property
+    def num_features(self) -> int:
+        """D of `outputs`."""
+        ...
+
+    @property
+    def space(self) -> ParameterSpace:
+        """Names, shapes and places of the model's tensors inside ``w``."""
+        ...
 
     def __hash__(self) -> int: ...
 
@@ -52,6 +63,14 @@ class Classification:
     model: nn.Module
     space: ParameterSpace
     num_classes: int
+
+    @property
+    def num_features(self) -> int:
+        """What the output layer takes: the last linear layer with one output a class."""
+        linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
+        taken = [part.in_features for part in linear if part.out_features == self.num_classes]
+        require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_classes} outputs")
+        return taken[-1]
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         result: tuple[Tensor, Tensor] = functional_call(self.model, self.space.unflatten(w), (x,))

@@ -52,7 +52,7 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
     Each chunk is a copy that the caller may change, and the next one overwrites: fresh memory for each of them costs more
     than the sums.
     """
-    columns = min(max(CHUNK // rows.shape[0], 1), rows.shape[1])
+    columns = min(max(CHUNK // max(rows.shape[0], 1), 1), rows.shape[1])
     room = rows.new_empty(rows.shape[0] * columns, dtype=torch.float64)
     for chunk in rows.split(columns, dim=1):
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
@@ -69,3 +69,28 @@ def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
         total[done : done + chunk.shape[1]] = w @ chunk
         done += chunk.shape[1]
     return total
+
+
+def unit(v: Tensor) -> Tensor:
+    """``v / ||v||`` for (P,), the norm accumulated in float64; 0 where ``v`` is 0."""
+    return v / torch.linalg.vector_norm(v, dtype=torch.float64).clamp(min=1e-12).to(v.dtype)
+
+
+def finite_rows(rows: Tensor) -> Tensor:
+    """The rows of (C, P) that hold finite numbers only."""
+    finite = rows.isfinite().all(1)
+    return rows if bool(finite.all()) else rows[finite]
+
+
+def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+    """The mean (P,) of (C, P) without the ``cut`` smallest and largest values of each column, or all but the middle ones."""
+    cut = min(cut, (len(rows) - 1) // 2)
+    parts = [part.sort(dim=0).values[cut : len(rows) - cut].mean(0) for part in column_chunks(rows)]
+    return torch.cat(parts).to(rows.dtype)
+
+
+def square_distances(rows: Tensor) -> Tensor:
+    """(C, C) square distances between the rows of (C, P), in float64; infinite where they overflow."""
+    gram = sum((part @ part.T for part in column_chunks(rows)), rows.new_zeros((), dtype=torch.float64))
+    squares = gram.diagonal()
+    return (squares[:, None] + squares - 2 * gram).nan_to_num(nan=torch.inf, posinf=torch.inf).clamp(min=0)

@@ -16,6 +16,7 @@ class Dataset:
     """Arrays in memory.
 
     x: (n, ...) floating point; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
     Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
     """
 
@@ -25,6 +26,7 @@ class Dataset:
     y_test: NDArray[np.int64]
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
+    sensitive: str = ""
     name: str = "own data"
     source: str = ""
     notes: str = ""
@@ -44,6 +46,11 @@ class Dataset:
             self.x.shape[1:] == self.x_test.shape[1:],
             f"{self.name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
         )
+        for x in (self.x, self.x_test) if self.sensitive else ():
+            require(
+                x.ndim == 2 and bool(np.isin(x[:, -1], (0, 1)).all()) and len(self.classes) == 2,
+                f"{self.name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
+            )
         require(
             self.groups is None or len(self.groups) == len(self.y),
             f"{self.name}: the client ids (groups) must have one entry a training row",

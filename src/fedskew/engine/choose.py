@@ -1,4 +1,4 @@
-"""Which engine is faster here: a short measured trial on the experiment's own first round."""
+"""Which engine is faster here: a short measured trial on the first of the experiment's own rounds in which somebody takes part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple
     ``measure_local`` counts the passes that measure local models in. Nothing is kept of the trial: engines are pure, and the
     client states it reads are its own.
     """
-    server, work, _ = prepare(fed, Sequential(), server, ClientStates(), measure_local)
+    work = next_work(fed, server, measure_local)
+    if work is None:
+        return Sequential(), {"name": "sequential", "estimated_seconds_a_round": {"sequential": 0.0, "stacked": 0.0}}
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
     width = min(block_width(server.x), len(order))
     steps = np.asarray([len(work.plans[i].index) for i in order])
@@ -52,6 +54,16 @@ def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple
     return chosen, trial
 
 
+def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | None:
+    """The work of the first round from here on in which somebody takes part, were the server as it is."""
+    for round_ in range(server.round, server.rounds):
+        at = server._replace(round=round_)
+        _, work, _ = prepare(fed, Sequential(), at, ClientStates(), measure_local)
+        if len(work.clients):
+            return work
+    return None
+
+
 def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float]:
     """Seconds of a local step and of a batch of the measuring pass; the faster of two runs each, after one that warms up."""
     once(fed, engine, work)
@@ -71,7 +83,7 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
     at = np.sort(members)
-    return Work(
+    return work._replace(
         clients=work.clients[at],
         view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
         plans=[cut(work.plans[i], limit) for i in at],

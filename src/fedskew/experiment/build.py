@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.seeding import torch_stream
+from fedskew.core.records import Batch
+from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
-from fedskew.core.trees import leaves
+from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -26,8 +27,10 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation, Tuning, start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
-from fedskew.skew.partition import Partition, deal
-from fedskew.slots import ServerSgd
+from fedskew.measure.privacy import check_installed
+from fedskew.skew.partition import Ints, Partition
+from fedskew.skew.reserve import class_balanced, deal_others, share_out
+from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed, Unrefined
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -54,12 +57,18 @@ class Assembly:
     def partition_facts(self) -> dict[str, Any]:
         """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
         sizes, counts = self.partition.sizes, self.label_counts()
+        server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
+        each = int(self.experiment.shared_data.alpha * shared + 1e-9)
         return {
             "clients": len(self.partition),
             "empty": self.partition.empty,
             "unassigned": self.partition.unassigned,
             "rows": int(sizes.sum()),
             "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
+            "server_rows": 0 if server_data is None else len(server_data.y),
+            "shared_rows": shared,
+            "shared_rows_each": each,
+            "shared_bytes": len(self.partition) * each * num_bytes((self.federation.x[0], self.federation.y[0])),
             "smallest": int(sizes.min()),
             "median": float(np.median(sizes)),
             "largest": int(sizes.max()),
@@ -71,22 +80,38 @@ class Assembly:
 def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
     check_needs(experiment)
+    require(
+        SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
+        f"{to_table(experiment.algorithm, ALGORITHMS)['name']} compares two groups of people, and {dataset.name} names no "
+        "sensitive attribute; use --dataset adult, or own data with `sensitive`",
+    )
     partition = partition_of(experiment, dataset)
-    experiment.selection.check(len(partition))
+    check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
+    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
+    y = torch.as_tensor(dataset.y, device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
         task=task,
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
-        planner=SeededPlanner(experiment.local, experiment.training.seed),
-        x=torch.as_tensor(dataset.x, dtype=dtype, device=device),
-        y=torch.as_tensor(dataset.y, device=device),
+        planner=SeededPlanner(
+            experiment.local,
+            experiment.training.seed,
+            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+        ),
+        x=x,
+        y=y,
         partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
+        refinement=experiment.refine,
+        server_data=batch_of(x, y, server_rows(experiment, dataset)),
+        availability=experiment.availability,
+        system=experiment.system,
+        codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
     )
@@ -107,18 +132,47 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     if not experiment.evaluation.adapt_steps:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
-    return Tuning(SeededPlanner(local, experiment.training.seed, "tuning"), experiment.evaluation.adapt_lr)
+    return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
     who = experiment.clients
-    partition = deal(experiment.skew, dataset.y, dataset.groups, who.number, who.partition_seed, who.held_out)
+    shared = shared_rows(experiment, dataset)
+    reserved = np.concatenate([server_rows(experiment, dataset), shared])
+    partition = deal_others(
+        experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
+    )
     require(
         partition.held_out is None or len(partition.held_out[0]) > 0,
         f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
     )
-    return partition
+    return share_out(partition, shared, experiment.shared_data.alpha, who.partition_seed) if len(shared) else partition
+
+
+def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows that the server keeps, in ascending order."""
+    rows, share = np.arange(len(dataset.y)), experiment.server_data.share
+    if share == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "server data")
+    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+
+
+def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
+    beta = experiment.shared_data.beta
+    if beta == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "shared data")
+    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
+
+
+def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
+    """These rows in one batch; None if there are none."""
+    at = torch.as_tensor(rows, device=x.device)
+    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
 
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:
@@ -145,6 +199,12 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
     """Refuse methods whose state spans the model: it would mix, or send, what clients keep to themselves."""
     if federation.kept is None:
         return
+    for what, fits, without in (
+        ("a codec encodes", type(experiment.codec) is Uncompressed, "--codec none"),
+        ("a refinement trains", isinstance(experiment.refine, Unrefined), "--refine none"),
+        ("inexactness looks at", not experiment.evaluation.inexactness, "evaluation.inexactness=false"),
+    ):
+        require(fits, f"sharing: {what} the whole model, of which clients keep a part; use --sharing all or {without}")
     algorithm, server = federation.algorithm, start(federation, x0)
     states = (server.state, algorithm.broadcast(server), algorithm.client_init(x0))
     name = to_table(algorithm, ALGORITHMS)["name"]
@@ -157,6 +217,7 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
 
 def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
+    experiment.system.check(experiment.local)
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
     name = to_table(algorithm, ALGORITHMS)["name"]
     require(
@@ -167,9 +228,53 @@ def check_needs(experiment: Experiment) -> None:
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
     )
+    alone = experiment.server == ServerSgd() and isinstance(experiment.refine, Unrefined)
     require(
-        PLAIN_SERVER not in needs or experiment.server == ServerSgd(),
-        f"{name} averages more than one model, and a server optimiser would move only one of them; use --server sgd",
+        PLAIN_SERVER not in needs or alone,
+        f"{name} averages more than one model, and a server optimiser or a refinement would move only one of them; use "
+        "--server sgd --refine none",
+    )
+    require(
+        PLAIN_SERVER not in needs or not experiment.evaluation.inexactness,
+        f"evaluation: inexactness is measured from the global model, and {name} starts from others; leave it out",
+    )
+    refiner = to_table(experiment.refine, REFINES)["name"]
+    needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
+    require(
+        not needy or experiment.server_data.share > 0,
+        f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
+        "--server-data 0.02",
+    )
+    if privacy := algorithm.privacy():
+        require(
+            isinstance(experiment.selection, Poisson) and experiment.selection.rate == privacy.q,
+            f"{name} and its accountant count on each client taking part with probability q = {privacy.q:g} on its own; "
+            f"use --selection poisson:rate={privacy.q:g}",
+        )
+        require(
+            type(experiment.codec) is Uncompressed,
+            f"{name} adds noise for updates of a known greatest length, and a codec changes them; use --codec none",
+        )
+        if privacy.noise:
+            check_installed()
+
+
+def check_clients(experiment: Experiment, num_clients: int) -> None:
+    """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
+    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection.check(num_clients)
+    size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
+    needed = experiment.algorithm.fewest(size)
+    require(
+        size >= needed,
+        f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
+        f"{name} assume fewer broken ones",
+    )
+    privacy = experiment.algorithm.privacy()
+    require(
+        privacy is None or privacy.delta * num_clients < 1,
+        f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
+        f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
     )
 
 

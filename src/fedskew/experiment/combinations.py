@@ -1,7 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
-``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedper`` is FedAvg
-of a model whose last layers stay with the clients.
+``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
+without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS
+from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.config import Experiment
-from fedskew.slots import Adagrad, Adam, Everyone, Momentum, Norm, Personal, Yogi
+from fedskew.experiment.config import Experiment, SharedData
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Combination:
     paper: str
     options: type
     apply: Callable[[Experiment, Any], Experiment]
+    cites: tuple[str, ...] = ()  # keys of its BibTeX entries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,30 @@ class Head:
     head: int = 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class FreshGradient:
+    """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
+
+    beta: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing(SharedData):
+    """`SharedData` with the relative size that the paper speaks of."""
+
+    beta: float = 0.05
+
+
 def with_server(experiment: Experiment, server: Any) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
+
+
+def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", refine=refine)
+
+
+def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
+    return experiment.replace(algorithm="fedavg", shared_data=SharedData(beta=options.beta, alpha=options.alpha))
 
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
@@ -74,8 +97,12 @@ def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
 
 
+def fedcm(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+
+
 def server_combination(idea: str, optimiser: Any) -> Combination:
-    return Combination(idea, "update path", optimiser.paper, optimiser, with_server)
+    return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
 
 COMBINATIONS: Mapping[str, Combination] = {
@@ -83,12 +110,34 @@ COMBINATIONS: Mapping[str, Combination] = {
     "fedadagrad": server_combination("FedAvg with Adagrad on the server", Adagrad),
     "fedadam": server_combination("FedAvg with Adam on the server", Adam),
     "fedyogi": server_combination("FedAvg with Yogi on the server", Yogi),
+    "fedcm": Combination(
+        "local steps mix the fresh gradient with the previous round's mean direction",
+        "update path",
+        "Xu et al. 2021, arXiv:2106.10874",
+        FreshGradient,
+        fedcm,
+    ),
+    "feddf": Combination(
+        "FedAvg, then ensemble distillation on the server's rows",
+        "aggregation",
+        Distillation.paper,
+        Distillation,
+        with_distillation,
+    ),
+    "data-sharing": Combination(
+        "FedAvg where every client also holds part of a public, class-balanced share of the rows",
+        "data",
+        "Zhao et al. 2018, arXiv:1806.00582",
+        Sharing,
+        with_sharing,
+    ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
         "nothing (a baseline)",
         "Robbins, Monro 1951",
         NoOptions,
         centralised,
+        ("sgd",),
     ),
     "parallel-sgd": Combination(
         "one batch a client, averaged after every step",
@@ -96,6 +145,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Dean et al. 2012, Large Scale Distributed Deep Networks",
         NoOptions,
         local_sgd,
+        ("parallel-sgd",),
     ),
     "local-sgd": Combination(
         "a fixed number of steps between uniform averages",
@@ -103,6 +153,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Stich 2019, arXiv:1805.09767",
         Steps,
         local_sgd,
+        ("local-sgd",),
     ),
     "fedper": Combination(
         "each client keeps the last layers to itself",
@@ -110,6 +161,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Arivazhagan et al. 2019, arXiv:1912.00818",
         Head,
         fedper,
+        ("fedper",),
     ),
     "fedbn": Combination(
         "each client keeps its normalisation layers to itself",
@@ -117,6 +169,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Li, Jiang, Zhang, Kamp, Dou 2021, arXiv:2102.07623",
         NoOptions,
         fedbn,
+        ("fedbn",),
     ),
     "local-only": Combination(
         "every client trains alone and nothing is sent: the bound without cooperation",
@@ -124,6 +177,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "McMahan et al. 2017, arXiv:1602.05629",
         NoOptions,
         local_only,
+        ("fedavg",),
     ),
 }
 

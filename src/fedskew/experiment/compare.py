@@ -14,7 +14,7 @@ from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, r
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.engine.choose import choose
-from fedskew.experiment.build import Assembly, assemble, check_needs, partition_of, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, partition_of, with_engine
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Auto, Experiment
 from fedskew.experiment.run import Listener, Stop, execute, register
@@ -64,7 +64,7 @@ def prepare(
         experiments = [e.replace(dataset=own) for e in experiments]
     for experiment in experiments:
         check_needs(experiment)
-        experiment.selection.check(len(partition_of(experiment, dataset)))
+        check_clients(experiment, len(partition_of(experiment, dataset)))
     cores = os.cpu_count() or 1
     threads = torch.get_num_threads() if jobs == 1 else max(1, cores // jobs)
     settled: dict[str, Experiment] = {}

@@ -20,9 +20,25 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
 from fedskew.loop.plan import Local
+from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.slots import SELECTIONS, SERVER_OPTIMISERS, SHARINGS, SOLVERS, All, Everyone, ServerSgd, Sgd
+from fedskew.slots import (
+    AVAILABILITIES,
+    CODECS,
+    REFINES,
+    SELECTIONS,
+    SERVER_OPTIMISERS,
+    SHARINGS,
+    SOLVERS,
+    All,
+    Always,
+    Everyone,
+    ServerSgd,
+    Sgd,
+    Uncompressed,
+    Unrefined,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +61,32 @@ class Clients:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerData:
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedData:
+    """A public share of the training rows, as many of each class, of which every client gets a random part beside its own.
+
+    ``beta`` is its size relative to the rows that are dealt to the clients, and ``alpha`` the part of it that a client gets.
+    It is not dealt, and a client's number of rows counts what it got of it. There is no model warmed up on the share.
+    """
+
+    beta: float = 0.0
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
+        require(0 < self.alpha <= 1, f"alpha must be above 0 and at most 1, got {self.alpha}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
 
@@ -64,6 +106,7 @@ class Training:
 class Evaluation:
     """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
 
+    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     """
@@ -71,6 +114,7 @@ class Evaluation:
     every: int = 1
     max_clients: int = 1000
     local_models: bool = True
+    inexactness: bool = False
     adapt_steps: int = 0
     adapt_lr: float | None = None
 
@@ -101,15 +145,21 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     "algorithm": ALGORITHMS,
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "availability": AVAILABILITIES,
+    "refine": REFINES,
     "selection": SELECTIONS,
     "sharing": SHARINGS,
+    "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
 """Sections that hold a component chosen by name."""
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
+    "server_data": ServerData,
+    "shared_data": SharedData,
     "local": Local,
+    "system": System,
     "training": Training,
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
@@ -129,13 +179,19 @@ class Experiment:
     dataset: Any = field(default_factory=Digits)
     skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
     clients: Clients = field(default_factory=Clients)
+    server_data: ServerData = field(default_factory=ServerData)
+    shared_data: SharedData = field(default_factory=SharedData)
     model: Any = None
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    availability: Any = field(default_factory=Always)
+    refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
     sharing: Any = field(default_factory=All)
+    codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
+    system: System = field(default_factory=System)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: Any = field(default_factory=Auto)

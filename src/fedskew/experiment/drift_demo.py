@@ -69,11 +69,14 @@ class SharedStream:
     rng: np.random.Generator
     epochs: int
 
-    def batch_size(self, num_rows: int) -> int:
+    def batch_size(self, client: int, num_rows: int) -> int:
         return min(BATCH, num_rows)
 
+    def parts(self, client: int) -> int:
+        return self.epochs
+
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        plans = [in_batches(self.rng.permutation(rows), self.batch_size(len(rows))) for _ in range(self.epochs)]
+        plans = [in_batches(self.rng.permutation(rows), self.batch_size(client, len(rows))) for _ in range(self.epochs)]
         return Plan(*(np.concatenate(part) for part in zip(*plans, strict=True)))
 
 

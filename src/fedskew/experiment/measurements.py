@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import Diverged
+from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
-from fedskew.loop.evaluate import evaluate, evaluate_clients
+from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
+from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.round import Engine, Federation, Outcome, States, client_cause, server_cause
+from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
 
@@ -36,6 +39,8 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     fed, w = assembly.federation, server.x
     tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
+    if assembly.dataset.sensitive:
+        rows += group_rows(assembly, w)
     scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
     check_losses(fed, server, clients, tested["loss"], scores)
     rows += rows_of("global-model", "clients", clients, scores)
@@ -44,6 +49,15 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
         check_personal(fed, server, clients, scores)
         rows += rows_of("personal-model", "personal", clients, scores)
     return rows
+
+
+def group_rows(assembly: Assembly, w: Tensor) -> list[Row]:
+    """The gaps between the two groups on the test set; one that is undefined there is left out."""
+    x, y = assembly.x_test, assembly.y_test
+    predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
+    cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
+    gaps = {"opportunity": opportunity(cells), "parity": parity(cells), "odds": odds(cells)}
+    return [(None, "test", name, float(gap)) for name, gap in gaps.items() if bool(gap.isfinite())]
 
 
 def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, scores: dict[str, Tensor]) -> None:
@@ -97,20 +111,21 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
-    """The round's updates, its cost, and the local models on their own clients' data."""
+    """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
     work, measures = outcome.work, outcome.measures
+    updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
     values = {
-        **{name: float(measures[name]) for name in ("divergence", "drift", "relative_drift")},
-        "update_norm": float(measures["update_norm"].mean()),
+        **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
         "clients": float(len(work.clients)),
+        **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,
     }
-    rows: list[Row] = [(None, "round", name, value) for name, value in values.items()]
+    rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if not math.isnan(value)]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
-    for name in ("distance", "update_norm"):
+    for name in ("distance", "update_norm") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])
     for name, reported in outcome.done.uploads.report.items():
         if name in MEASUREMENTS["client"]:
@@ -118,7 +133,25 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
-    return rows
+    return rows + privacy_rows(assembly, outcome.server)
+
+
+def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
+    """The privacy loss of all rounds so far, where the method bounds it."""
+    privacy = assembly.federation.algorithm.privacy()
+    loss = epsilon(privacy, server.round) if privacy else math.inf
+    return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
+
+
+def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+    """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
+    experiment, clients = assembly.experiment, outcome.work.clients
+    if not experiment.evaluation.inexactness or not len(clients):
+        return []
+    gamma = inexactness(assembly.federation, experiment.engine, outcome)
+    mean = float(gamma.nanmean())
+    rows: list[Row] = [] if math.isnan(mean) else [(None, "round", "inexactness", mean)]
+    return rows + per_client("client", "inexactness", clients, gamma)
 
 
 def per_client(split: str, name: str, clients: Ints, values: Tensor) -> list[Row]:

@@ -22,7 +22,7 @@ from fedskew.engine.choose import choose
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
 from fedskew.experiment.config import Auto, Experiment, from_toml
-from fedskew.experiment.measurements import measured_clients, model_rows, round_rows
+from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
 from fedskew.loop.round import play_round, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
@@ -150,6 +150,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         rows = round_rows(assembly, outcome, 0.0)
         if due:
             rows += model_rows(assembly, engine, server, states, clients)
+            rows += inexactness_rows(assembly, outcome)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         store.write_round(run, server.round, rows)

@@ -18,7 +18,7 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import Engine, Federation, States, rate, work_of
+from fedskew.loop.round import Engine, Federation, States, Turnout, rate, work_of
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
@@ -47,13 +47,13 @@ def evaluate_personal(
 def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
     """Sums (clients,) of the scores over each client's measured rows."""
     tuning = fed.tuning
-    rows = [fed.partition.rows(int(k)) for k in clients]
+    n, rows = len(clients), [fed.partition.rows(int(k)) for k in clients]
     if tuning is None:
         plans = [no_steps(r) for r in rows]
     else:
         plans = [tuning.planner.train(server.round, int(k), r) for k, r in zip(clients, rows, strict=True)]
     lr = rate(fed, server.round) if tuning is None or tuning.lr is None else tuning.lr
-    work = work_of(fed, server, states, clients, plans, lr, measured=True)
+    work = work_of(fed, server, states, clients, plans, lr, True, Turnout(n, n, n, stragglers=0))
     if fed.program.before:
         work = work._replace(view=work.view._replace(before=engine.survey(fed.program, work, fed.x, fed.y)[0]))
     done = engine.run(measuring(fed.program, fed.task, fed.solver), work, fed.x, fed.y)

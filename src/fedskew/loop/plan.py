@@ -21,7 +21,11 @@ class Planner(Protocol):
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
-    def batch_size(self, num_rows: int) -> int: ...
+    def batch_size(self, client: int, num_rows: int) -> int: ...
+
+    def parts(self, client: int) -> int:
+        """Into how many equal parts the client's plans fall: one may stop after each of them."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +51,30 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, purpose, round, client)."""
+    """Batches from the stream (seed, purpose, round, client); ``own`` is each client's local work where they differ."""
 
     local: Local
     seed: int
+    own: tuple[Local, ...] = ()
     purpose: str = "batches"
 
-    def batch_size(self, num_rows: int) -> int:
-        size = self.local.batch_size
+    def work(self, client: int) -> Local:
+        """The local work of one client."""
+        return self.own[client] if self.own else self.local
+
+    def batch_size(self, client: int, num_rows: int) -> int:
+        size = self.work(client).batch_size
         return num_rows if size == "all" else min(size, num_rows)
+
+    def parts(self, client: int) -> int:
+        return self.work(client).steps or self.work(client).epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
         rng = stream(self.seed, self.purpose, round_, client)
-        size = self.batch_size(len(rows))
+        local, size = self.work(client), self.batch_size(client, len(rows))
         per_epoch = -(-len(rows) // size)
-        steps = self.local.steps or self.local.epochs * per_epoch
-        if self.local.batches == "independent":
+        steps = local.steps or local.epochs * per_epoch
+        if local.batches == "independent":
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
             return Plan(drawn, np.ones((steps, size)))
         epochs = -(-steps // per_epoch)

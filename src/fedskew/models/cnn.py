@@ -42,6 +42,7 @@ class Cnn:
     norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def __post_init__(self) -> None:
         require(self.hidden >= 1, f"hidden must be at least 1, got {self.hidden}")

@@ -36,6 +36,7 @@ PER_RUN: dict[str, tuple[str, str, str]] = {
     "megabytes_up": ("round", "bytes_up", "sum"),
     "megabytes_down": ("round", "bytes_down", "sum"),
     "seconds": ("round", "seconds", "sum"),
+    "epsilon": ("round", "epsilon", "last"),
 }
 """Column of the summary -> split, name, and what is taken over the rounds of a run."""
 
@@ -79,6 +80,7 @@ def summary(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     ``divergence``, ``divergence_half``       mean over the rounds of the uniform divergence
     ``megabytes_up``, ``megabytes_down``      1e6 bytes sent in a whole run: mean
     ``seconds``                               time of a whole run: mean
+    ``epsilon``                               privacy loss of a whole run, at the method's delta: mean; NaN if not bounded
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
     ``difference``, ``difference_half``       accuracy minus the first method's over these pairs, in -1..1
     ``verdict``                               higher, lower or undecided against the first method; empty for the first

@@ -46,6 +46,7 @@ class LabelDirichlet:
     remainder: Literal["drop", "largest"] = "drop"
 
     idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
+    cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -82,6 +83,7 @@ class LabelDirichletPerClass:
     balance: bool = True
 
     idea: ClassVar[str] = "each class is cut among the clients by Dir(alpha)"
+    cites: ClassVar[tuple[str, ...]] = ("probabilistic-federated-matching", "niid-bench")
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -138,6 +140,7 @@ class LabelSorted:
     """Rows sorted by label (stable) and cut into nearly equal blocks: one or two classes a client, no randomness."""
 
     idea: ClassVar[str] = "sorted by label and chopped: one or two classes a client"
+    cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))

@@ -1,11 +1,17 @@
-"""What combines with every algorithm: local solvers, server optimisers, selection of clients, the part they share."""
+"""What combines with every algorithm: solvers, server optimisers, refinement, who takes part, what is shared, codecs."""
 
-from fedskew.slots.selection import Everyone, Uniform
+from fedskew.slots.availability import Always, Blocks, DayNight, Random
+from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
+from fedskew.slots.refine import Distillation, Unrefined
+from fedskew.slots.selection import Everyone, Poisson, Uniform
 from fedskew.slots.server import Adagrad, Adam, Momentum, ServerSgd, Yogi
 from fedskew.slots.sharing import All, Norm, Personal
 from fedskew.slots.solvers import AdamW, Sgd
 
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
 SERVER_OPTIMISERS = {"sgd": ServerSgd, "momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
-SELECTIONS = {"everyone": Everyone, "uniform": Uniform}
+AVAILABILITIES = {"always": Always, "random": Random, "day-night": DayNight, "blocks": Blocks}
+SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 SHARINGS = {"all": All, "personal": Personal, "norm": Norm}
+CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
+REFINES = {"none": Unrefined, "distillation": Distillation}

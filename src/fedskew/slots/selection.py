@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Which of the clients that are there are asked to take part in a round."""
 
 from __future__ import annotations
 
@@ -25,8 +25,26 @@ class Everyone:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each client with probability ``rate``, independently of the others; a round may have no client at all."""
+
+    rate: float = 0.1
+
+    idea: ClassVar[str] = "each client by chance, independently of the others, as privacy accounting assumes"
+
+    def __post_init__(self) -> None:
+        require(0 < self.rate <= 1, f"rate is a probability, above 0 and at most 1, got {self.rate}")
+
+    def check(self, num_clients: int) -> None:
+        """Nothing can be wrong."""
+
+    def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        return clients[rng.random(len(clients)) < self.rate]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement."""
+    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement; all where fewer are there."""
 
     clients: int | None = None
     fraction: float | None = None
@@ -57,4 +75,4 @@ class Uniform:
         )
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.sort(rng.choice(clients, size=self.size(len(clients)), replace=False))
+        return np.sort(rng.choice(clients, size=min(self.size(len(clients)), len(clients)), replace=False))

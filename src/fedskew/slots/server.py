@@ -24,6 +24,7 @@ class ServerSgd:
     lr: float = 1.0
 
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
+    cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
@@ -44,6 +45,7 @@ class Momentum:
     form: Literal["heavy-ball", "nesterov", "ema"] = "heavy-ball"
 
     paper: ClassVar[str] = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
+    cites: ClassVar[tuple[str, ...]] = ("fedavgm",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
@@ -70,6 +72,7 @@ class _Adaptive:
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
 
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
+    cites: ClassVar[tuple[str, ...]] = ("fedopt",)
 
     def __post_init__(self) -> None:
         check_rate(self.lr)

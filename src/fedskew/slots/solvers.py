@@ -68,6 +68,9 @@ class AdamW:
     weight_decay: float = 0.01
     lr_decay: float = 1.0
 
+    paper: ClassVar[str] = "Loshchilov, Hutter 2019, arXiv:1711.05101"
+    cites: ClassVar[tuple[str, ...]] = ("adamw",)
+
     def __post_init__(self) -> None:
         check_rate(self.lr, self.lr_decay)
         require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be at least 0 and below 1")

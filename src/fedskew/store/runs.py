@@ -63,6 +63,9 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
         "accuracy": "of the global model on the unseen test set, 0..1",
         "loss": "mean cross-entropy of the global model on the test set, in nats",
+        "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
+        "parity": "difference of the rates of positive predictions between the two groups",
+        "odds": "the larger of the gaps in true and in false positive rate",
     },
     "clients": {
         "accuracy_mean": "of the global model on each client's data: mean over the clients, 0..1",
@@ -83,11 +86,17 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
         "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
         "update_norm": "mean length of the clients' updates",
+        "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
-        "clients": "clients of the cohort",
-        "bytes_down": "sent to the whole cohort",
+        "clients": "clients that took part: trained, and were heard",
+        "available": "clients that were there",
+        "selected": "clients that the selection asked, of those that were there",
+        "answered": "clients that answered, of those asked",
+        "stragglers": "clients that got done with a part of their work, or were dropped for it",
+        "bytes_down": "sent to the whole cohort, to dropped stragglers too",
         "bytes_up": "sent by the whole cohort",
         "seconds": "of the round: training, evaluation and measures",
+        "epsilon": "privacy loss of any client in all rounds so far, at the method's delta; where the method bounds it",
     },
     "global-model": {
         "accuracy": "per client: of the global model on the client's data, 0..1",
@@ -103,6 +112,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     },
     "client": {
         "steps": "per client: local steps",
+        "inexactness": "per client: norm of its objective's gradient at its local model over that at the global model, on all "
+        "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",
         "cluster": "per client: the cluster whose model it trained, from 0, where the method has clusters",

@@ -19,6 +19,7 @@ class Digits:
     test_fraction: float = 0.2
 
     model: ClassVar[str] = "mlp"
+    cites: ClassVar[tuple[str, ...]] = ("digits",)
     idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, carried by scikit-learn: always there"
 
     def __post_init__(self) -> None:

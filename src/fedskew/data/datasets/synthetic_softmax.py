@@ -26,6 +26,7 @@ class SyntheticSoftmax:
     test: Literal["fresh", "train"] = "fresh"
 
     model: ClassVar[str] = "softmax"
+    cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
     idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the book section on non-IID data)"
 
     def __post_init__(self) -> None:

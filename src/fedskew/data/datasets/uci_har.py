@@ -30,6 +30,7 @@ class UciHar:
     standardise: bool = True
 
     model: ClassVar[str] = "cnn1d"
+    cites: ClassVar[tuple[str, ...]] = ("uci-har",)
     idea: ClassVar[str] = "raw motion signals of 30 people, six activities; 21 people train, 9 others test"
 
     def load(self) -> Dataset:

@@ -1,0 +1,169 @@
+"""Every method under equal conditions on real data: `python experiments/separation.py digits` (or `uci-har`).
+
+Ten clients under Dirichlet label skew 0.1, all in every round, the same partitions, batches and rounds for every method. Each
+method takes the learning rate, out of one small grid, at which the clients' held-out rows (a fifth of each client's) come out
+best on tuning seeds; the table is then made on five other seeds. A method's own options are its defaults, except those in
+`METHODS`. Nothing is chosen on the test set, and no row is left out: what diverges is shown as diverged.
+
+All runs are kept in a store and a second call goes on where the first stopped. The table goes to docs/separation-DATASET.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedskew import Experiment
+from fedskew.core.errors import BadInput
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.compare import execute_all, prepare, register_all
+from fedskew.measure.intervals import mean_interval, verdict
+from fedskew.store.runs import RunRecord, RunStore
+
+RATES = {"digits": (0.1, 0.3, 1.0), "uci-har": (0.01, 0.03, 0.1)}
+TUNING_SEEDS = (100, 101)
+SEEDS = (0, 1, 2, 3, 4)
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits": {"dataset": "digits", "local": {"epochs": 5, "batch_size": 16}, "training": {"rounds": 30}},
+    "uci-har": {
+        "dataset": "uci-har",
+        "model": "mlp:hidden=[64]",
+        "local": {"epochs": 1, "batch_size": 32},
+        "training": {"rounds": 20},
+    },
+}
+
+METHODS = (
+    *("fedavg", "fedprox:mu=0.1", "scaffold", "fednova", "feddyn:alpha=0.1", "moon"),
+    *("fedavgm:beta=0.7", "fedadagrad:lr=0.03", "fedadam:lr=0.01", "fedyogi:lr=0.01"),
+)
+
+
+def base(dataset: str) -> Experiment:
+    """What is common to all runs."""
+    return Experiment(
+        skew="label-dirichlet:alpha=0.1",
+        clients={"number": 10, "held_out": 0.2},
+        evaluation={"local_models": False},
+        **SETTINGS[dataset],
+    )
+
+
+def planned(dataset: str, method: str, rate: float, seeds: Sequence[int]) -> list[Experiment]:
+    experiment = with_method(base(dataset), method)
+    return [
+        experiment.replace(name=f"{method} @ {rate:g}", solver__lr=rate, training__seed=s, clients__partition_seed=s)
+        for s in seeds
+    ]
+
+
+def records(
+    store: RunStore, dataset: str, method: str, rate: float, seeds: Sequence[int], jobs: int
+) -> list[RunRecord]:
+    """The runs of a method at a rate, carried out if the store does not have them yet."""
+    name = f"{method} @ {rate:g}"
+    known = {r.seed: r for r in store.runs() if r.name == name and r.status in ("finished", "diverged")}
+    missing = [s for s in seeds if s not in known]
+    if missing:
+        experiments, data, engines = prepare(planned(dataset, method, rate, missing), None, jobs)
+        runs = register_all(store, experiments, engines, name)
+        execute_all(store, runs, data, jobs, lambda _: None, lambda _: None, lambda: False)
+        known |= {r.seed: r for r in map(store.run, runs)}
+    return [known[s] for s in seeds]
+
+
+def value(store: RunStore, record: RunRecord, split: str, name: str, how: str = "last") -> float:
+    """One number of a run: of its last round, its largest, or its sum over the rounds; NaN if it diverged or has none."""
+    if record.status != "finished":
+        return math.nan
+    frame = store.measurements([record.id], per_client=False)
+    values = frame[(frame["split"] == split) & (frame["name"] == name)].sort_values("round")["value"]
+    if values.empty:
+        return math.nan
+    return float({"last": values.iloc[-1], "largest": values.max(), "sum": values.sum()}[how])
+
+
+def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
+    """The rate with the best accuracy on the clients' held-out rows; one at which a seed diverges does not count."""
+
+    def score(rate: float) -> float:
+        told = [
+            value(store, r, "clients", "accuracy_mean")
+            for r in records(store, dataset, method, rate, TUNING_SEEDS, jobs)
+        ]
+        return -math.inf if any(map(math.isnan, told)) else sum(told)
+
+    return max(RATES[dataset], key=score)
+
+
+COLUMNS = {
+    "final accuracy %": ("test", "accuracy", "last", 100),
+    "best round %": ("test", "accuracy", "largest", 100),
+    "worst tenth of clients %": ("clients", "accuracy_worst_decile", "last", 100),
+    "drift": ("round", "drift", "last", 1),
+    "MB": ("round", "bytes", "sum", 1e-6),
+    "s": ("round", "seconds", "sum", 1),
+}
+
+
+def column(store: RunStore, record: RunRecord, title: str) -> float:
+    split, name, how, scale = COLUMNS[title]
+    if name == "bytes":
+        return sum(value(store, record, split, f"bytes_{way}", how) for way in ("down", "up")) * scale
+    return value(store, record, split, name, how) * scale
+
+
+def row(
+    store: RunStore, dataset: str, method: str, reference: list[RunRecord] | None, jobs: int
+) -> tuple[str, list[RunRecord]]:
+    """A line of the table, and its runs."""
+    try:
+        rate = tuned(store, dataset, method, jobs)
+        runs = records(store, dataset, method, rate, SEEDS, jobs)
+    except BadInput as error:
+        return f"| `{method}` | – | not run: {error} |" + " |" * len(COLUMNS), []
+    diverged = sum(r.status == "diverged" for r in runs)
+    cells = []
+    for title in COLUMNS:
+        values = [column(store, r, title) for r in runs]
+        finite = [v for v in values if not math.isnan(v)]
+        mean, half = mean_interval(finite) if finite else (math.nan, math.nan)
+        cells.append(f"{mean:.1f} ± {half:.1f}" if title.endswith("%") else f"{mean:.3g}")
+    told = f"{diverged} of {len(runs)} diverged" if diverged else ""
+    if reference and not diverged:
+        ours, theirs = ([column(store, r, "final accuracy %") for r in part] for part in (runs, reference))
+        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+        mean, half = mean_interval(differences)
+        told = f"{mean:+.1f} ± {half:.1f} {verdict(differences)}"
+    return f"| `{method}` | {rate:g} | " + " | ".join([cells[0], told, *cells[1:]]) + " |", runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", choices=SETTINGS)
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/separation"))
+    parser.add_argument("--jobs", type=int, default=2)
+    parsed = parser.parse_args()
+    store = RunStore(parsed.runs / parsed.dataset)
+    title, *others = COLUMNS
+    head = ["method", "lr", title, "against FedAvg", *others]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    reference: list[RunRecord] | None = None
+    for method in parsed.methods:
+        line, runs = row(store, parsed.dataset, method, reference, parsed.jobs)
+        reference = reference or runs
+        lines.append(line)
+        print(line, flush=True)
+    page = Path(__file__).parents[1] / "docs" / f"separation-{parsed.dataset}.md"
+    page.write_text(
+        f"# Measured separation on {parsed.dataset}\n\n{(__doc__ or '').strip()}\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""AFL, agnostic federated learning (Mohri, Sivek, Suresh 2019, arXiv:1902.00146): min_w max_lambda sum_k lambda_k F_k(w).
+
+    client   g_k <- grad F_k(x),  F_k(x) on all local data
+    server   x <- x - gamma_w sum_k lambda_k g_k,   lambda <- Pi( lambda + gamma (F_1(x), ..., F_K(x)) )
+
+Pi projects onto the simplex, and both lines use the old x and lambda. gamma_w is the client's rate times the server's.
+lambda starts at n_k / n, or at 1 / K with ``weighting="uniform"``. The last iterate circles around the saddle point, and
+need not settle; the theory is about the means of x and lambda over the rounds, which the state keeps as mean_x and
+mean_lambda.
+
+Departures: the paper takes one step a round (``local steps = 1``); with more, sum_k lambda_k (w_k - x) stands for the step.
+It asks every client; of a cohort of m we use its stochastic form, with lambda_k and F_k times K / m for those who are there
+and 0 for the others, which is right on average.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.simplex import project_onto_simplex
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Afl(Algorithm):
+    weighting: Literal["samples", "uniform"] = "samples"
+    gamma: float = 0.1
+
+    idea: ClassVar[str] = "train for the worst mixture of the clients: those with large losses gain weight"
+    changes: ClassVar[str] = "fairness"
+    paper: ClassVar[str] = "Mohri, Sivek, Suresh 2019, arXiv:1902.00146"
+    cites: ClassVar[tuple[str, ...]] = ("afl",)
+    ranges: ClassVar[dict[str, str]] = {"gamma": "0.0001 to 1"}
+    reduces_to: ClassVar[dict[str, str]] = {
+        "gamma=0": "fedavg:weighting=unbiased",
+        "gamma=0,weighting=uniform": "fedavg:weighting=uniform",
+    }
+
+    def __post_init__(self) -> None:
+        require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
+
+    def server_init(self, server: Server) -> Tree:
+        n = server.clients.num_examples.double()
+        mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
+        return {"lambda": mixture, "mean_lambda": torch.zeros_like(mixture), "mean_x": torch.zeros_like(server.x)}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w - view.x, {}, {"F": view.before["loss"] / view.info.num_examples}), view.state
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        lambda_k: Tensor = server.state["lambda"][cohort.info.index]
+        return lambda_k * (server.num_clients / cohort.size)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        state, t = server.state, server.round + 1
+        f = torch.zeros_like(state["lambda"])
+        f[cohort.info.index] = cohort.uploads.report["F"].double() * (server.num_clients / cohort.size)
+        return self.mean_delta(server, cohort), {
+            "lambda": project_onto_simplex(state["lambda"] + self.gamma * f),
+            "mean_lambda": state["mean_lambda"] + (state["lambda"] - state["mean_lambda"]) / t,
+            "mean_x": state["mean_x"] + (server.x - state["mean_x"]) / t,
+        }

@@ -1,0 +1,85 @@
+"""DP-FedAvg (McMahan, Ramage, Talwar, Zhang 2018, arXiv:1710.06963, Algorithm 1 with the estimator of fixed denominator).
+
+    each client takes part with probability q, independently of the others
+    client   as FedAvg;  Delta_k <- (w_k - x) min(1, S / ||w_k - x||)
+    server   x <- x + (sum_k Delta_k + N(0, z^2 S^2 I)) / (q K)
+
+``clip`` is S, ``noise`` is z. Adding or removing a client changes the sum by at most S, whoever else takes part; hence every
+client counts alike, the denominator is the expected number of clients and not the one that came, and a round to which nobody
+comes adds noise all the same.
+
+Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
+weights are 1 (the paper's are at most 1), so W = K.
+
+Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
+neither is the mechanism that the usual accountant counts.
+
+What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from fedskew.core.algorithm import Algorithm, Solver, Weighting
+from fedskew.core.errors import require
+from fedskew.core.records import Carry, Cohort, Privacy, Server, Upload, View
+from fedskew.core.seeding import torch_stream
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpFedAvg(Algorithm):
+    weighting: Weighting = "uniform"
+    clip: float = 1.0
+    noise: float = 1.0
+    q: float = 0.1
+    delta: float = 1e-5
+
+    idea: ClassVar[str] = (
+        "clipped updates of a random sample, summed under Gaussian noise: no client can be told from the model"
+    )
+    changes: ClassVar[str] = "privacy"
+    paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963"
+    cites: ClassVar[tuple[str, ...]] = ("dp-fedavg",)
+    ranges: ClassVar[Mapping[str, str]] = {
+        "clip": "0.1 to 20, about the median length of the updates",
+        "noise": "0.5 to 1.5",
+        "q": "0.01 to 0.1, that of the selection",
+        "delta": "below 1 / K, such as K^-1.1",
+    }
+    reduces_to: ClassVar[Mapping[str, str]] = {"clip=inf,noise=0,q=1": "fedavg:weighting=uniform"}
+    acts_alone: ClassVar[bool] = True  # noise is added even if nobody comes
+
+    def __post_init__(self) -> None:
+        require(self.weighting == "uniform", "weighting must be uniform: noise is made for clients that count alike")
+        require(self.clip > 0, f"clip must be above 0, got {self.clip}")
+        require(0 <= self.noise < math.inf, f"noise must be a finite number, at least 0, got {self.noise}")
+        require(self.noise == 0 or self.clip < math.inf, "noise is a multiple of clip; give a finite clip, or noise=0")
+        require(0 < self.q <= 1, f"q is a probability, above 0 and at most 1, got {self.q}")
+        require(0 < self.delta < 1, f"delta must be above 0 and below 1, got {self.delta}")
+
+    def privacy(self) -> Privacy:
+        return Privacy(self.q, self.noise, self.delta)
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        delta = carry.w - view.x
+        factor = (self.clip / vector_norm(delta, dtype=torch.float64)).clamp(max=1)
+        return Upload(delta * factor.to(delta.dtype), {}, {}), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        rows = cohort.uploads.delta
+        total = weighted_sum(torch.ones_like(cohort.info.num_examples), rows)
+        if self.noise:
+            stream = torch_stream(server.seed, "noise", server.round)
+            z = torch.randn(rows.shape[1], generator=stream, dtype=torch.float64)
+            total = total + (self.noise * self.clip * z).to(rows)
+        return total / (self.q * server.num_clients), server.state

@@ -1,0 +1,102 @@
+"""DRFA, distributionally robust federated averaging (Deng, Kamani, Mahdavi 2020, arXiv:2102.12660, Algorithm 1).
+
+    server   draw S: m clients, each by lambda, with replacement;  draw t' from 1 ... tau
+    client   w_k: tau local steps from x;  w'_k: the model after t' of them
+    server   x <- 1/m sum_S w_k,   w' <- 1/m sum_S w'_k
+    server   draw U: m clients, uniformly;  they send F_k(w')
+    server   lambda <- Pi( lambda + tau gamma v ),   v_k = K / m F_k(w') for k in U, 0 for the others
+
+It solves AFL's problem with local steps: the random snapshot w' stands for all models between two rounds. The selection
+proposes U, which opens the next round; then lambda moves and S is drawn, so that x takes the paper's path. A client that is
+drawn more than once trains once and counts as often. lambda starts at 1 / K, or at n_k / n with ``weighting="samples"``.
+
+Departures: F_k(w') is taken on all local data, the paper's on a batch. Where clients take different numbers of steps, t' is
+the same share of each one's steps, and tau is their mean over S.
+
+Elsewhere: the authors' code multiplies gamma by 0.9 after each round, keeps lambda above 0.001, and starts at n_k / n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.seeding import torch_stream
+from fedskew.core.simplex import project_onto_simplex
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drfa(Algorithm):
+    weighting: Literal["samples", "uniform"] = "uniform"
+    gamma: float = 0.01
+
+    idea: ClassVar[str] = "clients train as often as the worst mixture asks for, found at a random model of the round"
+    changes: ClassVar[str] = "fairness"
+    paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, arXiv:2102.12660"
+    cites: ClassVar[tuple[str, ...]] = ("drfa",)
+    ranges: ClassVar[dict[str, str]] = {"gamma": "0.008 to 0.01, with 10 local steps"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
+
+    def server_init(self, server: Server) -> Tree:
+        n = server.clients.num_examples.double()
+        zero = n.new_zeros(())  # no steps so far: before the first round lambda stays where it is
+        mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
+        return {"lambda": mixture, "copies": torch.zeros_like(n), "share": zero, "w": server.x, "tau": zero}
+
+    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+        state, m = server.state, len(candidates.index)
+        v = torch.zeros_like(state["lambda"])
+        v[candidates.index] = answers["F"].double() * (server.num_clients / m)
+        mixture = project_onto_simplex(state["lambda"] + state["tau"] * self.gamma * v)
+        rng = torch_stream(server.seed, "mixture", server.round)
+        drawn = torch.multinomial(mixture.cpu(), m, replacement=True, generator=rng)
+        copies = torch.bincount(drawn, minlength=len(mixture)).to(mixture)
+        share = torch.rand((), generator=rng, dtype=torch.float64).to(mixture)
+        return {**state, "lambda": mixture, "copies": copies, "share": share}, copies.nonzero()[:, 0]
+
+    def broadcast(self, server: Server) -> Tree:
+        """The snapshot to those who are asked, then the place of the next one to those who train."""
+        drawn = bool(server.state["copies"].any())
+        return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return {"loss": batch.sum(task.loss(task.logits(view.extras["w'"], batch.x), batch.y))}
+
+    def answer(self, view: View) -> Tree:
+        return {"F": view.before["loss"] / view.info.num_examples}
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        return view.x, {"w'": view.x}
+
+    def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        t = torch.minimum((view.extras["share"] * view.steps).floor() + 1, view.steps)
+        return {"w'": torch.where(carry.steps == t, carry.w, carry.scratch["w'"])}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        moved = carry.scratch["w'"] - view.x
+        return Upload(carry.w - view.x, {"w'": moved}, {"steps": carry.steps}), view.state
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        copies: Tensor = server.state["copies"]
+        return copies[cohort.info.index] / copies.sum()
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        p, uploads = self.weights(server, cohort), cohort.uploads
+        return self.mean_delta(server, cohort), {
+            **server.state,
+            "copies": torch.zeros_like(server.state["copies"]),
+            "w": server.x + weighted_sum(p, uploads.extras["w'"]),
+            "tau": (p * uploads.report["steps"]).sum(),
+        }

@@ -1,0 +1,120 @@
+"""DualMetric-Adaptive FL (Gupta, Jorvekar 2025): FedProx whose mu is each client's own and follows two accuracies.
+
+    server   D_global <- change of the model's accuracy on the server's data;  mean <- mean accuracy of the clients
+    client   D_k <- change of the received model's accuracy on the local data;  lead_k <- that accuracy - mean
+             mu_k <- clip( mu_k f_intra(D_k, D_global) f_inter(lead_k), mu_min, mu_max )
+             approximately minimise  F_k(w) + mu_k/2 ||w - x||^2
+    server   as FedAvg
+
+The factors are `intra` and `inter`; every gap between their cells is a factor of 1. A client that stays more than 0.05 off
+the mean has its mu at a bound after 15 to 17 rounds.
+
+Departures: the report has no clip, without which mu grows or vanishes without end; its code has these bounds
+(``mu_min=0,mu_max=inf`` leaves them out). As there, mu_k moves once the client has seen two aggregated models. The code takes
+the global accuracy from the test set, which then steers training; here the server has rows of its own. Only the cohort moves
+its mu, against its own mean; D_k counts from a client's last participation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import SERVER_DATA, Algorithm, GradFn, Solver
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Batch, Carry, Info, Server, Upload, View
+from fedskew.core.task import Task, score
+from fedskew.core.trees import Tree
+
+ROWS = 1024
+"""Rows of the server's data that go through the model together."""
+
+
+def intra(d_local: Tensor, d_global: Tensor) -> Tensor:
+    """The factor for a client's change in accuracy, given the global change."""
+    falls, rises, f = d_local < -0.03, d_local > 0.05, torch.ones_like(d_local)
+    f = torch.where(falls & (d_global <= 0), 1.005, f)
+    f = torch.where(falls & (d_global > 0.05), 0.95, f)
+    f = torch.where(rises & (d_global >= 0), 0.995, f)
+    return torch.where(rises & (d_global < -0.03), 1.05, f)
+
+
+def inter(lead: Tensor) -> Tensor:
+    """The factor for how far a client's accuracy is above the clients' mean."""
+    f = torch.ones_like(lead)
+    f = torch.where(lead < -0.05, 0.85, f)
+    f = torch.where((lead > -0.05) & (lead < -0.02), 0.95, f)
+    f = torch.where((lead > 0.02) & (lead < 0.05), 1.05, f)
+    return torch.where(lead > 0.05, 1.15, f)
+
+
+def accuracy(task: Task, w: Tensor, data: Batch) -> Tensor:
+    """The share of the rows, (), that the model ``w`` (P,) gets right."""
+    parts = [Batch(*part) for part in zip(*(leaf.split(ROWS) for leaf in data), strict=True)]
+    return torch.stack([score(task, w, part)["accuracy"] for part in parts]).sum() / data.mask.sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualMetric(Algorithm):
+    mu: float = 0.01
+    mu_min: float = 0.001
+    mu_max: float = 0.1
+
+    idea: ClassVar[str] = "a proximal strength for each client that follows its own and the global accuracy"
+    changes: ClassVar[str] = "loss landscape and fairness"
+    paper: ClassVar[str] = "Gupta, Jorvekar 2025, Fairness-Aware Federated Learning for Text Classification"
+    cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
+    ranges: ClassVar[dict[str, str]] = {"mu": "0.01"}
+    reduces_to: ClassVar[dict[str, str]] = {"mu=0.05,mu_min=0.05,mu_max=0.05": "fedprox:mu=0.05"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
+        low, mu, high = self.mu_min, self.mu, self.mu_max
+        require(0 <= low <= mu <= high, f"0, mu_min, mu and mu_max must ascend, got {low}, {mu} and {high}")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({SERVER_DATA})
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("mu_max", self.mu_max, lr)
+
+    def server_init(self, server: Server) -> Tree:
+        return dict.fromkeys(("accuracy", "d_global", "mean"), server.x.new_zeros(()))
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"mu": x.new_full((), self.mu), "accuracy": x.new_full((), -1.0)}  # below 0: none so far
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return {"right": score(task, view.x, batch)["accuracy"]}
+
+    def answer(self, view: View) -> Tree:
+        return {"accuracy": view.before["right"] / view.info.num_examples}
+
+    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+        assert server.data is not None
+        state = {**server.state, "mean": answers["accuracy"].mean()}
+        if server.round > 0:  # after one round nobody has an accuracy to use d_global with
+            now = accuracy(server.task, server.x, server.data)
+            state |= {"accuracy": now, "d_global": now - server.state["accuracy"]}
+        return state, candidates.index
+
+    def broadcast(self, server: Server) -> Tree:
+        aggregated = server.x.new_tensor(float(server.round > 0))
+        return {"d_global": server.state["d_global"], "mean": server.state["mean"], "aggregated": aggregated}
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        now, last, mu = self.answer(view)["accuracy"], view.state["accuracy"], view.state["mu"]
+        moved = mu * intra(now - last, view.extras["d_global"]) * inter(now - view.extras["mean"])
+        return view.x, {"mu": torch.where(last < 0, mu, moved.clamp(self.mu_min, self.mu_max))}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        return grad_fn(w)[0] + scratch["mu"] * (w - view.x), scratch
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        now, mu = self.answer(view)["accuracy"], carry.scratch["mu"]
+        kept = torch.where(view.extras["aggregated"] > 0, now, view.state["accuracy"])
+        return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": kept}

@@ -1,0 +1,76 @@
+"""FairFed (Ezzeldin et al. 2023, arXiv:2110.00857).
+
+    client   F_k, Acc_k: fairness gap and accuracy of the received model on the local data;  w_k as in FedAvg
+    server   Delta_k = |F - F_k|, or |Acc - Acc_k| where F_k is undefined;  F, Acc: the same on the pooled data
+             omega_k <- omega_k - beta (Delta_k - mean_S Delta),   x <- sum_S omega_k w_k / sum_S omega_k
+
+Two classes, two groups: the group is a column of the rows that holds 0 and 1 (the last one unless ``column`` says otherwise).
+Clients send counts, from which the gap of the pooled data follows exactly.
+
+Departures: an omega that turns negative counts as 0 in the average, and the cohort's sample weights take over where no weight
+is left; where the pooled gap is undefined, accuracies are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import SENSITIVE, Algorithm, Solver
+from fedskew.core.errors import require
+from fedskew.core.fairness import accuracy, counts, opportunity, parity
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FairFed(Algorithm):
+    beta: float = 1.0
+    gap: Literal["opportunity", "parity"] = "opportunity"
+    column: int = -1
+
+    idea: ClassVar[str] = "clients whose fairness gap is close to the global one gain weight"
+    changes: ClassVar[str] = "fairness"
+    paper: ClassVar[str] = "Ezzeldin et al. 2023, arXiv:2110.00857"
+    cites: ClassVar[tuple[str, ...]] = ("fairfed",)
+    ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1, 0.5, 1, 2, 5"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({SENSITIVE})
+
+    def server_init(self, server: Server) -> Tree:
+        return {"omega": server.clients.num_examples / server.num_examples}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        predicted = task.logits(view.x, batch.x).argmax(-1)
+        return {"counts": counts(predicted, batch.y, batch.x[:, self.column], batch.mask)}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w - view.x, {}, {"counts": view.before["counts"]}), view.state
+
+    def differences(self, local: Tensor) -> Tensor:
+        """Delta_k (C,) from the clients' counts (C, 2, 2, 2)."""
+        measure = opportunity if self.gap == "opportunity" else parity
+        pooled = local.sum(0)
+        gaps = (measure(pooled) - measure(local)).abs()
+        return torch.where(gaps.isfinite(), gaps, (accuracy(pooled) - accuracy(local)).abs())
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        at = cohort.info.index
+        delta = self.differences(cohort.uploads.report["counts"].double())
+        omega = server.state["omega"].clone()
+        omega[at] -= (self.beta * (delta - delta.mean())).to(omega.dtype)
+        w = omega[at].clamp(min=0)
+        w = w / w.sum() if bool(w.sum() > 0) else self.weights(server, cohort)
+        return weighted_sum(w, cohort.uploads.delta), {"omega": omega}

@@ -1,0 +1,83 @@
+"""FedBS as AbouNassar, Elshall, Abdulah 2026 (arXiv:2603.13909, eq. 8 to 11) describe it, where it is FedPBS's rival.
+
+    client   V_q <- 1/n_q sum_i ||grad l_i(x) - mean_i grad l_i(x)||^2
+    server   S <- the B clients with the smallest scores a_q V_q;  only they train, as in FedAvg
+    server   x <- sum_S beta_q w_q,   beta_q = e^(-V_q / tau) / sum_S e^(-V_j / tau)
+
+Beware: the steadiest clients are those that the model fits already. Under label skew these may hold a single class, while
+whoever holds the others is never chosen.
+
+Departures: the text leaves much open; this is one reading of it, and no other method called FedBS (local batch statistics,
+balanced subtasks, a layer of biases) is meant. V_q is taken at the model that was sent, on all local data, as in equation 8;
+the algorithm listing has a batch, whose variance is only a noisy estimate of this one. B is ``cohort``, a share of the
+proposed clients; equal scores go by client id. The importance a_q is 1, or mean n / n_q, which favours clients with many
+rows. Neither tau nor its unit is given: ``tau_scale="relative"`` measures it in medians of V over S, ``"absolute"`` takes it
+as it is. The text also speaks of scores in the weights (``weigh_by="score"``), and of the variance of the losses
+(``variance="loss"``). ``weighting="samples"`` puts n_q before the exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBS(Algorithm):
+    weighting: Literal["samples", "uniform"] = "uniform"
+    cohort: float = 0.5
+    variance: Of = "gradient"
+    importance: Literal["none", "size"] = "none"
+    weigh_by: Literal["variance", "score"] = "variance"
+    tau: float = 1.0
+    tau_scale: Literal["relative", "absolute"] = "relative"
+
+    idea: ClassVar[str] = "train the clients whose rows agree on the gradient, and trust the steadier ones more"
+    changes: ClassVar[str] = "aggregation"
+    paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, eq. 8-11"
+    cites: ClassVar[tuple[str, ...]] = ("fedpbs",)
+    ranges: ClassVar[dict[str, str]] = {"cohort": "0.3 to 1", "tau": "0.1 to 10, relative"}
+    reduces_to: ClassVar[dict[str, str]] = {
+        "cohort=1.0,tau=inf": "fedavg:weighting=uniform",
+        "cohort=1.0,tau=inf,weighting=samples": "fedavg",
+    }
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, at most 1, got {self.cohort}"
+        )
+        require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
+
+    def scores(self, server: Server, info: Info, v: Tensor) -> Tensor:
+        """a_q V_q, (C,)."""
+        return v * (server.clients.num_examples.mean() / info.num_examples) if self.importance == "size" else v
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return moments(self.variance, task, view.x, batch)
+
+    def answer(self, view: View) -> Tree:
+        return {"V": variance_of(view.before, view.info.num_examples)}
+
+    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+        chosen = lowest(self.scores(server, candidates, answers["V"]), self.cohort)
+        return server.state, candidates.index[chosen]
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w - view.x, {}, {"V": variance_of(view.before, view.info.num_examples)}), view.state
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        v = cohort.uploads.report["V"]
+        scores = self.scores(server, cohort.info, v) if self.weigh_by == "score" else v
+        n = cohort.info.num_examples
+        return soft_weights(n if self.weighting == "samples" else torch.ones_like(n), scores, self.tau, self.tau_scale)

@@ -1,0 +1,60 @@
+"""FedLC (Zhang et al. 2022, arXiv:2209.00189).
+
+    client   minimise  -log [ e^(z_y - tau n_y^(-1/4)) / sum_c e^(z_c - tau n_c^(-1/4)) ],  n_c the client's rows of class c
+    server   as FedAvg;  predictions use the logits z as they are
+
+Rare classes must win by a larger margin. A class without local rows counts as ``n_min`` rows: with 1e-8 its logit falls by
+100 tau, which in effect takes it out of the softmax, so that local training no longer pushes it down.
+
+Departures: the paper's sum leaves out c = y. That loss has no lower bound: a client with one class can lower it for ever.
+The sum over all classes is the default here, ``denominator="exclude"`` the paper's form; the one is softplus of the other.
+
+Elsewhere: common implementations sum over all classes, and some divide by zero for a class without rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, View
+from fedskew.core.task import Task, one_hot
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedLc(Algorithm):
+    tau: float = 1.0
+    denominator: Literal["include", "exclude"] = "include"
+    n_min: float = 1e-8
+
+    idea: ClassVar[str] = "a larger margin in the local loss for classes with few local rows"
+    changes: ClassVar[str] = "loss landscape"
+    paper: ClassVar[str] = "Zhang et al. 2022, arXiv:2209.00189"
+    cites: ClassVar[tuple[str, ...]] = ("fedlc",)
+    ranges: ClassVar[Mapping[str, str]] = {"tau": "0.1, 0.5, 1", "n_min": "1e-8, 1"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"tau=0": "fedavg"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.tau < math.inf, f"tau must be a finite number, at least 0, got {self.tau}")
+        require(0 < self.n_min <= 1, f"n_min must be above 0 and at most 1, got {self.n_min}")
+
+    def hazard(self, lr: float) -> str:
+        if self.denominator == "include":
+            return ""
+        return "denominator=exclude makes a loss without a lower bound; use denominator=include"
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        n = view.info.label_counts.clamp(min=self.n_min)
+        z = task.logits(w, batch.x) - self.tau * n**-0.25
+        if self.denominator == "include":
+            return batch.mean(task.loss(z, batch.y))
+        true = one_hot(batch.y, task.num_classes, torch.bool)
+        others = torch.where(true, torch.finfo(z.dtype).min, z).logsumexp(-1)
+        return batch.mean(others - torch.where(true, z, 0).sum(-1))

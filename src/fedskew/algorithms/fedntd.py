@@ -1,0 +1,64 @@
+"""FedNTD (Lee et al. 2022, arXiv:2106.03097).
+
+    client   minimise  CE(q, y) + beta tau^2 KL(q~_g || q~),
+             q~ = softmax of z / tau over the classes other than y, z the logits at w;  q~_g the same at x
+    server   as FedAvg
+
+The true class takes no part in the distillation: the term keeps what the global model knows of the other classes and leaves
+this one to the cross-entropy. With two classes in all there is nothing to keep, and it is 0.
+
+Elsewhere: the authors' code had no tau^2 at first; its default is tau = 3, its configurations say 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, View
+from fedskew.core.task import Task, one_hot
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNtd(Algorithm):
+    beta: float = 1.0
+    tau: float = 1.0
+
+    idea: ClassVar[str] = "distil what the global model says about the classes that are not the true one"
+    changes: ClassVar[str] = "loss landscape"
+    paper: ClassVar[str] = "Lee et al. 2022, arXiv:2106.03097"
+    cites: ClassVar[tuple[str, ...]] = ("fedntd",)
+    ranges: ClassVar[Mapping[str, str]] = {"beta": "0.1 to 3", "tau": "1, 3, 5"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"beta=0": "fedavg"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
+        require(0 < self.tau < math.inf, f"tau must be a finite number above 0, got {self.tau}")
+
+    def hazard(self, lr: float) -> str:
+        strength = self.beta * self.tau
+        if strength <= 1:
+            return ""
+        return (
+            f"beta x tau = {strength:g}: the distillation's gradient grows to that many times the cross-entropy's; "
+            f"lower beta to {1 / self.tau:.2g}, or the client learning rate"
+        )
+
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        logits = task.logits(w, batch.x)
+        true = one_hot(batch.y, task.num_classes, torch.bool)
+        log_q, log_q_g = (not_true(z / self.tau, true).log_softmax(-1) for z in (logits, task.logits(view.x, batch.x)))
+        kl = (log_q_g.exp() * (log_q_g - log_q)).sum(-1)
+        return batch.mean(task.loss(logits, batch.y) + self.beta * self.tau**2 * kl)
+
+
+def not_true(z: Tensor, true: Tensor) -> Tensor:
+    """Logits (B, K) without those of the true classes: the lowest finite number, since 0 times an infinite one is undefined."""
+    return torch.where(true, torch.finfo(z.dtype).min, z)

@@ -1,0 +1,121 @@
+"""FedPBS (AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, Algorithm 4 and eq. 12 to 14).
+
+    client   V_q <- 1/n_q sum_i (l_i(x) - mean_i l_i(x))^2;  steady if |B_q| > B_th and V_q < V_th
+             mu_q <- 0 if steady, else mu;   w <- w - eta (grad F_q(w; b) + mu_q (w - x))
+    server   x <- 1/m sum_S w_q,   V_th <- the median of V over S
+
+Large batches and small variances train as in FedAvg, all others as in FedProx.
+
+Departures: the text leaves much open and contradicts itself; this is one reading. Equation 12 lacks the 1/2 that 13 implies,
+and 14 the rate. A client is unsteady by its batch *or* its variance, the negation of the listing's test. V_q is taken at the
+model that was sent, on all local data, not on a batch; ``variance="gradient"`` is FedBS's. No threshold is given: V_th is the
+last round's median (in the first round everybody is unsteady) or a number, B_th is a share of the largest batch in the
+population (1/2: 32 at the paper's 64). Clients come from the experiment's selection, as in the listing, or, as in the text,
+are the share ``cohort`` of the proposed ones with the smallest variance (``selection="stable"``). The weights are 1/m as in the
+listing (n_q / n with ``weighting="samples"``), or as in the text those times e^(-V_q / tau), made to sum to 1
+(``aggregation="softmax"``; see FedBS). ``mu_scale="variance"`` is mu V_q / V_th, between mu / 10 and 10 mu. The text also
+adapts batch sizes to a client's resources, without a rule and with a fixed batch in its experiments; here it is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn, Solver
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPBS(Algorithm):
+    weighting: Literal["samples", "uniform"] = "uniform"
+    mu: float = 0.01
+    mu_scale: Literal["constant", "variance"] = "constant"
+    variance: Of = "loss"
+    variance_threshold: float | Literal["median"] = "median"
+    batch_threshold: float = 0.5
+    selection: Literal["random", "stable"] = "random"
+    cohort: float = 0.5
+    aggregation: Literal["plain", "softmax"] = "plain"
+    tau: float = 1.0
+    tau_scale: Literal["relative", "absolute"] = "relative"
+
+    idea: ClassVar[str] = "a proximal term only for clients with small batches or scattered losses"
+    changes: ClassVar[str] = "loss landscape and aggregation"
+    paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909"
+    cites: ClassVar[tuple[str, ...]] = ("fedpbs",)
+    ranges: ClassVar[dict[str, str]] = {"mu": "0.001 to 1"}
+    reduces_to: ClassVar[dict[str, str]] = {
+        "mu=0": "fedavg:weighting=uniform",
+        "batch_threshold=0,variance_threshold=inf": "fedavg:weighting=uniform",
+        "mu=0.1,variance_threshold=-inf": "fedprox:mu=0.1,weighting=uniform",
+        "mu=0,selection=stable,aggregation=softmax,variance=gradient": "fedbs",
+    }
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
+        require(self.batch_threshold >= 0, f"batch_threshold must be at least 0, got {self.batch_threshold}")
+        require(
+            0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, at most 1, got {self.cohort}"
+        )
+        require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
+        require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
+
+    def hazard(self, lr: float) -> str:
+        most, factor = ("10 mu", 10) if self.mu_scale == "variance" else ("mu", 1)
+        return proximal_hazard(most, factor * self.mu, lr)
+
+    def server_init(self, server: Server) -> Tree:
+        # no variance is below 0: without a median so far nobody is steady
+        start = 0.0 if self.variance_threshold == "median" else self.variance_threshold
+        return {"V_th": server.x.new_full((), start, dtype=torch.float64)}
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return moments(self.variance, task, view.x, batch)
+
+    def answer(self, view: View) -> Tree:
+        return {"V": variance_of(view.before, view.info.num_examples)} if self.selection == "stable" else {}
+
+    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+        if self.selection == "random":
+            return server.state, candidates.index
+        return server.state, candidates.index[lowest(answers["V"], self.cohort)]
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"V_th": server.state["V_th"], "B_th": self.batch_threshold * server.clients.batch_size.max()}
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        v, v_th = variance_of(view.before, view.info.num_examples), view.extras["V_th"]
+        steady = (view.info.batch_size > view.extras["B_th"]) & (v < v_th)
+        mu = torch.full_like(v, self.mu)
+        if self.mu_scale == "variance":
+            mu = mu * torch.where(v_th > 0, (v / v_th).clamp(0.1, 10), 1.0)
+        return view.x, {"mu": torch.where(steady, 0.0, mu).to(view.x.dtype)}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        return grad_fn(w)[0] + scratch["mu"] * (w - view.x), scratch
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        report = {"V": variance_of(view.before, view.info.num_examples), "mu": carry.scratch["mu"]}
+        return Upload(carry.w - view.x, {}, report), view.state
+
+    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+        n = cohort.info.num_examples
+        p = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / cohort.size)
+        if self.aggregation == "plain":
+            return p
+        return soft_weights(p, cohort.uploads.report["V"], self.tau, self.tau_scale)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        v_th = server.state["V_th"]
+        if self.variance_threshold == "median":
+            v_th = torch.quantile(cohort.uploads.report["V"], 0.5)
+        return self.mean_delta(server, cohort), {"V_th": v_th}

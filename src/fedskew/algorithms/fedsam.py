@@ -1,0 +1,52 @@
+"""FedSAM (Qu et al. 2022, arXiv:2206.02618).
+
+    client   w_k <- x;  each step, on one batch b:
+             g = grad F_k(w_k; b),   epsilon = rho g / ||g||,   g~ = grad F_k(w_k + epsilon; b),   w_k <- w_k - eta_l g~
+    server   x <- x + eta_g mean_S (w_k - x)
+
+The norm is over all parameters together, and epsilon is 0 where g is 0. With ``rho=0`` a step costs one gradient.
+
+Departures: weight decay belongs to F_k, so it enters g and g~ alike; local momentum and AdamW take g~ as the gradient.
+
+Elsewhere: the norm is sometimes guarded by adding up to 1e-7 to it, which shortens epsilon where gradients are small, and
+weight decay is added after the second gradient, at w_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn, Weighting
+from fedskew.core.errors import require
+from fedskew.core.records import View
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSam(Algorithm):
+    weighting: Weighting = "uniform"
+    rho: float = 0.1
+
+    idea: ClassVar[str] = "take each local gradient where the loss is worst nearby, to settle in flat regions"
+    changes: ClassVar[str] = "update path"
+    paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
+    cites: ClassVar[tuple[str, ...]] = ("fedsam",)
+    ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg:weighting=uniform"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
+
+    def sharp_gradient(self, grad_fn: GradFn, w: Tensor) -> Tensor:
+        """g~ (P,)."""
+        g = grad_fn(w)[0]
+        return grad_fn(w + self.rho * unit(g))[0] if self.rho else g
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        return self.sharp_gradient(grad_fn, w), scratch

@@ -1,0 +1,83 @@
+"""FedSMOO (Sun et al. 2023, arXiv:2305.11584).
+
+    client   w_k <- x;  each step, on one batch b:
+             g = grad F_k(w_k; b),   s^ = rho (g - mu_k - s) / ||g - mu_k - s||,   mu_k <- mu_k + (s^ - s)
+             g~ = grad F_k(w_k + s^; b),   w_k <- w_k - eta_l (g~ - lambda_k + (w_k - x) / beta)
+             s~_k = mu_k - s^ of the last step,   lambda_k <- lambda_k - (w_k - x) / beta
+    server   s <- rho mean_S s~_k / ||mean_S s~_k||
+             lambda <- lambda - sum_S (w_k - x) / (beta K),   x <- mean_S w_k - beta lambda
+
+FedDyn with alpha = 1 / beta on the model, and a second dual variable that draws all clients' perturbations to a common one, s.
+mu_k, lambda_k, s and lambda start at 0 and are kept; mu_k may grow far beyond rho, to about the length of grad F_k.
+
+Departures: a vector of length 0 has the direction 0, so s stays 0 where all s~_k are. ``weighting="samples"`` uses n_k in the
+three server means, as in FedDyn. Weight decay belongs to F_k.
+
+Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn, Solver, Weighting
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Carry, Cohort, Server, Upload, View
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import unit, weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSmoo(Algorithm):
+    weighting: Weighting = "uniform"
+    rho: float = 0.1
+    beta: float = 10.0
+
+    idea: ClassVar[str] = "FedDyn for the model, and the same for its perturbation: flat regions that clients share"
+    changes: ClassVar[str] = "loss landscape and update path"
+    paper: ClassVar[str] = "Sun et al. 2023, arXiv:2305.11584"
+    cites: ClassVar[tuple[str, ...]] = ("fedsmoo",)
+    ranges: ClassVar[Mapping[str, str]] = {"rho": "0.01, 0.05, 0.1, 0.5", "beta": "10, 100"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"rho=0,beta=10": "feddyn:alpha=0.1"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
+        require(0 < self.beta < math.inf, f"beta must be a finite number above 0, got {self.beta}")
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("1/beta", 1 / self.beta, lr)
+
+    def server_init(self, server: Server) -> Tree:
+        return {"s": torch.zeros_like(server.x), "lambda": torch.zeros_like(server.x)}
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"s": server.state["s"]}
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"mu_k": torch.zeros_like(x), "lambda_k": torch.zeros_like(x)}
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        return view.x, {"mu_k": view.state["mu_k"], "s_hat": torch.zeros_like(view.x)}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        mu_k, s = scratch["mu_k"], view.extras["s"]
+        s_hat = self.rho * unit(grad_fn(w)[0] - mu_k - s)
+        g = grad_fn(w + s_hat)[0] - view.state["lambda_k"] + (w - view.x) / self.beta
+        return g, {"mu_k": mu_k + (s_hat - s), "s_hat": s_hat}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        delta, mu_k = carry.w - view.x, carry.scratch["mu_k"]
+        lambda_k = view.state["lambda_k"] - delta / self.beta
+        return Upload(delta, {"s": mu_k - carry.scratch["s_hat"]}, {}), {"mu_k": mu_k, "lambda_k": lambda_k}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        s = self.rho * unit(weighted_sum(self.weights(server, cohort), cohort.uploads.extras["s"]))
+        moved = weighted_sum(self.shares(server, cohort), cohort.uploads.delta)
+        dual = server.state["lambda"] - moved / self.beta
+        return self.mean_delta(server, cohort) - self.beta * dual, {"s": s, "lambda": dual}

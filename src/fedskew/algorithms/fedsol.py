@@ -1,0 +1,77 @@
+"""FedSOL (Lee et al. 2024, arXiv:2308.12532).
+
+    client   w_k <- x;  each step, on one batch b:
+             g_p = grad L_p(w_k; b),   epsilon = rho Lambda * g_p / ||g_p||,   w_k <- w_k - eta_l grad F_k(w_k + epsilon; b)
+             L_p   kl: KL( softmax(z_glob / T) || softmax(z / T) ), mean over the batch, z the logits
+                   l2: ||w_k - x||^2 / 2
+    server   as FedAvg
+
+Lambda is 1 (``scale="fixed"``), or |w_k - x| with the entries of each tensor that share all indices but the first brought
+to length 1 (``scale="adaptive"``). epsilon is 0 as long as w_k is x to the last bit: the gradient of the KL term is 0 there,
+and what rounding leaves of it would point anywhere at full length rho.
+
+Departures: weight decay belongs to F_k, so its gradient too is taken at w_k + epsilon.
+
+Elsewhere: weight decay is added at w_k, and the perturbation can be kept to the classifier or to the layers before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSol(Algorithm):
+    rho: float = 1.0
+    proximal: Literal["kl", "l2"] = "kl"
+    temperature: float = 3.0
+    scale: Literal["adaptive", "fixed"] = "adaptive"
+
+    idea: ClassVar[str] = (
+        "take each local gradient farther away from the global model, so that steps keep what it knows"
+    )
+    changes: ClassVar[str] = "update path"
+    paper: ClassVar[str] = "Lee et al. 2024, arXiv:2308.12532"
+    cites: ClassVar[tuple[str, ...]] = ("fedsol",)
+    ranges: ClassVar[Mapping[str, str]] = {"rho": "0.5, 1, 2"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"rho=0": "fedavg"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
+        require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
+
+    def proximal_loss(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        """L_p, ()."""
+        if self.proximal == "l2":
+            return (w - view.x).square().sum() / 2
+        log_p = F.log_softmax(task.logits(w, batch.x) / self.temperature, dim=-1)
+        log_p_glob = F.log_softmax(task.logits(view.x, batch.x) / self.temperature, dim=-1)
+        return batch.mean((log_p_glob.exp() * (log_p_glob - log_p)).sum(-1))
+
+    def lengths(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        """The sum () over all columns u of w - x of ||u||, whose gradient in u is u / ||u||, and 0 at 0."""
+        columns = task.space.unflatten(w - view.x).values()
+        return torch.stack([torch.linalg.vector_norm(u, dim=0).sum() for u in columns]).sum()
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        if not self.rho:
+            return grad_fn(w)[0], scratch
+        epsilon = self.rho * unit(grad_fn(w, self.proximal_loss)[0])
+        if self.scale == "adaptive":
+            epsilon = epsilon * grad_fn(w, self.lengths)[0].abs()
+        epsilon = torch.where((w != view.x).any(), epsilon, 0.0)
+        return grad_fn(w + epsilon)[0], scratch

@@ -1,0 +1,37 @@
+"""Median by coordinates (Yin et al. 2018, arXiv:1803.01498).
+
+    client   as FedAvg
+    server   x <- x + eta_g med_S (w_k - x), each coordinate by itself; of an even number, the mean of the two middle values
+
+Fewer than half of the clients may send anything. Under label skew it has its price: what only a minority of the clients
+pushes for, such as a class that only they hold, is removed. Updates that are not finite are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Cohort, Server
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import finite_rows, trimmed_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Algorithm):
+    weighting: Literal["uniform"] = "uniform"
+
+    idea: ClassVar[str] = "the middle value of each coordinate"
+    changes: ClassVar[str] = "aggregation"
+    paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
+    cites: ClassVar[tuple[str, ...]] = ("trimmed-mean",)
+
+    def fewest(self, cohort: int) -> int:
+        return 1
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        rows = finite_rows(cohort.uploads.delta)
+        return trimmed_mean(rows, (len(rows) - 1) // 2), server.state

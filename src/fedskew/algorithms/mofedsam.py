@@ -1,0 +1,64 @@
+"""MoFedSAM (Qu et al. 2022, arXiv:2206.02618); without the perturbation, ``rho=0``, FedCM (Xu et al. 2021, arXiv:2106.10874).
+
+    client   w_k <- x;  each step, with FedSAM's gradient g~ at the perturbed model:
+             v = beta g~ + (1 - beta) D,   w_k <- w_k - eta_l v
+    server   D <- -mean_S (w_k - x) / (tau_k eta_l),   D = 0 in round 0
+             x <- x + eta_g mean_S (w_k - x)
+
+D is the mean direction of a step in the units of a gradient, by the rate and the steps of the round that made it.
+
+Departures: tau_k is each client's own number of steps; with local momentum it is the solver's response ||a||_1 to a constant
+gradient (FedNova's), so that D stays a mean of gradients. As D is 0 in round 0, that round's steps are beta times as long.
+
+Elsewhere: one number of steps, that of the first client, stands for all of them, and the sign of D differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.algorithms.fedsam import FedSam
+from fedskew.core.algorithm import LINEAR_SOLVER, GradFn, Solver
+from fedskew.core.errors import require
+from fedskew.core.records import Carry, Cohort, Server, Upload, View
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoFedSam(FedSam):
+    beta: float = 0.1
+
+    idea: ClassVar[str] = "FedSAM's gradient, mixed with the previous round's mean direction"
+    cites: ClassVar[tuple[str, ...]] = ("fedsam", "fedcm")
+    ranges: ClassVar[Mapping[str, str]] = {**FedSam.ranges, "beta": "0.05, 0.1, 0.5"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"beta=1": "fedsam", "beta=1,rho=0": "fedavg:weighting=uniform"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.beta <= 1, f"beta is the weight of the fresh gradient, above 0 and at most 1, got {self.beta}")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({LINEAR_SOLVER})
+
+    def server_init(self, server: Server) -> Tree:
+        return {"D": torch.zeros_like(server.x)}
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"D": server.state["D"]}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        return self.beta * self.sharp_gradient(grad_fn, w) + (1 - self.beta) * view.extras["D"], scratch
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        length = solver.unit_response(carry.steps) * view.lr
+        return Upload(carry.w - view.x, {}, {"length": length}), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        per_step = self.weights(server, cohort) / cohort.uploads.report["length"]
+        return self.mean_delta(server, cohort), {"D": -weighted_sum(per_step, cohort.uploads.delta)}

@@ -1,0 +1,66 @@
+"""q-FedAvg (Li, Sanjabi, Beirami, Smith 2020, arXiv:1905.10497, Algorithm 2) for min_w sum_k F_k(w)^(q+1) / (q + 1).
+
+    client   F_k <- F_k(x) + 1e-10 on all local data;  w_k as in FedAvg;  Dw_k <- L (x - w_k),  L = 1 / eta_l
+             Delta_k <- F_k^q Dw_k,   h_k <- q F_k^(q-1) ||Dw_k||^2 + L F_k^q
+    server   x <- x - sum_S Delta_k / sum_S h_k
+
+q = 0 is the plain mean; a larger q follows the clients whose loss is large, and takes shorter steps. The server works with
+Delta_k / (L F_max^q) and h_k / (L F_max^q), F_max the cohort's largest loss: F_k^q alone over- or underflows for a large q.
+
+Departures: the paper draws clients in proportion to their rows, here the selection does not know them and
+``weighting="samples"`` puts n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients.
+
+Elsewhere: some libraries compute one loss on the server and use it for every client, which cannot tell clients apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, Solver, Weighting
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+EPSILON = 1e-10
+"""The paper's guard of F_k^(q-1) where a loss is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QFedAvg(Algorithm):
+    weighting: Weighting = "uniform"
+    q: float = 1.0
+
+    idea: ClassVar[str] = "weigh each client by the q-th power of its loss, so that accuracies become more even"
+    changes: ClassVar[str] = "aggregation"
+    paper: ClassVar[str] = "Li, Sanjabi, Beirami, Smith 2020, arXiv:1905.10497"
+    cites: ClassVar[tuple[str, ...]] = ("qfedavg",)
+    ranges: ClassVar[dict[str, str]] = {"q": "0.001 to 15: 0.1, 1, 2, 5"}
+    reduces_to: ClassVar[dict[str, str]] = {"q=0": "fedavg:weighting=uniform"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.q < math.inf, f"q must be a finite number, at least 0, got {self.q}")
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        f_k = view.before["loss"] / view.info.num_examples
+        if solver.linear and solver.weight_decay:
+            f_k = f_k + solver.weight_decay / 2 * view.x.square().sum()
+        delta = carry.w - view.x
+        return Upload(delta, {}, {"F": f_k.double(), "LD2": delta.double().square().sum() / view.lr}), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        p, report = self.weights(server, cohort).double(), cohort.uploads.report
+        f = report["F"] + EPSILON
+        s = p * (f / f.max()) ** self.q
+        # Delta_k = -L s_k delta_k and h_k = L s_k (q L ||delta_k||^2 / F_k + 1), both over p_k F_max^q
+        h = s * (1 + self.q * report["LD2"] / f)
+        return weighted_sum(s * p.sum() / h.sum(), cohort.uploads.delta), server.state

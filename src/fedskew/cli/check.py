@@ -1,0 +1,36 @@
+"""``check``: a method's promises, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from rich.console import Console
+
+from fedskew.cli.output import print_json
+from fedskew.conformance.promises import check as verdicts
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import COMPONENTS, Experiment
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Exit code 1 if a promise is broken."""
+    experiment = with_method(Experiment(), parsed.method)
+    console = Console(highlight=False)
+    given = []
+    for verdict in verdicts(experiment.algorithm, experiment.server, COMPONENTS["algorithm"]):
+        given.append(verdict)
+        if not parsed.json:
+            mark = "[green]ok[/green]    " if verdict.kept else "[red]broken[/red]"
+            console.print(mark, end=" ")
+            console.print(
+                verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), markup=False, soft_wrap=True
+            )
+    broken = sum(not v.kept for v in given)
+    if parsed.json:
+        print_json({"method": parsed.method, "promises": [dataclasses.asdict(v) for v in given]})
+    else:
+        console.print(
+            f"{parsed.method}: " + (f"{broken} of {len(given)} promises broken" if broken else "keeps its promises")
+        )
+    return 1 if broken else 0

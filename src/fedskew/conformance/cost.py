@@ -1,0 +1,199 @@
+"""What a method keeps, sends and computes: read off its own trees and calls while a miniature federation plays a round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from fedskew.conformance import miniature
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Batch, Carry, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree, leaves, pick
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
+from fedskew.loop.local import Differentiate, Program
+from fedskew.loop.round import Done, Work, close_round, prepare
+from fedskew.slots import ServerSgd
+
+LEGEND = (
+    "state and messages in models |w|, s: single numbers, C: classes, d: features, K: clients; "
+    "f: forward passes besides those of the gradients; pass: over all local rows"
+)
+
+
+SERVER = ServerSgd()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One round of a method. Sizes are written ``2 + 3s``: two models and three numbers."""
+
+    client_state: str
+    server_state: str  # beyond the model, with the server optimiser's
+    down: str  # to a client, with the model
+    up: str  # from a client
+    gradients: float  # evaluations in a local step
+    forwards: float  # forward passes in a local step beyond one for each gradient
+    passes: float  # forward passes over a client's rows before and after training
+    server_forwards: float  # forward passes at the server in a round
+
+    @property
+    def compute(self) -> str:
+        """``1 + 2f``: what a local step computes, then what the round adds."""
+        step = f"{self.gradients:g}" + (f" + {self.forwards:g}f" if self.forwards else "")
+        passes = f", {self.passes:g} pass{'es' if self.passes != 1 else ''} a round" if self.passes else ""
+        return step + passes + (f", {self.server_forwards:g}f at the server" if self.server_forwards else "")
+
+    def row(self) -> dict[str, Any]:
+        """Plain values for tables."""
+        return asdict(self) | {"compute": self.compute}
+
+
+@dataclass(eq=False)
+class Tally:
+    """What was called, and in which part of the round."""
+
+    phase: str = "server"
+    forwards: Counter[str] = field(default_factory=Counter)
+    gradients: int = 0
+    steps: int = 0
+    clients: int = 0
+    answers: Tree = field(default_factory=dict)  # of the candidates, leading axis
+
+
+@dataclass(frozen=True, eq=False)
+class CountedTask:
+    """A task that notes each forward pass."""
+
+    inner: Task
+    tally: Tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @property
+    def num_classes(self) -> int:
+        return self.inner.num_classes
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.tally.forwards[self.tally.phase] += 1
+        return self.inner.outputs(w, x)
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return self.outputs(w, x)[1]
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.inner.loss(logits, y)
+
+    def scores(self, logits: Tensor, y: Tensor) -> Tree:
+        return self.inner.scores(logits, y)
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """One client after the other, with the hooks' calls noted."""
+
+    tally: Tally
+
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        before, answers = Sequential().survey(self.noted(program), work, x, y)
+        self.tally.phase, self.tally.answers = "server", answers
+        return before, answers
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        self.tally.clients = len(work.clients)
+        done = Sequential().run(self.noted(program), work, x, y)
+        self.tally.phase = "server"
+        return done
+
+    def noted(self, program: Program) -> Program:
+        """The program whose step and passes say where they are."""
+        tally = self.tally
+
+        def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
+            def counted(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+                inner = differentiate(function)
+
+                def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
+                    tally.gradients += 1
+                    return inner(w)
+
+                return grad_fn
+
+            tally.phase = "step"
+            tally.steps += 1
+            return program.step(counted, view, carry, batch)
+
+        def within(phase: str, hook: Callable[..., Tree] | None) -> Callable[..., Tree] | None:
+            def noted(*arguments: Any) -> Tree:
+                tally.phase = phase
+                assert hook is not None
+                return hook(*arguments)
+
+            return noted if hook else None
+
+        before, after = within("before", program.before), within("after", program.after)
+        return program._replace(step=step, before=before, after=after)
+
+
+@lru_cache(maxsize=256)
+@miniature.one_thread()
+def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
+    """The cost of the second round, when every state is there."""
+    tally = Tally()
+    fed = miniature.federation(
+        algorithm,
+        CountedTask(miniature.TASK, tally),
+        server_optimiser=server_optimiser,
+    )
+    engine, states = Counted(tally), ClientStates()
+    server = miniature.play(fed, engine, 1, states=states)[-1].server
+    tally.forwards, tally.gradients, tally.steps = Counter(), 0, 0
+    server, work, _ = prepare(fed, engine, server, states, measure_local=False)
+    candidates = len(next(leaves(tally.answers))[1]) if tally.answers else len(work.clients)
+    done = engine.run(fed.program, work, fed.x, fed.y)
+    server = close_round(fed, server, work, done)
+    down, up = units((work.view.x, work.view.extras)), units(pick(done.uploads, 0))
+    if fed.program.convenes:
+        down += " to all candidates"
+        up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""
+    passes = tally.forwards["before"] / candidates + tally.forwards["after"] / len(work.clients)
+    return Cost(
+        client_state=units(pick(done.states, 0)),
+        server_state=units((server.state, server.opt)),
+        down=down,
+        up=up,
+        gradients=round(tally.gradients / tally.steps, 2),
+        forwards=round((tally.forwards["step"] - tally.gradients) / tally.steps, 2),
+        passes=round(passes, 2),
+        server_forwards=tally.forwards["server"],
+    )
+
+
+def units(tree: Any) -> str:
+    """The size of a tree in models and single numbers; the miniature's sizes are told apart by their values."""
+    size = miniature.SPACE.size
+    known = {
+        miniature.CLASSES * miniature.FEATURES: "C·d s",
+        miniature.CLASSES: "C s",
+        miniature.FEATURES: "d s",
+        len(miniature.SIZES): "K s",
+    }
+    models, numbers, others = 0, 0, []
+    for _, leaf in leaves(tree):
+        if leaf.numel() % size == 0:
+            models += leaf.numel() // size
+        elif leaf.numel() in known:
+            others.append(known[leaf.numel()])
+        else:
+            numbers += leaf.numel()
+    parts = [str(models)] if models else []
+    parts += others
+    parts += [("" if numbers == 1 else str(numbers)) + "s"] if numbers else []
+    return " + ".join(parts) or "—"

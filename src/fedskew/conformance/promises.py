@@ -1,0 +1,263 @@
+"""What every method promises, one function a promise; each plays a miniature federation and says how the promise is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, play
+from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
+from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm
+from fedskew.core.component import build, from_table, parse, plain
+from fedskew.core.records import OWN, Plan
+from fedskew.core.trees import leaves, pick
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.loop.round import Engine, Federation, Work, close_round, prepare, start
+from fedskew.slots import AdamW, ServerSgd, Sgd
+from fedskew.store import checkpoints
+
+RESUMED_AFTER = 2
+SOLVERS: dict[str, Any] = {
+    "sgd": Sgd(lr=0.1),
+    "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.01, lr_decay=0.9),
+    "adamw": AdamW(lr=0.01),
+}
+LOCAL = {"epochs": Local(epochs=2, batch_size=7), "steps": Local(steps=3, batch_size=4, batches="independent")}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One promise of a method."""
+
+    promise: str
+    kept: bool
+    reason: str = ""  # how it is broken
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method under examination, with its server optimiser and what is known of other methods."""
+
+    algorithm: Algorithm
+    server: Any
+    catalogue: Mapping[str, type]
+
+    def federation(self, algorithm: Algorithm | None = None, **changes: Any) -> Federation:
+        return federation(algorithm or self.algorithm, **({"server_optimiser": self.server} | changes))
+
+    @cached_property
+    def reference(self) -> Record:
+        """The run with one client after the other."""
+        return played(self.federation(), Sequential())
+
+    def halfway(self) -> tuple[Federation, Any, ClientStates, Work]:
+        """The third round before it is played, with states from the first two."""
+        fed, states = self.federation(), ClientStates()
+        server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
+        server, work, _ = prepare(fed, Sequential(), server, states, True)
+        return fed, server, states, work
+
+
+def played(fed: Federation, engine: Engine) -> Record:
+    states = ClientStates()
+    return record(play(fed, engine, states=states), states)
+
+
+def trains(subject: Subject) -> None:
+    """trains on ragged clients in changing cohorts, and all numbers stay finite"""
+    for name, value in subject.reference.items():
+        if not bool(value.double().isfinite().all()):
+            raise Broken(f"{name} is not finite")
+
+
+def engines_agree(subject: Subject) -> None:
+    """gives the same numbers one client after the other and stacked, to 1e-12"""
+    for engine in (Stacked(), Stacked(width=3)):
+        expect_same(played(subject.federation(), engine), subject.reference)
+    momentum = subject.federation(solver=SOLVERS["momentum"])
+    expect_same(played(momentum, Stacked()), played(momentum, Sequential()))
+
+
+def order_does_not_matter(subject: Subject) -> None:
+    """gives each client the same result in whatever order they are worked on"""
+    fed, _, _, work = subject.halfway()
+    order = list(reversed(range(len(work.clients))))
+    turned = work._replace(
+        clients=work.clients[order],
+        view=work.view._replace(**{part: pick(getattr(work.view, part), order) for part in OWN}),
+        plans=[work.plans[i] for i in order],
+        passes=[work.passes[i] for i in order],
+        measured=[work.measured[i] for i in order],
+    )
+    for engine in (Sequential(), Stacked(width=2)):
+        there = engine.run(fed.program, work, fed.x, fed.y)
+        back = pick(engine.run(fed.program, turned, fed.x, fed.y), order)
+        expect_same(dict(leaves(back)), dict(leaves(there)))
+
+
+def resume_is_exact(subject: Subject) -> None:
+    """goes on from a checkpoint as if it had never stopped, to the last bit"""
+    fed, states = subject.federation(), ClientStates()
+    server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
+    ids, rows = states.export()
+    clients = {"ids": torch.as_tensor(ids), "states": rows}
+    tree = {"x": server.x, "opt": server.opt, "state": server.state, "clients": clients}
+    with tempfile.TemporaryDirectory() as folder:
+        read, _ = checkpoints.load(checkpoints.save(Path(folder), server.round, tree, {}))
+    kept = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": server.round}
+    again = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
+    rest = play(fed, Sequential(), server=start(fed, X0)._replace(**kept), states=again)
+    ours = record(rest, again)
+    expect_same(ours, {name: subject.reference[name] for name in ours}, tolerance=0.0)
+
+
+def nothing_is_changed(subject: Subject) -> None:
+    """changes nothing in place: neither what it receives, nor what it handed out"""
+    for engine in (Sequential(), Stacked()):
+        fed, server, states, work = subject.halfway()
+        given = (work, (server.x, server.opt, server.state), (fed.x, fed.y), fed.info, states.export()[1])
+        before = snapshot(*given)
+        done = engine.run(fed.program, work, fed.x, fed.y)
+        handed = snapshot(done)
+        after = close_round(fed, server, work, done)
+        expect_same(snapshot(*given), before, tolerance=0.0)
+        states.put(work.clients, done.states)
+        late = snapshot((after.x, after.opt, after.state))
+        play(fed, engine, RESUMED_AFTER + 2, server=after, states=states)
+        expect_same(snapshot(done), handed, tolerance=0.0)
+        expect_same(snapshot((after.x, after.opt, after.state)), late, tolerance=0.0)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """The inner planner's batches with rows of somebody else before and after them, under a mask of 0."""
+
+    inner: Any
+
+    def batch_size(self, client: int, num_rows: int) -> int:
+        return int(self.inner.batch_size(client, num_rows))
+
+    def parts(self, client: int) -> int:
+        return int(self.inner.parts(client))
+
+    def train(self, round_: int, client: int, rows: Any) -> Plan:
+        index, mask = self.inner.train(round_, client, rows)
+        stranger = (int(rows[0]) + sum(SIZES) // 2) % sum(SIZES)
+        wide = ((0, 0), (2, 3))
+        return Plan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))
+
+
+def padding_changes_nothing(subject: Subject) -> None:
+    """gives the same numbers when batches hold rows under a mask of 0"""
+    fed = subject.federation()
+    expect_same(played(replace(fed, planner=Padded(fed.planner)), Sequential()), subject.reference)
+
+
+def states_keep_their_shape(subject: Subject) -> None:
+    """keeps the names, shapes and types of its states over the rounds"""
+    fed, states = subject.federation(), ClientStates()
+    server = start(fed, X0)
+    client, own = shapes(fed.algorithm.client_init(server.x)), shapes((server.state, server.opt))
+    for outcome in play(fed, Sequential(), states=states):
+        at = f"after round {outcome.server.round}"
+        for what, first, now in (
+            ("client", client, shapes(pick(outcome.done.states, 0))),
+            ("server", own, shapes((outcome.server.state, outcome.server.opt))),
+        ):
+            if first != now:
+                changed = sorted(set(first.items()) ^ set(now.items()), key=str)
+                raise Broken(f"{what} state {changed[0][0]!r} {at} is not what it began as")
+
+
+def is_a_value(subject: Subject) -> None:
+    """is a value: frozen, equal to its pickled copy and to what is read back from its table"""
+    a = subject.algorithm
+    copies = {"pickled copy": pickle.loads(pickle.dumps(a)), "table": from_table(type(a), plain(a), "table")}
+    for name, copy in copies.items():
+        if copy != a or hash(copy) != hash(a):
+            raise Broken(f"its {name} is not equal to it")
+    try:
+        setattr(a, next(f.name for f in dataclasses.fields(a)), None)
+    except dataclasses.FrozenInstanceError:
+        return
+    raise Broken("its options can be assigned to; write @dataclass(frozen=True, kw_only=True)")
+
+
+def says_what_it_is(subject: Subject) -> None:
+    """says in one line what its idea is and what it changes, and declares ranges of options that it has"""
+    cls = type(subject.algorithm)
+    for name in ("idea", "changes"):
+        text = getattr(cls, name)
+        if not text or "\n" in text:
+            raise Broken(f"{name} must be one line")
+    for option in set(cls.ranges) - {f.name for f in dataclasses.fields(cls)}:
+        raise Broken(f"ranges names {option!r}, which is not an option")
+
+
+PROMISES: tuple[Callable[[Subject], None], ...] = (
+    trains,
+    engines_agree,
+    order_does_not_matter,
+    resume_is_exact,
+    nothing_is_changed,
+    padding_changes_nothing,
+    states_keep_their_shape,
+    is_a_value,
+    says_what_it_is,
+)
+
+
+def reduces(subject: Subject, own: str, other: str) -> None:
+    """Under ``own`` options the method takes the steps of ``other``, under every solver that both allow."""
+    cls = type(subject.algorithm)
+    ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
+    theirs = build("algorithm", subject.catalogue, other, "reduces_to")
+    for name, solver in SOLVERS.items():
+        if not solver.linear and LINEAR_SOLVER in ours.needs() | theirs.needs():
+            continue
+        for kind, local in LOCAL.items():
+            changes = {"solver": solver, "planner": SeededPlanner(local, seed=7)}
+            a, b = (play(subject.federation(method, **changes), Sequential()) for method in (ours, theirs))
+            for one, two in zip(a, b, strict=True):
+                try:
+                    expect_same({"x": one.server.x}, {"x": two.server.x})
+                except Broken as broken:
+                    raise Broken(f"round {one.server.round}, solver {name}, {kind}: {broken}") from None
+
+
+def check(algorithm: Algorithm, server: Any = None, catalogue: Mapping[str, type] = ALGORITHMS) -> Iterator[Verdict]:
+    """The verdicts one by one; if the method does not even train, the first one is the last."""
+    subject = Subject(algorithm, server or ServerSgd(), catalogue)
+    for promise in PROMISES:
+        verdict = examined(promise.__doc__ or "", promise, subject)
+        yield verdict
+        if promise is trains and not verdict.kept:
+            return
+    for own, other in type(algorithm).reduces_to.items():
+        yield examined(f"takes the steps of {other} with {own or 'its default options'}", reduces, subject, own, other)
+
+
+def examined(promise: str, look: Callable[..., None], *arguments: Any) -> Verdict:
+    """Whatever a method's own code raises breaks the promise."""
+    try:
+        with one_thread():
+            look(*arguments)
+    except Broken as broken:
+        return Verdict(promise, False, str(broken))
+    except Exception as error:
+        first = (str(error).strip() or "without a message").splitlines()[0]
+        return Verdict(promise, False, f"{type(error).__name__}: {first}")
+    return Verdict(promise, True)

@@ -1,0 +1,58 @@
+"""How much a client's rows disagree: the variance of their gradients or losses, and choosing and weighing clients by it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from fedskew.core.records import Batch
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+
+Of = Literal["gradient", "loss"]
+
+ROWS = 8
+"""Rows whose gradients are held at a time: each is as large as a model."""
+
+
+def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
+    """Summed over the real rows, in float64: the gradient (P,) or loss () of each row at ``w``, and its squared norm ()."""
+    if of == "loss":
+        losses = task.loss(task.logits(w, batch.x), batch.y).double()
+        return {"sum": (batch.mask * losses).sum(), "square": (batch.mask * losses.square()).sum()}
+
+    def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return task.loss(task.logits(w, x[None]), y[None])[0]
+
+    total, square = torch.zeros_like(w, dtype=torch.float64), w.new_zeros((), dtype=torch.float64)
+    for x, y, mask in zip(*(part.split(ROWS) for part in batch), strict=True):
+        g = vmap(grad(loss), (None, 0, 0))(w, x, y).double()
+        total = total + mask.double() @ g
+        square = square + mask.double() @ torch.einsum("rp,rp->r", g, g)
+    return {"sum": total, "square": square}
+
+
+def variance_of(sums: Tree, n: Tensor) -> Tensor:
+    """1/n sum ||v_i - v||^2, (), from the `moments` of n rows: the mean square less the square of the mean."""
+    return (sums["square"] / n - (sums["sum"] / n).square().sum()).clamp(min=0)
+
+
+def lowest(scores: Tensor, share: float) -> Tensor:
+    """The positions, ascending, of the ``share`` of the scores (C,) that is lowest, rounded up; the first among equals."""
+    count = max(math.ceil(share * len(scores) - 1e-9), 1)
+    return scores.sort(stable=True).indices[:count].sort().values
+
+
+def soft_weights(p: Tensor, scores: Tensor, tau: float, scale: Literal["relative", "absolute"]) -> Tensor:
+    """p e^(-scores / tau) (C,), made to sum to 1; a ``relative`` tau is in units of the median score.
+
+    At tau = 0 only the lowest score has a weight, at infinity all have p.
+    """
+    gap = scores - scores.min()
+    unit = torch.quantile(scores, 0.5) if scale == "relative" and tau < math.inf else scores.new_ones(())
+    weights = p * torch.where(gap > 0, -gap / (tau * unit), 0.0).exp()
+    return weights / weights.sum()

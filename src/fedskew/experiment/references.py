@@ -1,0 +1,117 @@
+"""The works that components stand on: the packaged BibTeX file, and what a run has to cite."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from unicodedata import normalize
+
+from fedskew.core.component import label, parse
+from fedskew.core.errors import BadInput
+from fedskew.experiment.combinations import COMBINATIONS, with_method
+from fedskew.experiment.config import COMPONENTS, Experiment
+
+ITSELF = "fedskew"
+"""The entry of this program."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One BibTeX entry."""
+
+    key: str
+    kind: str  # article, inproceedings, ...
+    fields: dict[str, str]
+    bibtex: str  # as it is printed
+
+    @property
+    def names(self) -> list[str]:
+        """The key, and the other names that the entry goes by (``ids``)."""
+        return [self.key, *(part.strip() for part in self.fields.get("ids", "").split(",") if part.strip())]
+
+    def line(self) -> str:
+        """The work in one line of plain text: authors, title, venue, year, arXiv number."""
+        fields = {name: plain_text(value) for name, value in self.fields.items()}
+        venue = next((fields[name] for name in ("booktitle", "journal", "howpublished") if name in fields), "")
+        arxiv = f"arXiv:{fields['eprint']}" if "eprint" in fields else ""
+        dated = " ".join(part for part in (venue, fields.get("volume", ""), fields.get("year", "")) if part)
+        extras = [fields.get(name, "") for name in ("note", "url")]
+        return ", ".join(part for part in (authors(fields), fields.get("title", ""), dated, arxiv, *extras) if part)
+
+
+def authors(fields: dict[str, str]) -> str:
+    """``T. Li, Sahu, Zaheer`` from BibTeX's ``Li, T. and Sahu and Zaheer``."""
+    people = [person.strip() for person in fields.get("author", "").split(" and ") if person.strip()]
+    shown = [" ".join(reversed(person.split(", "))) for person in people if person != "others"]
+    return ", ".join(shown) + (" et al." if "others" in people else "")
+
+
+def plain_text(value: str) -> str:
+    """A field without TeX's braces and accents."""
+    marks = {'"': "\u0308", "'": "\u0301", "v": "\u030c"}
+    value = re.sub(r"\{?\\([\"'v])\{?(\w)\}?\}?", lambda m: m[2] + marks[m[1]], value)
+    return normalize("NFC", re.sub(r"[{}]", "", value))
+
+
+def parsed(text: str) -> dict[str, Reference]:
+    """Every entry under each of its names. An entry ends at a line with a single brace; a field stands on a line."""
+    found: dict[str, Reference] = {}
+    for match in re.finditer(r"^@(\w+)\{([^,\s]+),\n(.*?)^\}$", text, re.S | re.M):
+        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", match[3], re.M))
+        entry = Reference(match[2], match[1], fields, match[0])
+        for name in entry.names:
+            if name in found:
+                raise ValueError(f"references.bib: {name!r} stands there twice")
+            found[name] = entry
+    return found
+
+
+@cache
+def references() -> dict[str, Reference]:
+    """The packaged entries."""
+    return parsed((files("fedskew") / "references.bib").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A work, and the parts of an experiment that stand on it."""
+
+    reference: Reference
+    used_by: tuple[str, ...]
+
+
+def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[str]]:
+    """What the experiments have to cite, each work once, and the keys of own components that have no entry here."""
+    used: dict[str, dict[str, None]] = {ITSELF: {"this program": None}}
+    unknown: dict[str, None] = {}
+    for experiment in experiments:
+        for name, keys in parts(experiment):
+            for key in keys:
+                if key in references():
+                    used.setdefault(references()[key].key, {})[name] = None
+                else:
+                    unknown[f"{key} ({name})"] = None
+    return [Citation(references()[key], tuple(by)) for key, by in used.items()], list(unknown)
+
+
+def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
+    """The components, and the named combination that they came from, with the keys that each cites."""
+    found = [
+        (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
+        for section, catalogue in COMPONENTS.items()
+        if (component := getattr(experiment, section)) is not None
+    ]
+    return [*combination(experiment), *found]
+
+
+def combination(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
+    """The combination of the experiment's name, if the name still says what the experiment is."""
+    with suppress(BadInput):
+        name = parse(experiment.name, "name")[0]
+        if name in COMBINATIONS and with_method(experiment, experiment.name) == experiment:
+            return [(f"algorithm {name}", COMBINATIONS[name].cites)]
+    return []

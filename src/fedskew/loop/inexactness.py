@@ -1,0 +1,52 @@
+"""How exactly clients solve their local problems (Li et al. 2020, arXiv:1812.06127, definition 2).
+
+    gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
+
+h_k is the method's objective on all the client's training rows, with the weight decay that belongs to the local loss; for
+FedProx grad h_k(x) = grad F_k(x). 0: solved exactly; 1: no nearer than at the start; above 1: overshot.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.linalg import vector_norm
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Batch, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.loop.local import Program, program
+from fedskew.loop.round import Engine, Federation, Outcome
+
+
+def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
+    """The gamma (C,) of the models that the cohort sent; NaN where the gradient vanishes at the start."""
+    work, view = outcome.work, outcome.work.view
+    models = view.x + outcome.done.uploads.delta
+    at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
+    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver), at_models, fed.x, fed.y)
+    start, end = (vector_norm(slopes[place].double(), dim=1) for place in ("start", "end"))
+    return torch.where(start > 0, end / start, torch.nan)
+
+
+@lru_cache(maxsize=32)
+def surveying(algorithm: Algorithm, task: Task, solver: Any) -> Program:
+    """A program whose survey tells the objective's gradient at the global and at the local model, over the client's rows."""
+    decay = solver.weight_decay if solver.linear else 0.0
+
+    def before(view: View, batch: Batch) -> Tree:
+        own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
+
+        def slope(w: Tensor) -> Tensor:
+            g = grad(lambda w: algorithm.objective(task, own, w, batch))(w)
+            # a batch of nothing but padding may have no gradient at all
+            return torch.where(rows > 0, rows * (g + decay * w), 0.0)
+
+        return {"start": slope(view.x), "end": slope(view.state["w"])}
+
+    return program(algorithm, task, solver)._replace(before=before, answer=lambda view: {})

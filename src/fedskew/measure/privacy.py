@@ -1,0 +1,45 @@
+"""How much a run tells of any one client: the accountant of the Gaussian mechanism on Poisson samples."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from functools import lru_cache
+from typing import Any
+
+from fedskew.core.errors import require
+from fedskew.core.records import Privacy
+
+ORDERS = (*range(2, 257), 512, 1024)
+"""Rényi orders over which the bound is minimised; at whole ones the moments are finite sums."""
+
+
+def epsilon(privacy: Privacy, rounds: int) -> float:
+    """The epsilon of (epsilon, delta) differential privacy after so many rounds, for adding or removing one client.
+
+    An upper bound by Rényi differential privacy (Mironov, Talwar, Zhang 2019, arXiv:1908.10530); infinite without noise. Raises
+    `BadInput` where the accountant is not installed.
+    """
+    if privacy.noise == 0:
+        return math.inf
+    check_installed()
+    from dp_accounting.rdp import compute_epsilon
+
+    return float(compute_epsilon(ORDERS, rounds * divergence(privacy.q, privacy.noise), privacy.delta)[0])
+
+
+@lru_cache(maxsize=16)
+def divergence(q: float, noise: float) -> Any:
+    """The Rényi divergence of one round at each of `ORDERS`."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    return RdpAccountant(ORDERS).compose(PoissonSampledDpEvent(q, GaussianDpEvent(noise))).rdp
+
+
+def check_installed() -> None:
+    """Raise `BadInput` if the accountant is not there."""
+    require(
+        importlib.util.find_spec("dp_accounting") is not None,
+        "stating a privacy loss needs the accountant dp-accounting, which is not installed; pip install dp-accounting",
+    )

@@ -1,0 +1,100 @@
+"""Which clients are there in a round: the same ones for every method under the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+from fedskew.core.records import Info
+from fedskew.core.seeding import stream
+
+Bools = NDArray[np.bool_]
+Phase = Literal["random", "label"]
+
+
+def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
+    """When in a cycle each client is there, (K,) in [0, 1): anywhere, or where its most frequent class has its turn."""
+    if kind == "label":
+        counts = clients.label_counts.cpu().numpy()
+        most: NDArray[np.float64] = counts.argmax(1) / counts.shape[1]
+        return most
+    return stream(seed, "phase").random(len(clients.index))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Always:
+    """Every client in every round."""
+
+    idea: ClassVar[str] = "every client is there in every round"
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        """Whether each of all K clients is there in the round, (K,)."""
+        return np.ones(len(clients.index), dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random:
+    """Each client in each round with probability ``p``, independently."""
+
+    p: float = 0.5
+
+    idea: ClassVar[str] = "each client is there with one probability, independently in each round"
+
+    def __post_init__(self) -> None:
+        require(0 < self.p <= 1, f"p is a probability, above 0 and at most 1, got {self.p}")
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        return stream(seed, "availability", round_).random(len(clients.index)) < self.p
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayNight:
+    """Client k in round t with probability ``peak * (1 + cos(2 pi (t / period - phase_k))) / 2``, half the peak on average.
+
+    ``phase="random"`` spreads the clients over the day; ``"label"`` gives those with the same most frequent class the same
+    hours, so that who is there goes with what they hold.
+    """
+
+    period: int = 24
+    peak: float = 1.0
+    phase: Phase = "random"
+
+    idea: ClassVar[str] = (
+        "more likely by day than by night, each client in its own time zone, or in that of its main class"
+    )
+
+    def __post_init__(self) -> None:
+        require(self.period >= 1, f"period must be at least 1 round, got {self.period}")
+        require(0 < self.peak <= 1, f"peak is a probability, above 0 and at most 1, got {self.peak}")
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        angle = 2 * np.pi * (round_ / self.period - phases(self.phase, clients, seed))
+        luck = stream(seed, "availability", round_).random(len(clients.index))
+        return luck < self.peak * (1 + np.cos(angle)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """``blocks`` groups of nearly equal size take turns of ``rounds`` rounds each.
+
+    ``phase="random"`` deals the clients to the groups by chance; ``"label"`` in the order of their most frequent class.
+    """
+
+    blocks: int = 2
+    rounds: int = 10
+    phase: Phase = "random"
+
+    idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
+
+    def __post_init__(self) -> None:
+        require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        rank = phases(self.phase, clients, seed).argsort(kind="stable").argsort(kind="stable")
+        there: Bools = rank * self.blocks // len(rank) == round_ // self.rounds % self.blocks
+        return there

@@ -1,0 +1,100 @@
+"""Refinements: what the server does to the new global model on its own rows, after the server optimiser's step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad_and_value
+
+from fedskew.core.errors import require
+from fedskew.core.records import Cohort, Server
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import Task
+from fedskew.slots.solvers import AdamW, Sgd
+
+NOTHING_TO_LEARN = 1e-12
+"""Divergence from the teacher below which a step is left out: there Adam would divide rounding noise by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrefined:
+    """The model stays as the server optimiser leaves it."""
+
+    idea: ClassVar[str] = "the model stays as the server optimiser leaves it"
+    needs_data: ClassVar[bool] = False
+
+    def refine(self, server: Server, x: Tensor, cohort: Cohort) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """FedDF (Lin et al. 2020, arXiv:2006.07242): teach the new model what the cohort's models say together.
+
+        server   q(b) <- softmax of the mean over the cohort of the logits of w_k on the inputs b
+                 ``steps`` steps of ``optimiser`` on KL(q(b) || softmax of the logits of x on b), b a batch of the server's rows
+
+    The labels of these rows are not used. w_k is the model before the round plus the client's update, whatever the weights of
+    the aggregation. A batch is ``batch_size`` rows drawn without replacement, or all. The rate falls along a cosine from ``lr``
+    to 0 over the steps of a round, or stays ``constant``; the optimiser starts afresh in every round.
+
+    Departures: the paper stops early on validation rows after at most 10,000 steps; the number of steps is fixed here.
+    """
+
+    steps: int = 100
+    lr: float = 1e-3
+    batch_size: int = 128
+    optimiser: Literal["adam", "sgd"] = "adam"
+    schedule: Literal["cosine", "constant"] = "cosine"
+
+    idea: ClassVar[str] = "ensemble distillation: teach the new model what the clients' models say together"
+    paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
+    cites: ClassVar[tuple[str, ...]] = ("feddf",)
+    needs_data: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
+        require(0 < self.lr < math.inf, f"lr must be a finite number above 0, got {self.lr}")
+        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+
+    def refine(self, server: Server, x: Tensor, cohort: Cohort) -> Tensor:
+        """The model (P,) from ``x``, the new one; ``server`` is the server before the round."""
+        assert server.data is not None
+        inputs, generator = server.data.x, torch_stream(server.seed, "refine", server.round)
+        solver = Sgd(lr=self.lr) if self.optimiser == "sgd" else AdamW(lr=self.lr, weight_decay=0.0)
+        log_q = F.log_softmax(mean_logits(server.task, server.x, cohort.uploads.delta, inputs), dim=-1)
+        state = solver.init(x)
+        for t in range(self.steps):
+            rows = torch.randperm(len(inputs), generator=generator)[: self.batch_size].to(inputs.device)
+            g, value = grad_and_value(
+                lambda w, rows=rows: divergence(log_q[rows], server.task.logits(w, inputs[rows]))
+            )(x)
+            if (
+                not float(value) < NOTHING_TO_LEARN
+            ):  # a value that is not a number goes on, and is found after the round
+                x, state = solver.update(g, state, x, x.new_tensor(self.rate(t)))
+        return x
+
+    def rate(self, t: int) -> float:
+        """The rate of step t, counted from 0."""
+        return self.lr if self.schedule == "constant" else self.lr / 2 * (1 + math.cos(math.pi * t / self.steps))
+
+
+def mean_logits(task: Task, x: Tensor, deltas: Tensor, inputs: Tensor) -> Tensor:
+    """The mean over the cohort of the logits (n, K) of the local models x + delta, in float64."""
+    with torch.no_grad():
+        total = sum(
+            (task.logits(x + delta, inputs).double() for delta in deltas), start=x.new_zeros((), dtype=torch.float64)
+        )
+    return total / len(deltas)
+
+
+def divergence(log_q: Tensor, logits: Tensor) -> Tensor:
+    """KL(q || softmax(logits)), the mean over the rows, in float64 so that agreement is told from rounding."""
+    log_p = F.log_softmax(logits.double(), dim=-1)
+    return (log_q.exp() * (log_q - log_p)).sum(-1).mean()

@@ -1,0 +1,214 @@
+"""AFL: the projection onto the simplex, a round by hand, and a game whose saddle point is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import Afl, FedAvg
+from fedskew.core.errors import BadInput
+from fedskew.core.simplex import project_onto_simplex
+from fedskew.loop.plan import Local
+from fedskew.slots import Sgd, Uniform
+from tests.reference import Only, assert_close, f64, local_models, ragged, run, sized_pair, trajectory
+from tests.small import RAGGED, X0, Quadratic, exact_clients, play
+
+# the projection
+
+
+def random_vectors() -> list[Tensor]:
+    rng = np.random.default_rng(0)
+    return [torch.tensor(rng.normal(0, scale, k)) for k in (1, 2, 5, 40) for scale in (0.01, 1.0, 30.0)]
+
+
+@pytest.mark.parametrize("v", random_vectors(), ids=lambda v: f"{len(v)}, {float(v.abs().max()):.2g}")
+def test_the_projection_is_the_nearest_point(v: Tensor) -> None:
+    p = project_onto_simplex(v)
+    assert float(p.min()) >= 0
+    assert_close(p.sum(), 1.0)
+    # the nearest point p of a convex set is the one with <v - p, q - p> <= 0 for all of its points q: here, its corners
+    assert float(((v - p) @ (torch.eye(len(v), dtype=torch.float64) - p).T).max()) < 1e-10
+    assert_close(project_onto_simplex(p), p)
+    assert_close(project_onto_simplex(v + 3.7), p)
+
+
+def test_the_projection_in_plain_numbers() -> None:
+    for v, expected in (
+        ([0.2, 0.3, 0.5], [0.2, 0.3, 0.5]),
+        ([0.5, 0.5, 0.6], [0.3, 0.3, 0.4]),  # theta = 0.6 / 3
+        ([0.9, 0.6, -1.0], [0.65, 0.35, 0.0]),  # theta = 0.5 / 2, and -1 is below it
+        ([5.0, 1.0, 1.0], [1.0, 0.0, 0.0]),
+        ([1e12, 1e12 - 0.5, 0.0], [0.75, 0.25, 0.0]),
+        ([1e15] * 3, [1 / 3] * 3),
+        ([-3.0], [1.0]),
+    ):
+        assert_close(project_onto_simplex(f64(v)), expected)
+
+
+# golden rounds: gradients w and 4 (w - 3), eta = 0.1, one step, gamma = 0.02
+#
+# x = 1      F = (0.5, 8)       moved -0.1, 0.8
+#   lambda (1/4, 3/4):  x = 1 - 0.025 + 0.6 = 1.575;   lambda + (0.01, 0.16) = (0.26, 0.91), less 0.085 each: (0.175, 0.825)
+#   lambda (1/2, 1/2):  x = 1 + 0.35 = 1.35;           (0.51, 0.66) less 0.085: (0.425, 0.575)
+# samples, x = 1.575:  F = (1.2403125, 2 * 1.425^2 = 4.06125)   moved -0.1575, 0.57
+#   x = 1.575 - 0.0275625 + 0.47025 = 2.0176875
+#   lambda + (0.02480625, 0.081225) = (0.19980625, 0.906225), less 0.053015625: (0.146790625, 0.853209375)
+# uniform, x = 1.35:  F = (0.91125, 2 * 1.65^2 = 5.445)   moved -0.135, 0.66
+#   x = 1.35 - 0.425 * 0.135 + 0.575 * 0.66 = 1.672125
+#   lambda + (0.018225, 0.1089) = (0.443225, 0.6839), less 0.0635625: (0.3796625, 0.6203375)
+
+GOLDEN = {
+    "samples": ([1.575, 2.0176875], [[0.175, 0.825], [0.146790625, 0.853209375]]),
+    "uniform": ([1.35, 1.672125], [[0.425, 0.575], [0.3796625, 0.6203375]]),
+}
+
+
+@pytest.mark.parametrize("weighting", GOLDEN)
+def test_golden_two_rounds(weighting: str) -> None:
+    x, mixtures = GOLDEN[weighting]
+    outcomes = play(sized_pair(Afl(gamma=0.02, weighting=weighting), (1, 1)), [1.0], 2)
+    assert_close(trajectory(outcomes)[:, 0], x)
+    assert_close(torch.stack([o.server.state["lambda"] for o in outcomes]), mixtures)
+    start = {"samples": [0.25, 0.75], "uniform": [0.5, 0.5]}[weighting]
+    assert_close(outcomes[-1].server.state["mean_lambda"], (f64(start) + f64(mixtures[0])) / 2)
+    assert_close(outcomes[-1].server.state["mean_x"], [(1.0 + x[0]) / 2])
+
+
+def test_golden_round_of_a_cohort() -> None:
+    """Client 1 alone: 2 * 0.75 of its step; its loss counts twice, (0.25, 0.75 + 0.02 * 16) less 0.16 each."""
+    fed = sized_pair(Afl(gamma=0.02), (1, 1))
+    object.__setattr__(fed, "selection", Only((1,)))
+    server = play(fed, [1.0], 1)[0].server
+    assert_close(server.x, [1 + 1.5 * 0.8])
+    assert_close(server.state["lambda"], [0.09, 0.91])
+
+
+def test_the_estimates_from_a_cohort_are_right_on_average() -> None:
+    """Over all pairs of three clients, the mean of step and losses is that of full participation."""
+    rows, pairs = [[1.0, 0.0], [4.0, 3.0], [2.0, -1.0]], [(0, 1), (0, 2), (1, 2)]
+
+    def server(members):
+        fed = exact_clients(Quadratic(), rows, (1, 1, 1), Afl(gamma=1e-3), lr=0.1)
+        object.__setattr__(fed, "selection", Only(members))
+        return play(fed, [1.0], 1)[0].server
+
+    everyone, cohorts = server((0, 1, 2)), [server(pair) for pair in pairs]
+    assert_close(torch.stack([s.x for s in cohorts]).mean(0), everyone.x)
+    # inside the simplex the projection only subtracts the mean, which is linear
+    assert_close(torch.stack([s.state["lambda"] for s in cohorts]).mean(0), everyone.state["lambda"])
+
+
+# reductions
+
+
+@pytest.mark.parametrize("selection", [None, Uniform(clients=3)], ids=["all", "three"])
+def test_without_its_own_rate_it_is_fedavg(selection) -> None:
+    for weighting, plain in (("samples", "unbiased"), ("uniform", "uniform")):
+        ours, theirs = (
+            ragged(a, selection=selection) for a in (Afl(gamma=0.0, weighting=weighting), FedAvg(weighting=plain))
+        )
+        assert_close(trajectory(play(ours, X0, 3)), trajectory(play(theirs, X0, 3)))
+    if selection is None:
+        ours, theirs = ragged(Afl(gamma=0.0)), ragged(FedAvg())
+        assert_close(trajectory(play(ours, X0, 3)), trajectory(play(theirs, X0, 3)))
+
+
+def test_one_client_is_sgd() -> None:
+    ours, plain = (ragged(a, sizes=[13]) for a in (Afl(gamma=0.5), FedAvg()))
+    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))
+
+
+def test_equal_losses_leave_the_mixture_as_it_is() -> None:
+    """Rows 1/2 (w - 1)^2 and 1/2 (w + 1)^2 at 0, where the steps cancel: nothing moves at lambda = 1/2."""
+    fed = exact_clients(Quadratic(), [[1.0, 1.0], [1.0, -1.0]], (1, 1), Afl(gamma=0.3), lr=0.1)
+    for outcome in play(fed, [0.0], 3):
+        assert_close(outcome.server.state["lambda"], [0.5, 0.5])
+        assert_close(outcome.server.x, [0.0])
+
+
+def test_the_losses_are_those_of_all_rows_before_training() -> None:
+    """Several steps on small batches: lambda only knows the full losses at the model that was sent."""
+    fed = ragged(Afl(gamma=0.01), local=Local(epochs=2, batch_size=4))
+    outcome = play(fed, X0, 1)[0]
+    rows = [fed.partition.rows(k) for k in range(len(RAGGED))]
+    losses = [fed.task.loss(fed.task.logits(X0, fed.x[r]), fed.y[r]).mean() for r in rows]
+    start = f64(RAGGED) / sum(RAGGED)
+    assert_close(outcome.server.state["lambda"], project_onto_simplex(start + 0.01 * torch.stack(losses)))
+    assert_close(outcome.server.x, start @ local_models(outcome))
+
+
+# a game with a known saddle point
+
+
+@dataclass(frozen=True)
+class Shifted(Quadratic):
+    """h/2 (w - b)^2 + c for a row (h, b, c)."""
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = super().outputs(w, x)[0] + x[:, 2:]
+        return value, value
+
+
+def game(c: float, lr: float, gamma: float):
+    """F_1 = 1/2 (w - 1)^2 and F_2 = 1/2 (w + 1)^2 + c: saddle at w = -c/2, lambda_1 = 1/2 - c/4 for |c| < 2."""
+    return exact_clients(Shifted(), [[1.0, 1.0, 0.0], [1.0, -1.0, c]], (1, 1), Afl(gamma=gamma), lr=lr)
+
+
+def test_small_steps_spiral_into_the_saddle_point() -> None:
+    c = 0.8
+    server = play(game(c, 0.1, 0.1), [0.9], 500)[-1].server
+    assert_close(server.x, [-c / 2], 1e-6)
+    assert_close(server.state["lambda"], [0.5 - c / 4, 0.5 + c / 4], 1e-6)
+
+
+def test_large_steps_do_not_settle() -> None:
+    late = trajectory(play(game(0.8, 0.5, 1.9), [0.9], 300))[-100:, 0]
+    assert float(late.max() - late.min()) > 0.5
+
+
+@dataclass(frozen=True)
+class Affine(Quadratic):
+    """g w + c for a row (g, c)."""
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = x[:, :1] * w[0] + x[:, 1:]
+        return value, value
+
+
+def test_where_losses_are_merely_convex_the_model_circles_and_its_mean_settles() -> None:
+    """F_1 = w and F_2 = 0.8 - w: saddle at w = 0.4, lambda = (1/2, 1/2)."""
+    fed = exact_clients(Affine(), [[1.0, 0.0], [-1.0, 0.8]], (1, 1), Afl(gamma=0.05), lr=0.05)
+    outcomes = play(fed, [0.0], 1500)
+    late = trajectory(outcomes)[-200:, 0]
+    assert float(late.max() - late.min()) > 0.5
+    state = outcomes[-1].server.state
+    assert_close(state["mean_x"], [0.4], 0.02)
+    assert_close(state["mean_lambda"], [0.5, 0.5], 0.02)
+
+
+def test_beyond_the_saddle_one_client_takes_all() -> None:
+    """c = 3: F_2 is the larger one wherever it counts, and its optimum is -1."""
+    server = play(game(3.0, 0.2, 0.2), [0.9], 150)[-1].server
+    assert_close(server.state["lambda"], [0.0, 1.0])
+    assert_close(server.x, [-1.0], 1e-9)
+
+
+def test_the_worst_client_is_better_off_than_under_fedavg() -> None:
+    def worst(algorithm) -> float:
+        fed = sized_pair(algorithm, (1, 1), sizes=(3, 1), solver=Sgd(lr=0.1))
+        x = float(run(fed, [1.0], 300)[0][-1].server.x)
+        return max(x * x / 2, 2 * (x - 3) ** 2)
+
+    assert worst(Afl(gamma=0.05)) < worst(FedAvg()) - 0.1
+    # where both losses are equal: w = 2 (3 - w)
+    assert worst(Afl(gamma=0.05)) == pytest.approx(2.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, float("inf"), float("nan")])
+def test_the_rate_is_checked(gamma: float) -> None:
+    with pytest.raises(BadInput, match="gamma must be"):
+        Afl(gamma=gamma)

@@ -1,0 +1,294 @@
+"""DualMetric-Adaptive FL: every cell and edge of the two tables, rounds by hand, bounds, and FedProx."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import DualMetric, FedProx
+from fedskew.algorithms.dualmetric import accuracy, inter, intra
+from fedskew.core.algorithm import SERVER_DATA
+from fedskew.core.errors import BadInput
+from fedskew.core.records import Batch, Info, View
+from fedskew.engine.states import ClientStates
+from fedskew.slots import Uniform
+from tests.reference import Only, SameForAll, assert_close, f64, ragged, state_of, trajectory
+from tests.small import RAGGED, X0, Quadratic, exact_clients, own_rows, play
+
+DTYPES = [torch.float32, torch.float64]
+
+
+def around(edge: float, dtype) -> list[Tensor]:
+    """The number below, the number itself, and the number above."""
+    kind = {torch.float32: np.float32, torch.float64: np.float64}[dtype]
+    at = kind(edge)
+    return [torch.tensor(v) for v in (np.nextafter(at, kind(-1)), at, np.nextafter(at, kind(1)))]
+
+
+# the tables
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("edge", "factors"),
+    [
+        (-0.05, (0.85, 1.0, 0.95)),
+        (-0.02, (0.95, 1.0, 1.0)),
+        (0.0, (1.0, 1.0, 1.0)),
+        (0.02, (1.0, 1.0, 1.05)),
+        (0.05, (1.05, 1.0, 1.15)),
+    ],
+)
+def test_inter_at_its_edges(dtype, edge: float, factors) -> None:
+    assert [inter(v) for v in around(edge, dtype)] == [torch.tensor(f, dtype=dtype) for f in factors]
+
+
+@pytest.mark.parametrize(("lead", "factor"), [(-1, 0.85), (-0.04, 0.95), (0.01, 1), (0.03, 1.05), (0.9, 1.15)])
+def test_inter_inside_its_cells(lead: float, factor: float) -> None:
+    assert float(inter(f64(lead))) == factor
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("d_local", "edge", "factors"),
+    [
+        # a fall: 1.005 up to a global change of 0, 0.95 above 0.05
+        (-0.2, -0.03, (1.005, 1.005, 1.005)),
+        (-0.2, 0.0, (1.005, 1.005, 1.0)),
+        (-0.2, 0.05, (1.0, 1.0, 0.95)),
+        # a rise: 1.05 below a global change of -0.03, 0.995 from 0
+        (0.2, -0.03, (1.05, 1.0, 1.0)),
+        (0.2, 0.0, (1.0, 0.995, 0.995)),
+        (0.2, 0.05, (0.995, 0.995, 0.995)),
+        # neither
+        (0.0, -0.03, (1.0, 1.0, 1.0)),
+        (0.0, 0.0, (1.0, 1.0, 1.0)),
+        (0.0, 0.05, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_intra_at_the_edges_of_the_global_change(dtype, d_local, edge, factors) -> None:
+    found = [intra(torch.tensor(d_local, dtype=dtype), v) for v in around(edge, dtype)]
+    assert found == [torch.tensor(f, dtype=dtype) for f in factors]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("d_global", "edge", "factors"),
+    [
+        (-0.5, -0.03, (1.005, 1.0, 1.0)),
+        (-0.5, 0.05, (1.0, 1.0, 1.05)),
+        (0.0, -0.03, (1.005, 1.0, 1.0)),
+        (0.0, 0.05, (1.0, 1.0, 0.995)),
+        (0.5, -0.03, (0.95, 1.0, 1.0)),
+        (0.5, 0.05, (1.0, 1.0, 0.995)),
+        # the gaps: a fall while the global accuracy rises a little, a rise while it falls a little
+        (0.03, -0.03, (1.0, 1.0, 1.0)),
+        (-0.02, 0.05, (1.0, 1.0, 1.0)),
+        (0.5, 0.0, (1.0, 1.0, 1.0)),
+        (-0.5, 0.0, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_intra_at_the_edges_of_the_local_change(dtype, d_global, edge, factors) -> None:
+    found = [intra(v, torch.tensor(d_global, dtype=dtype)) for v in around(edge, dtype)]
+    assert found == [torch.tensor(f, dtype=dtype) for f in factors]
+
+
+def mu_next(d_local: float, d_global: float, lead: float, **options) -> float:
+    """The mu of a client of one row that had an accuracy of 1/2 and gains ``d_local``."""
+    method = DualMetric(**options)
+    now, zero = 0.5 + d_local, f64(0.0)
+    view = View(
+        x=f64([0.0]),
+        extras={"d_global": f64(d_global), "mean": f64(now - lead), "aggregated": f64(1.0)},
+        state={"mu": f64(method.mu), "accuracy": f64(0.5)},
+        info=Info(zero, f64(1.0), f64([1.0]), f64(1.0)),
+        before={"right": f64(now)},
+        lr=f64(0.1),
+        steps=f64(1.0),
+    )
+    return float(method.local_init(view)[1]["mu"])
+
+
+def test_the_reports_examples() -> None:
+    """Client 2: 1.005 x 0.85. Clients 3 and 9: 0.05 is not above 0.05 and -0.02 not below -0.03, so only the lead counts."""
+    assert mu_next(-0.04, -0.01, -0.12) == pytest.approx(0.01 * 0.85425, rel=1e-14)
+    for rise in (0.04, 0.0499):
+        assert mu_next(rise, -0.02, 0.12) == pytest.approx(0.01 * 1.15, rel=1e-14)
+        assert mu_next(rise, -0.02, 0.0) == 0.01
+    assert float(intra(f64(0.05), f64(-0.02))) == 1.0
+
+
+def test_mu_stays_within_its_bounds() -> None:
+    assert mu_next(0.0, 0.0, 0.3, mu=0.095) == 0.1
+    assert mu_next(0.0, 0.0, -0.3, mu=0.0011) == 0.001
+    free = {"mu_min": 0.0, "mu_max": float("inf")}
+    assert mu_next(0.0, 0.0, 0.3, mu=0.095, **free) == pytest.approx(0.10925, rel=1e-14)
+    assert mu_next(0.0, 0.0, -0.3, mu=0.0011, **free) == pytest.approx(0.000935, rel=1e-14)
+
+
+# golden rounds, on a task whose accuracies can be read off
+
+
+@dataclass(frozen=True)
+class Above(Quadratic):
+    """1/2 (w - b)^2 for a row (1, b), which is right where w > b."""
+
+    def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = torch.stack([x[:, 0] / 2 * (w[0] - x[:, 1]) ** 2, w[0] - x[:, 1]], dim=1)
+        return value, value
+
+    def scores(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"loss": logits[:, 0], "accuracy": (logits[:, 1] > 0).to(logits.dtype)}
+
+
+def above(clients: list[list[float]], own: list[float], method, *, steps=2, lr=0.2):
+    rows = [[1.0, b] for client in clients for b in client]
+    fed = exact_clients(Above(), rows, (steps,) * len(clients), method, lr=lr, sizes=[len(c) for c in clients])
+    x = f64([[1.0, b] for b in own])
+    return replace(fed, server_data=Batch(x, torch.zeros(len(own), dtype=torch.long), torch.ones(len(own)).double()))
+
+
+def test_golden_four_rounds() -> None:
+    """Means 3 and 6, two steps of 0.2: the model goes 1 -> 2.25 -> 3.06 -> 3.57.
+
+    accuracies of clients   1/4, 0    1/2, 0    1/2, 1/4     1/2, 1/4
+    on the server's rows    1/5       2/5       3/5          4/5
+    change, local           -         -         0, 1/4       0, 0
+    change, global          -         -         1/5          1/5
+    lead                    -         -         1/8, -1/8    1/8, -1/8
+    """
+    factors = [(1, 1), (1, 1), (1 * 1.15, 0.995 * 0.85), (1 * 1.15, 1 * 0.85)]
+    fed = above([[0, 2, 4, 6], [3, 5, 7, 9]], [0.5, 1.5, 2.5, 3.5, 4.5], DualMetric(mu=0.05))
+    x, mu, states, server = 1.0, [0.05, 0.05], ClientStates(), None
+    accuracies = [(-1, -1), (0.5, 0.0), (0.5, 0.25), (0.5, 0.25)]
+    for t in range(4):
+        outcome = play(fed, [1.0], t + 1, server=server, states=states)[-1]
+        server, moved = outcome.server, []
+        mu = [m * f for m, f in zip(mu, factors[t], strict=True)]
+        for k, mean in enumerate((3.0, 6.0)):
+            w = x
+            for _ in range(2):
+                w -= 0.2 * (w - mean + mu[k] * (w - x))
+            moved.append(w)
+        x = sum(moved) / 2
+        assert_close(server.x, [x])
+        assert_close(outcome.done.uploads.report["mu"], mu)
+        assert_close(state_of(states, "mu", 2, f64(0.0)), mu)
+        assert_close(state_of(states, "accuracy", 2, f64(0.0)), accuracies[t])
+        assert_close(server.state["accuracy"], [0.0, 0.4, 0.6, 0.8][t])
+    assert_close(server.state["d_global"], 0.2)
+    assert_close(server.state["mean"], 0.375)
+    assert_close(f64(mu), [0.05 * 1.15**2, 0.05 * 0.995 * 0.85**2])
+
+
+def test_the_initial_model_is_no_last_accuracy() -> None:
+    """From 0 to 4/5 at once: were the initial accuracies counted, the second round would have 0.995."""
+    fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
+    outcomes = play(fed, [0.0], 3)
+    assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
+
+
+def standing(method, leads: list[list[float]], own=(0.0,)):
+    """Clients whose model and accuracies do not move: the rate is next to nothing."""
+    return above(leads, list(own), method, steps=1, lr=1e-12)
+
+
+def test_a_standing_lead_saturates_mu() -> None:
+    """Accuracies 1 and 0: mu is at 0.1 after 17 moves of 1.15, and at 0.001 after 15 of 0.85."""
+    outcomes = play(standing(DualMetric(), [[-1.0], [1.0]]), [0.0], 2 + 18)
+    mus = torch.stack([o.done.uploads.report["mu"] for o in outcomes])[1:]  # after 0, 1, 2 ... moves
+    assert_close(mus[:15, 1], 0.01 * 0.85 ** f64(range(15)))
+    assert_close(mus[:17, 0], 0.01 * 1.15 ** f64(range(17)))
+    assert (mus[15:, 1] == 0.001).all()
+    assert (mus[17:, 0] == 0.1).all()
+
+
+def test_equal_and_constant_accuracies_leave_mu_as_it_is() -> None:
+    outcomes = play(standing(DualMetric(), [[-1.0, 1.0], [-2.0, 2.0], [-3.0, 3.0]]), [0.0], 5)
+    assert all(o.done.uploads.report["mu"].tolist() == [0.01] * 3 for o in outcomes)
+
+
+# the two accuracies
+
+
+@pytest.mark.parametrize("count", [1, 30, 1024, 2500])
+def test_the_global_accuracy_is_that_of_the_servers_rows(count: int) -> None:
+    fed, data = ragged(DualMetric()), own_rows(count)
+    right = fed.task.logits(X0, data.x).argmax(1) == data.y
+    assert_close(accuracy(fed.task, X0, data), right.double().mean())
+    half = data._replace(mask=(torch.arange(count) % 2 == 0).double())
+    assert_close(accuracy(fed.task, X0, half), right[::2].double().mean())
+
+
+def test_accuracies_are_those_of_the_received_model() -> None:
+    """On all rows of a client and of the server, before training."""
+    fed, states = ragged(DualMetric()), ClientStates()
+    first, second = play(fed, X0, 2, states=states)
+    x = first.server.x
+    right = (fed.task.logits(x, fed.x).argmax(1) == fed.y).double()
+    own = torch.stack([right[fed.partition.rows(k)].mean() for k in range(len(RAGGED))])
+    assert_close(state_of(states, "accuracy", len(RAGGED), f64(0.0)), own)
+    assert_close(second.server.state["mean"], own.mean())
+    assert_close(second.server.state["accuracy"], accuracy(fed.task, x, fed.server_data))
+
+
+def test_only_the_cohort_moves_its_mu_against_its_own_mean() -> None:
+    """Accuracies 1, 0, 1/2. Clients 0 and 2 alone lead by 1/4 and -1/4; 1 and 2 alone by -1/4 and 1/4."""
+    fed, states, server = standing(DualMetric(), [[-1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]]), ClientStates(), None
+    expected = [0.01, 0.01, 0.01]
+    # everybody twice, to have a last accuracy; then who is there
+    plan = [((0, 1, 2), {}), ((0, 1, 2), {}), ((0, 2), {0: 1.15, 2: 0.85}), ((1, 2), {1: 0.85, 2: 1.15}), ((0,), {})]
+    for t, (members, factors) in enumerate(plan):
+        object.__setattr__(fed, "selection", Only(members))
+        server = play(fed, [0.0], t + 1, server=server, states=states)[-1].server
+        expected = [m * factors.get(k, 1.0) for k, m in enumerate(expected)]
+        assert_close(state_of(states, "mu", 3, f64(0.0)), expected)
+
+
+def test_a_late_client_moves_its_mu_when_it_comes_back() -> None:
+    fed, states, server = standing(DualMetric(), [[-1.0], [1.0]]), ClientStates(), None
+    mus = []
+    for t, members in enumerate([(0,), (0,), (0, 1), (0, 1)]):
+        object.__setattr__(fed, "selection", Only(members))
+        server = play(fed, [0.0], t + 1, server=server, states=states)[-1].server
+        mus.append(state_of(states, "mu", 2, f64(0.0)).tolist() if t > 1 else [])
+    assert_close(f64(mus[2]), [0.01 * 1.15, 0.01])
+    assert_close(f64(mus[3]), [0.01 * 1.15**2, 0.01 * 0.85])
+
+
+# reductions and checks
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_a_mu_that_cannot_move_is_fedprox(weighting: str) -> None:
+    fixed = DualMetric(mu=0.4, mu_min=0.4, mu_max=0.4, weighting=weighting)
+    ours, prox = (ragged(a, selection=Uniform(clients=4)) for a in (fixed, FedProx(mu=0.4, weighting=weighting)))
+    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(prox, X0, 4)))
+
+
+def test_identical_clients_never_lead() -> None:
+    """What then moves mu is the change in accuracy alone, the same for all."""
+    one, many = ragged(DualMetric(mu=0.05), sizes=[13]), ragged(DualMetric(mu=0.05), sizes=[13] * 3)
+    many = replace(many, x=one.x.repeat(3, 1), y=one.y.repeat(3), planner=SameForAll(many.planner))
+    ours, theirs = play(many, X0, 6), play(one, X0, 6)
+    assert_close(trajectory(ours), trajectory(theirs))
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a.done.uploads.report["mu"], b.done.uploads.report["mu"].expand(3))
+
+
+def test_it_needs_rows_on_the_server() -> None:
+    assert SERVER_DATA in DualMetric().needs()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mu": -0.1}, {"mu": float("nan")}, {"mu": 0.2}, {"mu_min": 0.02}, {"mu_min": -1.0}, {"mu_max": 0.001}],
+    ids=str,
+)
+def test_options_are_checked(options) -> None:
+    with pytest.raises(BadInput, match="mu"):
+        DualMetric(**options)

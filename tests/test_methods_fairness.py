@@ -1,0 +1,268 @@
+"""FairFed and F3: group fairness on two groups of people, against counts and rounds worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskew.algorithms import F3, F3Gradient, FairFed, FedAvg
+from fedskew.core.errors import BadInput
+from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportunity, parity
+from fedskew.core.records import Batch
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.datasets.adult import FILES, Adult
+from fedskew.engine.stacked import Stacked
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment
+from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.loop.round import Federation
+from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from tests.reference import apart, assert_close, f64, trajectory
+from tests.small import partition_of, play
+
+SIZES = [6, 11, 9, 4]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.a(x)
+
+
+NET = Net().double()
+TASK = Classification(NET, ParameterSpace(NET), 2)
+X0 = torch.randn(TASK.space.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def people(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows whose last column is the group, and labels that lean on it."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 4))
+    x[:, 3] = rng.integers(0, 2, n)
+    y = (x[:, 0] + 0.8 * x[:, 3] + 0.5 * rng.standard_normal(n) > 0.4).astype(int)
+    return torch.tensor(x), torch.tensor(y)
+
+
+def federation(algorithm, *, selection=None, steps: int | None = None) -> Federation:
+    x, y = people(sum(SIZES), 0)
+    server_x, server_y = people(40, 1)
+    return Federation(
+        algorithm=algorithm,
+        task=TASK,
+        solver=Sgd(lr=0.5),
+        server_optimiser=ServerSgd(),
+        selection=selection or Everyone(),
+        planner=SeededPlanner(Local(epochs=2, batch_size=4, steps=steps), 3),
+        x=x,
+        y=y,
+        partition=partition_of(SIZES),
+        seed=3,
+        server_data=Batch(server_x, server_y, torch.ones(40, dtype=torch.float64)),
+    )
+
+
+def plain_gap(w: Tensor, x: Tensor, y: Tensor) -> float:
+    """Equal-opportunity difference by plain counting."""
+    predicted = TASK.logits(w, x).argmax(1).numpy()
+    rate = []
+    for group in (0, 1):
+        of = (x[:, 3].numpy() == group) & (y.numpy() == 1)
+        rate.append(predicted[of].mean() if of.any() else float("nan"))
+    return rate[0] - rate[1]
+
+
+# the gaps
+
+
+def test_gaps_by_hand() -> None:
+    """Group 0: 4 positives of which 3 found, 6 negatives of which 2 taken. Group 1: 5 of which 1, 5 of which 4."""
+    rows = [(0, 1, 1)] * 3 + [(0, 1, 0)] + [(0, 0, 1)] * 2 + [(0, 0, 0)] * 4
+    rows += [(1, 1, 1)] + [(1, 1, 0)] * 4 + [(1, 0, 1)] * 4 + [(1, 0, 0)]
+    group, y, predicted = torch.tensor(rows).T
+    cells = counts(predicted, y, group, torch.ones(20, dtype=torch.float64))
+    assert_close(opportunity(cells), 3 / 4 - 1 / 5)
+    assert_close(parity(cells), 5 / 10 - 5 / 10)
+    assert_close(odds(cells), max(3 / 4 - 1 / 5, 4 / 5 - 2 / 6))
+    assert_close(accuracy(cells), (3 + 4 + 1 + 1) / 20)
+    masked = counts(predicted, y, group, torch.arange(20) < 10)
+    assert masked.sum() == 10
+    assert bool(opportunity(masked.double()).isnan()), "group 1 is gone"
+
+
+# FairFed
+
+
+def test_fairfed_round_by_hand() -> None:
+    """Gaps, weights and the average of round 1 in plain numpy; the local models are FedAvg's."""
+    fed = federation(FairFed(beta=0.7))
+    local = X0 + play(replace(fed, algorithm=FedAvg()), X0, 1)[0].done.uploads.delta
+    rows = [torch.as_tensor(fed.partition.rows(k)) for k in range(4)]
+    gaps = np.array([plain_gap(X0, fed.x[r], fed.y[r]) for r in rows])
+    pooled = plain_gap(X0, fed.x, fed.y)
+    hit = [(TASK.logits(X0, fed.x[r]).argmax(1) == fed.y[r]).double().mean().item() for r in rows]
+    right = (TASK.logits(X0, fed.x).argmax(1) == fed.y).double().mean().item()
+    delta = np.where(np.isnan(gaps), np.abs(right - np.array(hit)), np.abs(pooled - gaps))
+    omega = np.array(SIZES) / 30 - 0.7 * (delta - delta.mean())
+    clipped = np.maximum(omega, 0)
+    expected = f64(clipped / clipped.sum()) @ local
+    outcome = play(fed, X0, 1)[0]
+    assert_close(outcome.server.x, expected)
+    assert_close(outcome.server.state["omega"], omega)
+    assert_close(outcome.server.state["omega"].sum(), 1.0)
+    assert apart(outcome.server.x, f64(np.array(SIZES) / 30) @ local)
+
+
+def test_fairfed_pooled_gap_follows_from_the_clients_counts() -> None:
+    fed = federation(FairFed())
+    told = play(fed, X0, 1)[0].done.uploads.report["counts"]
+    assert_close(opportunity(told.sum(0)), plain_gap(X0, fed.x, fed.y))
+
+
+def test_fairfed_equal_gaps_keep_the_weights() -> None:
+    told = torch.rand(2, 2, 2, dtype=torch.float64).expand(4, 2, 2, 2)
+    assert_close(FairFed().differences(told), [0.0] * 4)
+
+
+def test_fairfed_a_perfect_match_gains_and_the_sum_stays() -> None:
+    fed = federation(FairFed(beta=0.05), selection=Uniform(clients=3))
+    for outcome in play(fed, X0, 3):
+        assert_close(outcome.server.state["omega"].sum(), 1.0)
+    cells = torch.ones(3, 2, 2, 2, dtype=torch.float64)
+    cells[1, 0, 1, 1], cells[2, 0, 1, 0] = 3, 3  # the gaps of the others cancel in the pool
+    delta = FairFed().differences(cells)
+    assert delta[0] < delta.mean(), "client 0 has the pooled gap, 0"
+
+
+def test_fairfed_without_any_weight_left_averages_by_samples() -> None:
+    huge = FairFed(beta=1e6)
+    fed = federation(huge)
+    before = play(fed, X0, 1)[0]
+    none = before.server._replace(state={"omega": torch.full((4,), -1e9, dtype=torch.float64)})
+    from fedskew.core.records import Cohort
+
+    cohort = Cohort(before.work.view.info, before.done.uploads)
+    step, _ = huge.aggregate(none, cohort)
+    assert_close(step, FedAvg().aggregate(none, cohort)[0])
+
+
+# F3
+
+
+def test_f3_rules_by_hand() -> None:
+    fed = federation(FedAvg())
+    local = X0 + play(fed, X0, 1)[0].done.uploads.delta
+    x, y, _ = fed.server_data
+    f = np.array([abs(plain_gap(w, x, y)) for w in local])
+    a = np.array([(TASK.logits(w, x).argmax(1) == y).double().mean().item() for w in local])
+    assert len(set(f.round(9))) == 4, "no ties"
+    fairest, ranked = np.argsort(f), np.argsort(-(0.75 * a + 0.25 * (1 - f)))
+    expected = {
+        F3(rule="fair-best"): local[fairest[0]],
+        F3(rule="fair-average", alpha=0.5): local[fairest[:2]].mean(0),
+        F3(rule="fair-average", alpha=0.51): local[fairest[:3]].mean(0),
+        F3(rule="fair-accuracy-average", alpha=0.5, beta=0.75): local[ranked[:2]].mean(0),
+        F3(rule="fair-accuracy-average", alpha=0.5, beta=0.0): local[fairest[:2]].mean(0),
+    }
+    for algorithm, model in expected.items():
+        outcome = play(replace(fed, algorithm=algorithm), X0, 1)[0]
+        assert_close(outcome.server.x, model)
+    best = play(replace(fed, algorithm=F3(rule="fair-best")), X0, 1)[0].server.x
+    assert abs(plain_gap(best, x, y)) == f.min()
+
+
+def test_f3_gradient_step_by_hand() -> None:
+    """One full-batch step: w = x - eta (g_k + lam grad gap^2), with the gap's gradient from a plain loop over the rows."""
+    fed = federation(F3Gradient(lam=2.0), steps=1)
+    fed = replace(fed, planner=SeededPlanner(Local(steps=1, batch_size="all"), 3))
+    x, y, _ = fed.server_data
+    w = X0.clone().requires_grad_()
+    chance = torch.softmax(TASK.logits(w, x), 1)[:, 1]
+    mean = [chance[(x[:, 3] == g) & (y == 1)].mean() for g in (0, 1)]
+    fair = torch.autograd.grad((mean[0] - mean[1]) ** 2, w)[0]
+    plain = play(replace(fed, algorithm=FedAvg()), X0, 1)[0].server.x
+    outcome = play(fed, X0, 1)[0]
+    assert_close(outcome.server.x, plain - 0.5 * 2.0 * fair)
+    assert outcome.bytes_down == 4 * 2 * 8 * X0.numel()
+
+
+def test_f3_needs_both_classes_of_both_groups_on_the_server() -> None:
+    x, y = people(40, 1)
+    with pytest.raises(BadInput, match="both classes in both groups"):
+        check_groups(Batch(x, torch.ones_like(y), torch.ones(40)), -1)
+    with pytest.raises(BadInput, match="both classes in both groups"):
+        check_groups(None, -1)
+
+
+# both
+
+
+REDUCED = [(FairFed(beta=0.0), FedAvg()), (F3(alpha=1.0), FedAvg(weighting="uniform")), (F3Gradient(lam=0.0), FedAvg())]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), REDUCED)
+def test_reductions(ours, theirs) -> None:
+    assert_close(
+        trajectory(play(federation(ours, selection=Uniform(clients=3)), X0, 4)),
+        trajectory(play(federation(theirs, selection=Uniform(clients=3)), X0, 4)),
+    )
+
+
+@pytest.mark.parametrize("algorithm", [FairFed(), F3(), F3Gradient(lam=3.0)])
+def test_engines_agree(algorithm) -> None:
+    fed = federation(algorithm, selection=Uniform(clients=3))
+    assert_close(trajectory(play(fed, X0, 3, Stacked(width=2))), trajectory(play(fed, X0, 3)))
+
+
+@pytest.mark.parametrize("bad", [{"beta": -1}, {"beta": float("nan")}])
+def test_fairfed_bad_options(bad) -> None:
+    with pytest.raises(BadInput, match="beta"):
+        FairFed(**bad)
+
+
+def test_data_without_groups_are_refused() -> None:
+    experiment = Experiment(algorithm="fairfed")
+    with pytest.raises(BadInput, match=r"fairfed compares two groups of people, and digits names no.*--dataset adult"):
+        assemble(experiment, experiment.dataset.load())
+
+
+# the census
+
+
+HERE = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / FILES[0]).is_file()
+needs_data = pytest.mark.skipif(not HERE and not os.environ.get("CI"), reason="UCI Adult is not here")
+
+
+@needs_data
+def test_adult_counts() -> None:
+    data = Adult().load()
+    assert (len(data.y), int(data.y.sum())) == (32561, 7841)
+    assert (len(data.y_test), int(data.y_test.sum())) == (16281, 3846)
+    assert data.x[:, -1].sum() == 21790, "men in the training part"
+    assert np.abs(data.x[:, :5].astype(float).mean(0)).max() < 1e-5
+    assert set(np.unique(data.x[:, 5:])) == {0, 1}
+    assert len(np.unique(data.groups)) == 9
+    for groups, sensitive in itertools.product(("people", "workclass", "education"), ("sex", "race")):
+        other = Adult(groups=groups, sensitive=sensitive).load()
+        assert len(np.unique(other.groups)) == {"people": 10, "workclass": 9, "education": 16}[groups]
+        # 5 numbers; 9 + 16 + 7 + 15 + 6 words; race (5) or sex (2), whichever is not sensitive; the sensitive one
+        assert other.x.shape[1] == 5 + 53 + {"sex": 5, "race": 2}[sensitive] + 1
+
+
+def test_a_damaged_file_is_one_line(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path))
+    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data\.gz in"):
+        Adult().load()
+    (tmp_path / FILES[0]).write_bytes(b"\x1f\x8bnonsense")
+    with pytest.raises(BadInput, match="damaged or another file"):
+        Adult().load()

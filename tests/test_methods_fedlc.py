@@ -1,0 +1,180 @@
+"""FedLC: cross-entropy with a margin that grows for classes with few local rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from fedskew.algorithms import FedAvg, FedLc
+from fedskew.core.errors import BadInput
+from fedskew.slots import Sgd, Uniform
+from tests.bias import Bias, client_view, labelled, rows_of
+from tests.reference import apart, assert_close, f64, ragged, real_batches, torch_sgd, train_plain, trajectory
+from tests.small import RAGGED, X0, play
+
+# golden rounds: logits w, x = (ln 1, ln 2, ln 3), eta = 0.6, one full-batch step, tau = ln 4, n_min = 1/16
+#
+# client 1 holds 16 rows of class 0 and one of class 2: n^(-1/4) = (1/2, 2, 1), calibrated e^z = (1/2, 1/8, 3/4)
+# client 2 holds one row of class 1:                    n^(-1/4) = (2, 1, 2),   calibrated e^z = (1/16, 1/2, 3/16)
+# p = 17/18, 1/18
+
+GOLDEN = {
+    # client 1: (4, 1, 6) / 11 - (16, 0, 1) / 17,   client 2: (1, 8, 3) / 12 - (0, 1, 0)
+    "include": ([4 / 11 - 16 / 17, 1 / 11, 6 / 11 - 1 / 17], [1 / 12, -1 / 3, 1 / 4]),
+    # a row of class 0: (-1, 1/7, 6/7), of class 2: (4/5, 1/5, -1), of class 1 at client 2: (1/4, -1, 3/4)
+    "exclude": ([(-16 + 4 / 5) / 17, (16 / 7 + 1 / 5) / 17, (96 / 7 - 1) / 17], [1 / 4, -1.0, 3 / 4]),
+}
+
+
+@pytest.mark.parametrize("denominator", GOLDEN)
+def test_golden_round(denominator: str) -> None:
+    g_1, g_2 = map(np.array, GOLDEN[denominator])
+    algorithm = FedLc(tau=log(4), n_min=1 / 16, denominator=denominator)
+    fed = labelled(algorithm, [[0] * 16 + [2], [1]], 1, 0.6)
+    x = np.log([1.0, 2.0, 3.0])
+    assert_close(play(fed, x, 1)[0].server.x, x - 0.6 * (17 / 18 * g_1 + 1 / 18 * g_2))
+
+
+def loss(algorithm: FedLc, z: Tensor, y: int, counts: list[float]) -> Tensor:
+    """The objective of one row of class y at the logits z."""
+    return algorithm.objective(Bias(len(z)), client_view(z, counts=counts), z, rows_of([y]))
+
+
+def loss_and_slope(algorithm: FedLc, z: Tensor, y: int, counts: list[float]) -> tuple[Tensor, Tensor]:
+    return loss(algorithm, z, y, counts), grad(lambda z: loss(algorithm, z, y, counts))(z)
+
+
+Z = f64([0.3, -1.2, 2.0, 0.5])
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0, 2.5])
+def test_one_denominator_is_softplus_of_the_other(tau: float) -> None:
+    for y in range(4):
+        include, exclude = (
+            loss(FedLc(tau=tau, denominator=d), Z, y, [3.0, 1.0, 40.0, 7.0]) for d in ("include", "exclude")
+        )
+        assert_close(include, F.softplus(exclude))
+        z = Z.numpy() - tau * np.array([3.0, 1.0, 40.0, 7.0]) ** -0.25
+        assert_close(exclude, np.log(np.exp(np.delete(z, y)).sum()) - z[y])
+
+
+def test_fewer_rows_of_the_true_class_cost_more() -> None:
+    for denominator in ("include", "exclude"):
+        values = [
+            float(loss(FedLc(tau=0.5, denominator=denominator), Z, 1, [5.0, n, 5.0, 5.0])) for n in (1, 2, 5, 30, 900)
+        ]
+        assert values == sorted(values, reverse=True)
+        assert len(set(values)) == 5
+
+
+def test_a_common_shift_does_nothing() -> None:
+    for n in (1.0, 17.0):
+        assert_close(loss(FedLc(tau=2.0), Z, 2, [n] * 4), F.cross_entropy(Z[None], torch.tensor([2])))
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0])
+def test_a_client_with_one_class_has_nothing_left_to_learn(tau: float) -> None:
+    value, slope = loss_and_slope(FedLc(tau=tau), Z, 0, [5.0, 0.0, 0.0, 0.0])
+    assert float(value) < 1e-19
+    assert float(slope.abs().max()) < 1e-19
+
+
+def test_but_a_weak_calibration_leaves_a_little() -> None:
+    """log(1 + sum_c e^(z_c - z_y) e^(-tau (100 - n^(-1/4)))), about 1e-3 at tau = 0.1."""
+    value, slope = loss_and_slope(FedLc(tau=0.1), Z, 0, [5.0, 0.0, 0.0, 0.0])
+    rest = np.exp(Z[1:].numpy() - 0.3).sum() * exp(-0.1 * (100 - 5**-0.25))
+    assert_close(value, np.log1p(rest), 1e-11)
+    assert_close(-slope[0], rest / (1 + rest), 1e-11)
+    assert 1e-4 < float(value) < 1e-3
+
+
+def test_a_class_without_rows_is_not_pushed_down() -> None:
+    """The softmax runs over the classes that the client has."""
+    _, slope = loss_and_slope(FedLc(tau=1.0), Z, 0, [5.0, 0.0, 5.0, 0.0])
+    present = torch.softmax(Z[[0, 2]], 0)
+    assert_close(slope, [float(present[0]) - 1, 0.0, float(present[1]), 0.0])
+
+
+def test_a_class_without_rows_may_count_as_one() -> None:
+    ours = loss(FedLc(tau=0.7, n_min=1.0), Z, 0, [5.0, 0.0, 2.0, 0.0])
+    assert_close(ours, loss(FedLc(tau=0.7), Z, 0, [5.0, 1.0, 2.0, 1.0]))
+
+
+def test_only_the_papers_denominator_has_no_lower_bound() -> None:
+    z = f64([1e4, 0.0, 0.0])
+    assert float(loss(FedLc(), z, 0, [5.0, 0.0, 0.0])) >= 0
+    assert float(loss(FedLc(denominator="exclude"), z, 0, [5.0, 0.0, 0.0])) < -1e4
+    assert FedLc().hazard(0.1) == ""
+    assert "include" in FedLc(denominator="exclude").hazard(0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("denominator", GOLDEN)
+def test_logits_far_apart_stay_finite(dtype: torch.dtype, denominator: str) -> None:
+    z = f64([0.0, 1e4, -1e4]).to(dtype)
+    for y in range(3):
+        value, slope = loss_and_slope(FedLc(denominator=denominator), z, y, [0.0, 3.0, 1.0])
+        assert value.isfinite()
+        assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_without_calibration_it_is_fedavg(weighting: str) -> None:
+    solver = Sgd(lr=0.1, momentum=0.9, weight_decay=0.01)
+    ours, fedavg = (
+        ragged(a, solver=solver, selection=Uniform(clients=4))
+        for a in (FedLc(tau=0.0, weighting=weighting), FedAvg(weighting=weighting))
+    )
+    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
+
+
+def test_with_as_many_rows_of_every_class_it_is_fedavg() -> None:
+    def path(algorithm) -> Tensor:
+        fed = ragged(algorithm, sizes=[3, 12, 30])
+        return trajectory(play(replace(fed, y=torch.arange(45) % 3), X0, 3))
+
+    assert_close(path(FedLc(tau=1.0)), path(FedAvg()))
+
+
+@pytest.mark.parametrize("denominator", GOLDEN)
+def test_whole_local_training_in_its_textbook_form(denominator: str) -> None:
+    """An ordinary training loop; local models are measured by their logits as they are."""
+    fed = ragged(FedLc(tau=0.8, denominator=denominator))
+    outcome = play(fed, X0, 1)[0]
+    for k, size in enumerate(RAGGED):
+        rows = fed.partition.rows(k)
+        n = np.maximum(np.bincount(fed.y.numpy()[rows], minlength=3), 1e-8)
+        batches = real_batches(fed, 0, k)
+        labels = iter([y for _, y in batches])
+
+        def calibrated(net, inputs: Tensor, n=n, labels=labels) -> Tensor:
+            y, z = next(labels), net(inputs)[1]
+            e = (z - 0.8 * torch.tensor(n) ** -0.25).exp()
+            own = e.gather(1, y[:, None])[:, 0]
+            left_out = F.one_hot(y, 3) if denominator == "exclude" else 0
+            below = (e * (1 - left_out)).sum(1)
+            return -(own / below).log().mean() - F.cross_entropy(z, y)
+
+        plain, _ = train_plain(X0, batches, torch_sgd(fed.solver), extra=calibrated)
+        assert_close(X0 + outcome.done.uploads.delta[k], plain, 1e-10)
+        expected = F.cross_entropy(fed.task.logits(plain, fed.x[rows]), fed.y[rows])
+        assert_close(outcome.done.scores["loss"][k] / size, expected, 1e-10)
+
+
+def test_the_calibration_matters() -> None:
+    assert apart(*(trajectory(play(ragged(a), X0, 2)) for a in (FedLc(tau=0.5), FedAvg())), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"tau": -1.0}, "tau"), ({"tau": float("inf")}, "tau"), ({"n_min": 0.0}, "n_min")]
+)
+def test_wrong_options_are_refused(options: dict[str, float], word: str) -> None:
+    with pytest.raises(BadInput, match=word):
+        FedLc(**options)

@@ -1,0 +1,169 @@
+"""FedNTD: cross-entropy plus the divergence from the global model's not-true probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from fedskew.algorithms import FedAvg, FedNtd
+from fedskew.core.errors import BadInput
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
+from fedskew.models import Mlp
+from fedskew.slots import Sgd, Uniform
+from tests.bias import Bias, client_view, labelled, rows_of
+from tests.reference import apart, assert_close, f64, ragged, real_batches, torch_sgd, train_plain, trajectory
+from tests.small import TASK, X0, play
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z)
+    return e / e.sum()
+
+
+def test_golden_round() -> None:
+    # logits w, x = (ln 1, ln 2, ln 3), eta = 0.6, two full-batch steps, beta = 0.5, tau = 2
+    # client 1 holds the labels 0, 0, 2, client 2 the label 1; p = 3/4, 1/4
+    # step 1: at w = x the distillation is stationary; q = (1/6, 1/3, 1/2)
+    #   client 1: g = q - (2/3, 0, 1/3) = (-1/2, 1/3, 1/6)     -> w = x - 0.6 g = (0.3, ln 2 - 0.2, ln 3 - 0.1)
+    #   client 2: g = q - (0, 1, 0)     = (1/6, -2/3, 1/2)     -> w = (-0.1, ln 2 + 0.4, ln 3 - 0.3)
+    # step 2: of tau^2 KL(q~_g || q~) the gradient is tau (q~ - q~_g), here over the two classes that are not the row's
+    x, tau, beta, eta = np.log([1.0, 2.0, 3.0]), 2.0, 0.5, 0.6
+
+    def not_true(w: np.ndarray, y: int) -> np.ndarray:
+        others = [c for c in range(3) if c != y]
+        d = np.zeros(3)
+        d[others] = tau * (softmax(w[others] / tau) - softmax(x[others] / tau))
+        return d
+
+    w_1 = np.array([0.3, np.log(2) - 0.2, np.log(3) - 0.1])
+    g_1 = softmax(w_1) - [2 / 3, 0, 1 / 3] + beta * (2 / 3 * not_true(w_1, 0) + 1 / 3 * not_true(w_1, 2))
+    w_2 = np.array([-0.1, np.log(2) + 0.4, np.log(3) - 0.3])
+    g_2 = softmax(w_2) - [0, 1, 0] + beta * not_true(w_2, 1)
+    expected = 3 / 4 * (w_1 - eta * g_1) + 1 / 4 * (w_2 - eta * g_2)
+
+    fed = labelled(FedNtd(beta=beta, tau=tau), [[0, 0, 2], [1]], 2, eta)
+    assert_close(play(fed, x, 1)[0].server.x, expected)
+    assert apart(play(replace(fed, algorithm=FedAvg()), x, 1)[0].server.x, expected, 1e-3)
+
+
+def term(algorithm: FedNtd, z: Tensor, z_g: Tensor, y: int) -> Tensor:
+    """The objective less the cross-entropy at logits z, for a global model with the logits z_g."""
+    batch = rows_of([y])
+    return algorithm.objective(Bias(len(z)), client_view(z_g), z, batch) - F.cross_entropy(z[None], batch.y)
+
+
+LOGITS = [
+    (f64([0.3, -1.2, 2.0, 0.5]), f64([-0.7, 0.4, 0.1, 1.5])),
+    (f64([9.0, -9.0, 0.0, 3.0]), f64([-5.0, 7.0, 2.0, 2.0])),
+]
+
+
+@pytest.mark.parametrize(("z", "z_g"), LOGITS)
+@pytest.mark.parametrize("tau", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("y", [0, 3])
+def test_the_term_is_the_divergence_over_the_other_classes(z: Tensor, z_g: Tensor, tau: float, y: int) -> None:
+    """Written out with the true class's logit left out, and in the direction global || local."""
+    others = [c for c in range(4) if c != y]
+    q, q_g = (softmax(v.numpy()[others] / tau) for v in (z, z_g))
+    expected = 0.7 * tau**2 * (q_g * np.log(q_g / q)).sum()
+    assert_close(term(FedNtd(beta=0.7, tau=tau), z, z_g, y), expected, 1e-11)
+    slope = grad(lambda z: term(FedNtd(beta=0.7, tau=tau), z, z_g, y))(z)
+    assert slope[y] == 0, "the true class's logit takes no part"
+    assert_close(slope[others], 0.7 * tau * (q - q_g), 1e-11)
+
+
+def test_a_constant_added_to_all_logits_changes_nothing() -> None:
+    (z, z_g), ntd = LOGITS[0], FedNtd(beta=2.0, tau=1.5)
+    expected = term(ntd, z, z_g, 1)
+    for shift in (-40.0, 700.0):
+        assert_close(term(ntd, z + shift, z_g, 1), expected, 1e-11)
+        assert_close(term(ntd, z, z_g + shift, 1), expected, 1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_far_apart_stay_finite(dtype: torch.dtype) -> None:
+    z, z_g = f64([0.0, 1e4, -1e4]).to(dtype), f64([-1e4, 0.0, 1e4]).to(dtype)
+    for y in range(3):
+        batch = rows_of([y])
+
+        def loss(z: Tensor, batch=batch) -> Tensor:
+            return FedNtd(tau=0.5).objective(Bias(), client_view(z_g), z, batch)
+
+        assert loss(z).isfinite()
+        assert grad(loss)(z).isfinite().all()
+
+
+@pytest.mark.parametrize("solver", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.01), Sgd(lr=0.3)], ids=["momentum", "sgd"])
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_without_the_term_it_is_fedavg(solver: Sgd, weighting: str) -> None:
+    ours, fedavg = (
+        ragged(a, solver=solver, selection=Uniform(clients=4))
+        for a in (FedNtd(beta=0.0, tau=3.0, weighting=weighting), FedAvg(weighting=weighting))
+    )
+    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
+
+
+def test_with_two_classes_it_is_fedavg() -> None:
+    net = Mlp(hidden=(5,)).build((6,), 2, torch.Generator().manual_seed(0)).double()
+    task = Classification(net, ParameterSpace(net), 2)
+    x0 = task.space.flatten(net)
+
+    def path(algorithm, task: Classification) -> Tensor:
+        fed = ragged(algorithm)
+        return trajectory(play(replace(fed, task=task, y=fed.y.clamp(max=1)), x0, 3))
+
+    assert_close(path(FedNtd(beta=3.0, tau=3.0), task), path(FedAvg(), task))
+
+
+def test_the_first_local_step_of_every_round_is_fedavgs() -> None:
+    """At w = x the divergence is 0 and stationary."""
+    fed = ragged(FedNtd(beta=3.0), selection=Uniform(clients=4))
+    server = play(fed, X0, 2)[-1].server
+    for k in range(len(fed.partition)):
+        x, y = real_batches(fed, 2, k)[0]
+        batch = rows_of(y.tolist(), x)
+        ours, plain = (
+            grad(lambda w, a=a, batch=batch: a.objective(TASK, client_view(server.x), w, batch))(server.x)
+            for a in (FedNtd(beta=3.0), FedAvg())
+        )
+        assert_close(ours, plain)
+
+
+def test_whole_local_training_in_its_textbook_form() -> None:
+    """An ordinary training loop whose not-true logits are gathered, not masked."""
+    fed, tau, beta = ragged(FedNtd(beta=0.8, tau=2.0)), 2.0, 0.8
+    second = play(fed, X0, 2)[1]
+    x = second.work.view.x
+    for i, k in enumerate(second.work.clients.tolist()):
+        batches = real_batches(fed, 1, k)
+        labels = iter([y for _, y in batches])
+
+        def distilled(net, inputs: Tensor, labels=labels) -> Tensor:
+            y = next(labels)
+            others = torch.stack([torch.tensor([c for c in range(3) if c != int(label)]) for label in y])
+            q = F.log_softmax(net(inputs)[1].gather(1, others) / tau, dim=1)
+            q_g = F.softmax(TASK.logits(x, inputs).gather(1, others) / tau, dim=1)
+            return beta * tau**2 * F.kl_div(q, q_g, reduction="batchmean")
+
+        plain, _ = train_plain(x, batches, torch_sgd(fed.solver), extra=distilled)
+        assert_close(x + second.done.uploads.delta[i], plain, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"beta": -1.0}, "beta"), ({"beta": float("inf")}, "beta"), ({"tau": 0.0}, "tau")]
+)
+def test_wrong_options_are_refused(options: dict[str, float], word: str) -> None:
+    with pytest.raises(BadInput, match=word):
+        FedNtd(**options)
+
+
+def test_only_a_strong_term_is_a_hazard() -> None:
+    assert FedNtd(beta=1.0, tau=1.0).hazard(0.1) == ""
+    assert "beta" in FedNtd(beta=100.0, tau=3.0).hazard(0.1)

@@ -1,0 +1,257 @@
+"""FedPA: samples along the local path, and an update preconditioned by their covariance."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import FedAvg, FedPa
+from fedskew.core.errors import BadInput, Diverged
+from fedskew.core.records import Carry, Info, View
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.loop.plan import Local
+from fedskew.slots import Sgd, Uniform
+from tests.reference import (
+    apart,
+    assert_close,
+    f64,
+    flat,
+    ragged,
+    real_batches,
+    sized_pair,
+    torch_sgd,
+    train_plain,
+    trajectory,
+)
+from tests.small import RAGGED, X0, Quadratic, exact_clients, play
+
+
+def test_golden_round() -> None:
+    # x = 1, eta = 0.5, 5 steps of which one is burn-in, l = 2 windows of two, rho = 2, hence rho_l = 1/3; p = 1/4, 3/4
+    # client 1, w^2 / 2: the error w halves: 1/2 | 1/4, 1/8 | 1/16, 1/32
+    #   samples 3/16, 3/64, mean 15/128, deviations +- 9/128, S = 2 (9/128)^2
+    # client 2, (w - 5)^2 / 4: the error w - 5 = -4 falls by 3/4: -3 | -9/4, -27/16 | -81/64, -243/256
+    #   samples -63/32, -567/512, mean -1575/1024, deviations -+ 441/1024, S = 2 (441/1024)^2
+    # Delta = (x_bar - x) / (1/3 + 2/3 S)
+    third = Fraction(1, 3)
+    delta_1 = (Fraction(15, 128) - 1) / (third + 2 * third * 2 * Fraction(9, 128) ** 2)
+    delta_2 = (Fraction(-1575, 1024) + 4) / (third + 2 * third * 2 * Fraction(441, 1024) ** 2)
+    rows = [[1.0, 0.0], *[[0.5, 5.0]] * 3]
+    fed = exact_clients(Quadratic(), rows, (5, 5), FedPa(rho=2.0, samples=2), lr=0.5, sizes=[1, 3])
+    outcome = play(fed, [1.0], 1)[0]
+    assert_close(outcome.done.uploads.delta[:, 0], [float(delta_1), float(delta_2)])
+    assert_close(outcome.server.x, [1 + float(delta_1 / 4 + 3 * delta_2 / 4)])
+
+
+# the preconditioned update
+
+
+def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
+    """The delta of a client at x whose windows had these means (l, P)."""
+    number, one = len(samples), x.new_ones(())
+    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one)
+    scratch = {"sums": 3 * (samples - x), "counts": x.new_full((number,), 3.0)}
+    carry = Carry(samples[-1], {}, scratch, view.steps)
+    return algorithm.local_final(Sgd(lr=0.1), view, carry, {})[0].delta
+
+
+def dense(x: np.ndarray, samples: np.ndarray, rho: float) -> np.ndarray:
+    """Sigma^-1 (x_bar - x) with the shrunk covariance as a matrix."""
+    number, size = samples.shape
+    rho_l = 1 / (1 + (number - 1) * rho)
+    s = np.cov(samples.T, ddof=1).reshape(size, size) if number > 1 else np.zeros((size, size))
+    return np.linalg.solve(rho_l * np.eye(size) + (1 - rho_l) * s, samples.mean(0) - x)
+
+
+def recursion(x: np.ndarray, samples: np.ndarray, rho: float) -> np.ndarray:
+    """The paper's way, one sample after the other: u_t and v_t, and a correction of Delta. Its sign is x - x_bar's."""
+    mean, delta, known = samples[0], x - samples[0], []
+    for t, sample in enumerate(samples[1:], 2):
+        u = v = sample - mean
+        for k, (v_k, u_v) in enumerate(known, 2):
+            gamma = rho * (k - 1) / k
+            v = v - gamma * (v_k @ u) / (1 + gamma * u_v) * v_k
+        gamma, u_v = rho * (t - 1) / t, u @ v
+        delta = delta - v / t * (1 + gamma * (t * (u @ delta) - u_v) / (1 + gamma * u_v))
+        known.append((v, u_v))
+        mean = ((t - 1) * mean + sample) / t
+    return -delta * (1 + (len(samples) - 1) * rho)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.01, 1.0, 10.0])
+@pytest.mark.parametrize(("number", "size"), [(1, 3), (2, 1), (2, 20), (5, 20), (30, 4), (30, 20)])
+def test_the_closed_form_is_the_dense_inverse_and_the_recursion(number: int, size: int, rho: float) -> None:
+    rng = np.random.default_rng(number + size)
+    x, samples = rng.standard_normal(size), rng.standard_normal((number, size)) * np.linspace(0.1, 2, size) + 0.5
+    ours = sent(FedPa(samples=number, rho=rho), torch.tensor(x), torch.tensor(samples))
+    assert_close(ours, dense(x, samples, rho), 1e-9)
+    assert_close(ours, recursion(x, samples, rho), 1e-9)
+
+
+def test_one_sample_or_no_covariance_is_the_plain_mean() -> None:
+    rng = np.random.default_rng(0)
+    x, samples = torch.tensor(rng.standard_normal(6)), torch.tensor(rng.standard_normal((4, 6)))
+    assert_close(sent(FedPa(samples=4, rho=0.0), x, samples), samples.mean(0) - x)
+    assert_close(sent(FedPa(samples=1, rho=5.0), x, samples[:1]), samples[0] - x)
+
+
+def test_single_precision_stays_single_and_close() -> None:
+    rng = np.random.default_rng(1)
+    x, samples = rng.standard_normal(20), rng.standard_normal((5, 20)) / 10 + 0.5
+    delta = sent(FedPa(samples=5, rho=1.0), *(torch.tensor(v, dtype=torch.float32) for v in (x, samples)))
+    assert delta.dtype is torch.float32
+    torch.testing.assert_close(delta.double(), torch.tensor(dense(x, samples, 1.0)), rtol=1e-4, atol=1e-5)
+
+
+def test_directions_that_vary_count_less() -> None:
+    """Four samples at +-2 and +-0.1 along two axes: S = diag(8/3, 1/150), rho_l = 1/4 at rho = 1."""
+    samples = f64([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.1], [0.0, -0.1]])
+    delta = sent(FedPa(samples=4, rho=1.0), f64([-1.0, -1.0]), samples)
+    assert_close(delta, [1 / (1 / 4 + 3 / 4 * 8 / 3), 1 / (1 / 4 + 3 / 4 / 150)])
+
+
+# the samples
+
+
+def burnt(steps: int, share: str) -> int:
+    return int(Fraction(share) * steps)
+
+
+@pytest.mark.parametrize("share", ["0", "0.2", "0.29", "0.5", "0.9", "0.99"])
+@pytest.mark.parametrize("number", [1, 2, 4, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dtype: torch.dtype) -> None:
+    """In step t the model is e_t, so that a sample says which steps it is the mean of."""
+    algorithm = FedPa(samples=number, burn_in=float(share))
+    for steps in (*range(1, 13), 100):
+        x = torch.zeros(steps, dtype=dtype)
+        view = View(
+            x, {}, {}, Info(*(x.new_zeros(()) for _ in Info._fields)), {}, x.new_tensor(0.1), x.new_tensor(steps)
+        )
+        scratch = algorithm.local_init(view)[1]
+        for t in range(steps):
+            carry = Carry(torch.eye(steps, dtype=dtype)[t], {}, scratch, x.new_tensor(t + 1.0))
+            scratch = algorithm.after_step(Sgd(lr=0.1), view, carry)
+        windows = [row.nonzero()[:, 0].tolist() for row in scratch["sums"] if row.any()]
+        assert [t for window in windows for t in window] == list(range(burnt(steps, share), steps))
+        assert len(windows) == min(number, steps - burnt(steps, share))
+        assert max(map(len, windows)) - min(map(len, windows)) <= 1
+        assert sorted(scratch["counts"].tolist()) == sorted(
+            [0.0] * (number - len(windows)) + [*map(float, map(len, windows))]
+        )
+
+
+def path(fed, round_: int, client: int, x: Tensor) -> np.ndarray:
+    """The iterates (T, P) of an ordinary training loop."""
+    seen: list[Tensor] = []
+
+    def remember(net, inputs: Tensor) -> Tensor:
+        seen.append(flat(net))
+        return torch.zeros((), dtype=torch.float64)
+
+    last, _ = train_plain(x, real_batches(fed, round_, client), torch_sgd(fed.solver, round_), extra=remember)
+    return torch.stack([*seen[1:], last]).numpy()
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+@pytest.mark.parametrize("local", [Local(epochs=5, batch_size=7), Local(epochs=1, batch_size=7)], ids=["long", "short"])
+def test_whole_rounds_against_ordinary_training(engine, local: Local) -> None:
+    """Clients with 1 to 30 steps, some with fewer than samples: each makes as many samples as it can."""
+    algorithm = FedPa(rho=0.7, samples=4, burn_in=0.2, weighting="uniform")
+    solver = Sgd(lr=0.2, momentum=0.5, weight_decay=0.01)
+    fed = ragged(algorithm, local=local, solver=solver)
+    numbers = set()
+    for outcome in play(fed, X0, 2, engine):
+        x, deltas = outcome.work.view.x, []
+        for k, steps in enumerate(outcome.steps):
+            kept = path(fed, outcome.server.round - 1, k, x)[burnt(int(steps), "0.2") :]
+            number = min(4, len(kept))
+            # equal windows up to one step: the i-th begins at the first step s with 4 s / N >= i
+            starts = [-(-i * len(kept) // 4) for i in range(4)] if number == 4 else range(number)
+            samples = np.stack([part.mean(0) for part in np.split(kept, list(starts)[1:])])
+            deltas.append(dense(x.numpy(), samples, 0.7))
+            numbers.add(number)
+        assert_close(outcome.done.uploads.delta, np.stack(deltas), 1e-9)
+        assert_close(outcome.server.x, x.numpy() + np.mean(deltas, axis=0), 1e-9)
+    assert numbers == ({4, 1, 2, 3} if local.epochs == 1 else {4})
+
+
+def test_a_single_local_step_is_fedavg() -> None:
+    local = Local(steps=1, batch_size=7)
+    ours, fedavg = (ragged(a, local=local) for a in (FedPa(rho=5.0, samples=3, burn_in=0.5), FedAvg()))
+    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(fedavg, X0, 3)))
+
+
+# burn-in rounds
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_the_burn_in_rounds_are_fedavg(engine) -> None:
+    ours, fedavg = (
+        trajectory(play(ragged(a, solver=Sgd(lr=0.1, momentum=0.9), selection=Uniform(clients=4)), X0, 4, engine))
+        for a in (FedPa(rho=0.5, burn_in_rounds=3), FedAvg())
+    )
+    assert_close(ours[:3], fedavg[:3])
+    assert apart(ours[3], fedavg[3], 1e-3)
+
+
+def test_what_travels_is_the_model() -> None:
+    for algorithm, flag in ((FedPa(), 0), (FedPa(burn_in_rounds=1), 1)):
+        outcome = play(ragged(algorithm), X0, 1)[0]
+        assert outcome.bytes_up == len(RAGGED) * 8 * len(X0)
+        assert outcome.bytes_down == len(RAGGED) * 8 * (len(X0) + flag)
+
+
+# the server
+
+
+def test_the_servers_fixed_point_is_the_precision_weighted_mean() -> None:
+    """With (Sigma_k, mu_k) from the samples; without their covariance it is the plain mean of the mu_k."""
+    rng = np.random.default_rng(3)
+    clouds = [rng.standard_normal((5, 2)) * scale + mu for scale, mu in ([(2, 0.3), (4, 0)], [(0.5, 3), (-3, 2)])]
+    means = [cloud.mean(0) for cloud in clouds]
+
+    def precision(cloud: np.ndarray, rho: float) -> np.ndarray:
+        rho_l = 1 / (1 + 4 * rho)
+        return np.linalg.inv(rho_l * np.eye(2) + (1 - rho_l) * np.cov(cloud.T, ddof=1))
+
+    def settle(rho: float, rate: float, rounds: int) -> Tensor:
+        x = f64([5.0, -5.0])
+        for _ in range(rounds):
+            x = x + rate * sum(sent(FedPa(rho=rho, samples=5), x, torch.tensor(cloud)) for cloud in clouds) / 2
+        return x
+
+    precisions = [precision(cloud, 0.8) for cloud in clouds]
+    best = np.linalg.solve(sum(precisions), sum(p @ mu for p, mu in zip(precisions, means, strict=True)))
+    limit = 2 / np.linalg.eigvalsh(sum(precisions) / 2).max()
+    assert_close(settle(0.8, 0.9 * limit, 400), best, 1e-9)
+    assert settle(0.8, 1.1 * limit, 100).norm() > 1e3
+    assert_close(settle(0.0, 1.0, 1), np.mean(means, axis=0))
+    assert apart(f64(best), np.mean(means, axis=0), 0.1)
+
+
+def test_divergence_is_reported() -> None:
+    with pytest.raises(Diverged, match="learning rate"):
+        play(sized_pair(FedPa(), (50, 50), lr=1e9), [1.0], 3)
+    # a covariance beside which the identity is lost is not finite rather than an exception from the solver
+    assert not sent(FedPa(samples=2), f64([1.0]), f64([[1e30], [-1e30]])).isfinite().any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"rho": -1.0}, {"rho": float("inf")}, {"samples": 0}, {"burn_in": 1.0}, {"burn_in": -0.1}, {"burn_in_rounds": -1}],
+)
+def test_wrong_options_are_refused(options: dict) -> None:
+    with pytest.raises(BadInput, match=next(iter(options))):
+        FedPa(**options)
+
+
+def test_only_updates_of_twice_the_length_are_a_hazard() -> None:
+    assert FedPa(samples=1, rho=100.0).hazard(0.1) == ""
+    assert FedPa(samples=4, rho=0.3).hazard(0.1) == ""
+    assert "rho below 0.33" in FedPa(samples=4, rho=0.4).hazard(0.1)

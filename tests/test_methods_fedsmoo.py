@@ -1,0 +1,226 @@
+"""FedSMOO, uniform and sample weights (card 1.15)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import FedDyn, FedSam, FedSmoo
+from fedskew.core.errors import BadInput
+from fedskew.engine.states import ClientStates
+from fedskew.loop.plan import Local
+from fedskew.loop.round import start
+from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from tests.reference import (
+    apart,
+    assert_close,
+    f64,
+    full_gradient,
+    local_models,
+    matrices,
+    matrix_clients,
+    optimum,
+    ragged,
+    real_batches,
+    run,
+    sized_pair,
+    state_of,
+    trajectory,
+)
+from tests.small import RAGGED, X0, Linear, exact_clients, play
+
+K = len(RAGGED)
+
+
+def test_golden_two_rounds() -> None:
+    # gradients w and 4 (w - 3), x = 1, eta = 0.1, rho = 1/2, beta = 2, two steps of client 1 and three of client 2; in one
+    # dimension s^ = rho sign(g - mu - s)
+    #
+    # round 0, s = 0, lambda_k = 0
+    # client 1   w 1       g 1       s^ +.5   mu 0.5    g~ 1.5                        -> 0.85
+    #              0.85    0.85      +.5      1.0       1.35    - 0.075 = 1.275       -> 0.7225
+    #            delta -0.2775,  s~ = 1 - 0.5 = 0.5,     lambda_1 = 0.13875
+    # client 2   w 1       g -8      s^ -.5   mu -0.5   g~ -10                        -> 2
+    #              2       -4        -.5      -1        -6      + 0.5 = -5.5          -> 2.55
+    #              2.55    -1.8      -.5      -1.5      -3.8    + 0.775 = -3.025      -> 2.8525
+    #            delta 1.8525,   s~ = -1.5 + 0.5 = -1,   lambda_2 = -0.92625
+    # s = -0.5,  lambda = -(1.8525 - 0.2775) / 4 = -0.39375,  x = 1.7875 + 0.7875 = 2.575
+    #
+    # round 1, s = -0.5
+    # client 1   w 2.575    g - mu - s = 2.075     s^ +.5   mu 2    g~ 3.075 - lambda_1 = 2.93625              -> 2.281375
+    #              2.281375              0.781375  +.5      3       2.781375 - 0.13875 - 0.1468125 = 2.4958125 -> 2.03179375
+    #            delta -0.54320625,  s~ = 2.5,  lambda_1 = 0.410353125
+    # client 2   w 2.575    -1.7 + 1.5 + 0.5 = 0.3  s^ +.5  mu -0.5  g~ 0.3 + 0.92625 = 1.22625                -> 2.452375
+    #              2.452375     -2.1905 + 1 < 0     -.5     -0.5     -4.1905 + 0.92625 - 0.0613125 = -3.3255625 -> 2.78493125
+    #              2.78493125   -0.860275 + 1 > 0   +.5      0.5     1.139725 + 0.92625 + 0.104965625 = 2.170940625
+    #                                                                                                  -> 2.5678371875
+    #            delta -0.0071628125,  s~ = 0,  lambda_2 = -0.92625 + 0.00358140625
+    # s = 0.5,  lambda = -0.39375 + 0.5503690625 / 4,  x = 2.575 - 0.27518453125 - 2 lambda
+    outcomes, states = run(sized_pair(FedSmoo(rho=0.5, beta=2.0), (2, 3)), [1.0], 2)
+    dual = -0.39375 + 0.5503690625 / 4
+    assert_close(local_models(outcomes[0])[:, 0], [0.7225, 2.8525])
+    assert_close(local_models(outcomes[1])[:, 0], [2.03179375, 2.5678371875])
+    assert_close(torch.stack([o.done.uploads.extras["s"][:, 0] for o in outcomes]), [[0.5, -1.0], [2.5, 0.0]])
+    assert_close(trajectory(outcomes)[:, 0], [2.575, 2.29981546875 - 2 * dual])
+    assert_close(torch.cat([o.server.state["lambda"] for o in outcomes]), [-0.39375, dual])
+    assert_close(torch.cat([o.server.state["s"] for o in outcomes]), [-0.5, 0.5])
+    assert_close(state_of(states, "lambda_k", 2, f64([0.0]))[:, 0], [0.410353125, -0.92266859375])
+    assert_close(state_of(states, "mu_k", 2, f64([0.0]))[:, 0], [3.0, 0.5])
+
+
+# against a plain loop on the tiny network
+
+
+def unit(v: Tensor) -> Tensor:
+    return v / v.norm() if float(v.norm()) else v
+
+
+@pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=repr)
+@pytest.mark.parametrize(
+    ("weighting", "selection"),
+    [("uniform", Uniform(clients=3)), ("samples", Uniform(clients=3)), ("uniform", Everyone())],
+)
+def test_against_a_plain_loop(weighting: str, selection, solver: Sgd) -> None:
+    rho, beta = 0.3, 4.0
+    fed = ragged(FedSmoo(rho=rho, beta=beta, weighting=weighting), solver=solver, selection=selection)
+    mu_k, lambda_k = torch.zeros(K, len(X0)).double(), torch.zeros(K, len(X0)).double()
+    x, s, dual = X0, torch.zeros_like(X0), torch.zeros_like(X0)
+    states, server = ClientStates(), None
+    for t in range(3):
+        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
+        server, cohort = outcome.server, outcome.work.clients.tolist()
+        models, sent = [], []
+        for k in cohort:
+            w, velocity, up = x, torch.zeros_like(x), torch.zeros_like(x)
+            for batch in real_batches(fed, t, k):
+                up = rho * unit(full_gradient(w, *batch) + solver.weight_decay * w - mu_k[k] - s)
+                mu_k[k] += up - s
+                g = full_gradient(w + up, *batch) + solver.weight_decay * (w + up)
+                velocity = solver.momentum * velocity + g - lambda_k[k] + (w - x) / beta
+                w = w - solver.lr * velocity
+            models.append(w)
+            sent.append(mu_k[k] - up)
+            lambda_k[k] -= (w - x) / beta
+        n = f64(RAGGED)
+        p = n[cohort] / n[cohort].sum() if weighting == "samples" else torch.ones(len(cohort)).double() / len(cohort)
+        pi = n[cohort] / n.sum() if weighting == "samples" else torch.ones(len(cohort)).double() / K
+        assert_close(local_models(outcome), torch.stack(models))
+        dual = dual - pi @ (torch.stack(models) - x) / beta
+        s = rho * unit(p @ torch.stack(sent))
+        x = p @ torch.stack(models) - beta * dual
+        assert_close(server.x, x)
+        assert_close(server.state["s"], s)
+        assert_close(server.state["lambda"], dual)
+        assert_close(state_of(states, "mu_k", K, X0), mu_k)
+        assert_close(state_of(states, "lambda_k", K, X0), lambda_k)
+
+
+# reductions and fixed points
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("beta", [0.5, 10.0])
+def test_without_rho_it_is_feddyn_with_its_states(weighting: str, beta: float) -> None:
+    runs = []
+    for algorithm in (FedSmoo(rho=0, beta=beta, weighting=weighting), FedDyn(alpha=1 / beta, weighting=weighting)):
+        fed = ragged(algorithm, selection=Uniform(clients=3), solver=Sgd(lr=0.1, momentum=0.5, weight_decay=0.01))
+        runs.append(run(fed, X0, 4))
+    (ours, our_states), (theirs, their_states) = runs
+    assert_close(trajectory(ours), trajectory(theirs))
+    assert_close(ours[-1].server.state["lambda"], theirs[-1].server.state["h"])
+    assert_close(state_of(our_states, "lambda_k", K, X0), state_of(their_states, "g_k", K, X0))
+    assert not state_of(our_states, "mu_k", K, X0).any()
+
+
+def test_the_first_step_of_all_is_fedsams() -> None:
+    """With every dual variable still 0, and no distance yet to be penalised."""
+    local = Local(steps=1, batch_size=8)
+    ours, sam = (play(ragged(a, local=local), X0, 1)[0] for a in (FedSmoo(rho=0.3, beta=1.0), FedSam(rho=0.3)))
+    assert_close(ours.done.uploads.delta, sam.done.uploads.delta)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("rate", [1.0, 1.5])
+def test_without_rho_the_optimum_with_its_gradients_does_not_move(weighting: str, rate: float) -> None:
+    a, b = matrices(3)
+    sizes = (1, 2, 4)
+    x = optimum(a, b, f64(sizes) / 7 if weighting == "samples" else f64([1, 1, 1]) / 3)
+    smoo = FedSmoo(rho=0, beta=2.0, weighting=weighting)
+    fed = matrix_clients(a, b, (3, 5, 8), smoo, lr=0.2, sizes=sizes, server=ServerSgd(lr=rate))
+    states = ClientStates()
+    gradients = torch.einsum("kij,kj->ki", a, x - b)
+    states.put(range(3), {"lambda_k": gradients, "mu_k": torch.zeros_like(gradients)})
+    server = play(fed, x, 3, server=start(fed, x), states=states)[-1].server
+    assert_close(server.x, x, 1e-13)
+    assert_close(server.state["lambda"], [0.0, 0.0], 1e-13)
+
+
+# invariants
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples", "unbiased"])
+@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
+def test_lambda_is_the_mean_of_lambda_over_all_clients_and_s_has_length_rho(weighting: str, selection) -> None:
+    fed = ragged(FedSmoo(rho=0.2, weighting=weighting), selection=selection, server=ServerSgd(lr=0.6))
+    pi = f64([1] * K) / K if weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
+    states, server = ClientStates(), None
+    for t in range(3):
+        server = play(fed, X0, t + 1, server=server, states=states)[-1].server
+        assert_close(server.state["lambda"], pi @ state_of(states, "lambda_k", K, X0))
+        length = float(server.state["s"].norm())
+        assert abs(length - 0.2) < 1e-12 or length == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_with_one_step_nothing_is_told_of_the_perturbation_in_round_zero(dtype: torch.dtype) -> None:
+    """s~ = mu - s^ = 0 to the last bit, so that s stays 0 where its length would be divided by; s^ itself has length rho."""
+    fed = ragged(FedSmoo(rho=0.3), local=Local(steps=1, batch_size=8))
+    fed = replace(fed, x=fed.x.to(dtype))
+    outcome, *_ = play(fed, None, 1, server=start(fed, X0.to(dtype)))
+    assert not outcome.done.uploads.extras["s"].any()
+    assert not outcome.server.state["s"].any()
+    assert_close(outcome.done.states["mu_k"].double().norm(dim=1), [0.3] * K, 1e-6 if dtype == torch.float32 else 1e-12)
+
+
+def test_with_two_steps_s_points_along_the_mean_of_the_normalised_first_gradients() -> None:
+    fed = ragged(FedSmoo(rho=0.3), local=Local(steps=2, batch_size=8))
+    first = [full_gradient(X0, *real_batches(fed, 0, k)[0]) for k in range(K)]
+    mean = sum(g / g.norm() for g in first)
+    assert_close(play(fed, X0, 1)[0].server.state["s"], 0.3 * mean / mean.norm())
+
+
+def test_mu_adds_up_until_it_has_cancelled_the_gradient() -> None:
+    """Along a constant gradient of length 5 by 0.5 a step; then it stays within a step of it."""
+    for steps in (3, 8, 40):
+        fed = exact_clients(Linear(), [[3.0, 4.0]], (steps,), FedSmoo(rho=0.5), lr=0.1)
+        length = float(play(fed, [0.0, 0.0], 1)[0].done.states["mu_k"].norm())
+        assert abs(length - min(0.5 * steps, 5.0)) < (1e-12 if steps < 10 else 0.5 + 1e-12)
+
+
+def test_the_perturbation_changes_the_path() -> None:
+    ends = [play(ragged(FedSmoo(rho=rho)), X0, 2)[-1].server.x for rho in (0.0, 0.1)]
+    assert apart(*ends, 1e-4)
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rho": -1.0}, "rho must be a finite number, at least 0, got -1.0"),
+        ({"beta": 0.0}, "beta must be a finite number above 0, got 0.0"),
+        ({"beta": float("inf")}, "beta must be a finite number above 0, got inf"),
+    ],
+)
+def test_wrong_options_are_refused(options, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        FedSmoo(**options)
+
+
+def test_a_strong_penalty_at_a_large_rate_is_named_as_a_hazard() -> None:
+    assert "lr x 1/beta = 5: an explicit proximal step overshoots" in FedSmoo(beta=0.1).hazard(0.5)
+    assert FedSmoo().hazard(0.5) == ""

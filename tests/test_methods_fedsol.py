@@ -1,0 +1,218 @@
+"""FedSOL with both proximal losses and both scales (card 1.16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedskew.algorithms import FedAvg, FedSol
+from fedskew.core.errors import BadInput
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.loop.plan import Local
+from fedskew.loop.round import start
+from fedskew.slots import AdamW, Sgd, Uniform
+from tests.reference import (
+    apart,
+    assert_close,
+    f64,
+    full_gradient,
+    local_models,
+    network,
+    ragged,
+    real_batches,
+    sized_pair,
+    trajectory,
+)
+from tests.small import X0, exact_clients, play
+
+# golden rounds
+
+
+def test_golden_round_with_half_the_squared_distance() -> None:
+    # gradients w and 4 (w - 3), x = 1, eta = 0.1, rho = 1/2, p = 1/4, 3/4: epsilon = 0, then rho sign(w - x)
+    # client 1: 1 -> 0.9;  g = 0.9 - 0.5 = 0.4 -> 0.86;  g = 0.36 -> 0.824
+    # client 2: 1 -> 1.8;  g = 4 (2.3 - 3) = -2.8 -> 2.08;  g = 4 (2.58 - 3) = -1.68 -> 2.248
+    fed = sized_pair(FedSol(proximal="l2", scale="fixed", rho=0.5), (3, 3))
+    outcome = play(fed, [1.0], 1)[0]
+    assert_close(local_models(outcome), [[0.824], [2.248]])
+    assert_close(outcome.server.x, [0.25 * 0.824 + 0.75 * 2.248])
+
+
+class Plain(nn.Module):
+    """Two features, three classes: the vector is the weights (3, 2) by rows, then the biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.out(x)
+
+
+def labelled(rows, labels, steps: int, algorithm, lr: float):
+    """One labelled row a client, under `Plain`."""
+    net = Plain().double()
+    task = Classification(net, ParameterSpace(net), 3)
+    fed = exact_clients(task, rows, [steps] * len(rows), algorithm, lr=lr)
+    return replace(fed, y=torch.tensor(labels))
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    return np.exp(z) / np.exp(z).sum()
+
+
+@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
+def test_golden_round_with_the_kl_divergence(scale: str) -> None:
+    rho, temperature, lr = 0.8, 3.0, 0.5
+    a, labels = np.array([[1.0, 2.0], [-1.0, 0.5]]), [0, 1]
+    weight, bias = np.array([[0.3, -0.2], [0.1, 0.4], [-0.5, 0.6]]), np.array([0.2, -0.1, 0.0])
+    models = []
+    for row, label in zip(a, labels, strict=True):
+        p_glob, w, b = softmax((weight @ row + bias) / temperature), weight, bias
+        for step in range(3):
+            # the gradient in the logits, then the outer product with the row
+            d = (softmax((w @ row + b) / temperature) - p_glob) / temperature
+            g_w, g_b = np.outer(d, row), d
+            length = np.sqrt((g_w**2).sum() + (g_b**2).sum())
+            up_w = up_b = 0.0
+            if step:
+                up_w, up_b = rho * g_w / length, rho * g_b / length
+                if scale == "adaptive":
+                    moved_w, moved_b = np.abs(w - weight), np.abs(b - bias)
+                    up_w = up_w * moved_w / np.sqrt((moved_w**2).sum(0))
+                    up_b = up_b * moved_b / np.sqrt((moved_b**2).sum())
+            g = softmax((w + up_w) @ row + b + up_b) - np.eye(3)[label]
+            w, b = w - lr * np.outer(g, row), b - lr * g
+        models.append(np.concatenate([w.ravel(), b]))
+    fed = labelled(a.tolist(), labels, 3, FedSol(rho=rho, scale=scale), lr)
+    outcome = play(fed, np.concatenate([weight.ravel(), bias]), 1)[0]
+    assert_close(local_models(outcome), np.stack(models))
+    assert_close(outcome.server.x, np.stack(models).mean(0))
+
+
+# against a plain loop with torch's own functions on the tiny network
+
+
+def plain_client(fed, t: int, k: int, x: Tensor) -> Tensor:
+    algorithm, solver = fed.algorithm, fed.solver
+    w, velocity = x, torch.zeros_like(x)
+    for rows, labels in real_batches(fed, t, k):
+        net, anchor = network(w), network(x)
+        if algorithm.proximal == "l2":
+            both = zip(net.parameters(), anchor.parameters(), strict=True)
+            loss = sum((p - q.detach()).square().sum() / 2 for p, q in both)
+        else:
+            target = F.softmax(anchor(rows)[1] / algorithm.temperature, dim=1).detach()
+            logits = net(rows)[1]
+            loss = F.kl_div(F.log_softmax(logits / algorithm.temperature, dim=1), target, reduction="batchmean")
+        loss.backward()
+        length = torch.sqrt(sum(p.grad.square().sum() for p in net.parameters()))
+        up = []
+        for p, q in zip(net.parameters(), anchor.parameters(), strict=True):
+            size = F.normalize((p - q).abs(), p=2, dim=0) if algorithm.scale == "adaptive" else 1.0
+            up.append((algorithm.rho * size * p.grad / length).detach().reshape(-1))
+        w_up = w if torch.equal(w, x) else w + torch.cat(up)
+        velocity = solver.momentum * velocity + full_gradient(w_up, rows, labels) + solver.weight_decay * w_up
+        w = w - solver.lr * velocity
+    return w
+
+
+@pytest.mark.parametrize("proximal", ["kl", "l2"])
+@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
+@pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=repr)
+def test_against_a_plain_loop(proximal: str, scale: str, solver: Sgd) -> None:
+    algorithm = FedSol(rho=0.4, proximal=proximal, scale=scale, temperature=2.0)
+    fed = ragged(algorithm, solver=solver, selection=Uniform(clients=4), local=Local(epochs=2, batch_size=7))
+    x = X0
+    for t, outcome in enumerate(play(fed, X0, 2)):
+        cohort = outcome.work.clients.tolist()
+        models = torch.stack([plain_client(fed, t, k, x) for k in cohort])
+        assert_close(local_models(outcome), models, 1e-11)
+        n = outcome.work.view.info.num_examples
+        x = n / n.sum() @ models
+        assert_close(outcome.server.x, x, 1e-11)
+
+
+# the first step
+
+
+def in_float32(fed):
+    return replace(fed, x=fed.x.float())
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=["sequential", "stacked"])
+@pytest.mark.parametrize("proximal", ["kl", "l2"])
+@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
+def test_the_first_step_of_a_round_is_fedavgs_in_single_precision_too(proximal: str, scale: str, engine) -> None:
+    """Rounding must not be taken for a direction: at x the perturbation is 0 to the last bit."""
+    ends = []
+    for algorithm in (FedSol(rho=2.0, proximal=proximal, scale=scale), FedAvg()):
+        fed = in_float32(ragged(algorithm, local=Local(steps=1, batch_size=8)))
+        ends.append(play(fed, None, 3, engine, server=start(fed, X0.float()))[-1].server.x)
+    assert ends[0].dtype == torch.float32
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
+def test_the_second_step_is_not(scale: str) -> None:
+    local = Local(steps=2, batch_size=8)
+    ours, fedavg = (play(ragged(a, local=local), X0, 1)[0].server.x for a in (FedSol(scale=scale), FedAvg()))
+    assert apart(ours, fedavg, 1e-4)
+
+
+# the perturbation
+
+
+def test_with_half_the_squared_distance_it_points_away_from_the_global_model() -> None:
+    """epsilon = rho (w - x) / ||w - x||, seen in the second step."""
+    fed = ragged(FedSol(rho=0.7, proximal="l2", scale="fixed"), sizes=[13], local=Local(epochs=2, batch_size="all"))
+    (first, second) = real_batches(fed, 0, 0)
+    w = X0 - 0.1 * full_gradient(X0, *first)
+    epsilon = 0.7 * (w - X0) / (w - X0).norm()
+    assert_close(play(fed, X0, 1)[0].server.x, w - 0.1 * full_gradient(w + epsilon, *second))
+
+
+@pytest.mark.parametrize("proximal", ["kl", "l2"])
+@pytest.mark.parametrize("scale", ["adaptive", "fixed"])
+def test_without_rho_it_is_fedavg(proximal: str, scale: str) -> None:
+    solver = AdamW(lr=0.01)
+    ours, fedavg = (
+        play(ragged(a, solver=solver, selection=Uniform(clients=4)), X0, 3)
+        for a in (FedSol(rho=0, proximal=proximal, scale=scale), FedAvg())
+    )
+    assert_close(trajectory(ours), trajectory(fedavg))
+
+
+def test_a_tensor_that_does_not_move_is_not_perturbed() -> None:
+    """A constant feature column of zeros: its weights get no gradient, so their scale is 0 over 0, which must be 0."""
+    fed = labelled([[1.0, 0.0], [-1.0, 0.0]], [0, 1], 4, FedSol(rho=2.0), 0.5)
+    x = f64([0.3, -0.2, 0.1, 0.4, -0.5, 0.6, 0.2, -0.1, 0.0])
+    end = play(fed, x, 3)[-1].server.x
+    assert end.isfinite().all()
+    assert torch.equal(end[[1, 3, 5]], x[[1, 3, 5]])
+    assert apart(end[[0, 2, 4]], x[[0, 2, 4]], 1e-3)
+
+
+def test_the_temperature_matters() -> None:
+    ends = [play(ragged(FedSol(temperature=t)), X0, 2)[-1].server.x for t in (1.0, 3.0)]
+    assert apart(*ends, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rho": -1.0}, "rho must be a finite number, at least 0, got -1.0"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+    ],
+)
+def test_wrong_options_are_refused(options, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        FedSol(**options)

@@ -1,0 +1,295 @@
+"""Coordinate-wise median and trimmed mean (card 1.43), Krum and Multi-Krum (card 1.44)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import ALGORITHMS, FedAvg, Krum, Median, TrimmedMean
+from fedskew.core.component import build
+from fedskew.core.errors import BadInput, Diverged
+from fedskew.core.records import Cohort, Info, Upload
+from fedskew.core.vectors import square_distances
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import check_cohort
+from fedskew.experiment.compare import plan, prepare
+from fedskew.experiment.config import Experiment, Training
+from fedskew.experiment.results import run as run_experiment
+from fedskew.loop.round import start
+from fedskew.slots import Uniform
+from tests.reference import Only, SameForAll, apart, assert_close, f64, ragged, run, trajectory
+from tests.small import RAGGED, X0, Linear, Quadratic, exact_clients, play
+
+SERVER = start(ragged(FedAvg()), X0)
+METHODS = {
+    "median": Median(),
+    "trimmed mean": TrimmedMean(beta=0.3),
+    "krum": Krum(f=2),
+    "multi-krum": Krum(f=2, c=4),
+}
+EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+def result(algorithm, deltas: Tensor) -> Tensor:
+    """What the method makes of these updates (C, P)."""
+    info = Info(*(torch.arange(len(deltas)) + 1.0 for _ in Info._fields))
+    return algorithm.aggregate(SERVER, Cohort(info, Upload(deltas, {}, {})))[0]
+
+
+def updates(clients: int, params: int = 5, seed: int = 0) -> Tensor:
+    return torch.randn(clients, params, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# golden rounds: constant gradients, one step at eta = 1, from x = (10, 10); the deltas are minus the rows
+
+ROWS = [[1.0, -2.0], [2.0, 8.0], [3.0, 0.0], [4.0, 1.0], [100.0, -1.0]]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "delta"),
+    [
+        (Median(), (-3.0, 0.0)),  # of 1 2 3 4 100 and of -2 -1 0 1 8
+        (TrimmedMean(beta=0.2), (-3.0, 0.0)),  # b = 1: (2 + 3 + 4) / 3, (-1 + 0 + 1) / 3
+        (TrimmedMean(beta=0.19), (-22.0, -1.2)),  # b = 0: 110 / 5, 6 / 5
+        # square distances 1-2: 101, 1-3: 8, 1-4: 18, 2-3: 65, 2-4: 53, 3-4: 2, those to 5 above 9000; of m - f - 2 = 2
+        # scores 26, 118, 10, 20
+        (Krum(f=1), (-3.0, 0.0)),
+        (Krum(f=1, c=3), (-8 / 3, 1 / 3)),  # the rows 3, 4, 1
+        # m - f - 2 = 3: scores 127, 219, 75, 73
+        (Krum(f=0), (-4.0, -1.0)),
+    ],
+)
+def test_golden_round(algorithm, delta: tuple[float, float]) -> None:
+    fed = exact_clients(Linear(), ROWS, (1,) * 5, algorithm, lr=1.0)
+    assert_close(play(fed, [10.0, 10.0], 1)[0].server.x, [10 + delta[0], 10 + delta[1]])
+
+
+def test_of_an_even_number_the_median_is_the_mean_of_the_two_middle_values() -> None:
+    fed = exact_clients(Linear(), ROWS[1:], (1,) * 4, Median(), lr=1.0)
+    # of 2 3 4 100 and of -1 0 1 8
+    assert_close(play(fed, [0.0, 0.0], 1)[0].server.x, [-3.5, -0.5])
+
+
+# against numpy
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 8, 9])
+def test_median_and_trimmed_mean_against_numpy(m: int, monkeypatch) -> None:
+    monkeypatch.setattr("fedskew.core.vectors.CHUNK", 2 * m)  # two columns at a time
+    deltas = updates(m, 7)
+    assert_close(result(Median(), deltas), np.median(deltas.numpy(), axis=0))
+    for beta in (0.0, 0.1, 0.25, 0.49):
+        b = int(np.floor(beta * m))
+        assert_close(result(TrimmedMean(beta=beta), deltas), np.sort(deltas.numpy(), axis=0)[b : m - b].mean(0))
+
+
+def test_the_share_is_a_decimal_number() -> None:
+    """0.29 * 100 is 28.999... in floating point."""
+    deltas = updates(100, 2)
+    assert_close(result(TrimmedMean(beta=0.29), deltas), np.sort(deltas.numpy(), axis=0)[29:71].mean(0))
+
+
+@pytest.mark.parametrize(("m", "f", "c"), [(5, 1, 1), (9, 3, 1), (9, 2, 5), (9, 0, 9), (12, 1, 11)])
+def test_krum_against_plain_loops(m: int, f: int, c: int, monkeypatch) -> None:
+    monkeypatch.setattr("fedskew.core.vectors.CHUNK", 2 * m)
+    d = updates(m, 7).numpy()
+    scores = []
+    for k in range(m):
+        others = sorted(float(((d[k] - d[j]) ** 2).sum()) for j in range(m) if j != k)
+        scores.append(sum(others[: m - f - 2]))
+    best = sorted(range(m), key=lambda k: scores[k])[:c]
+    assert_close(result(Krum(f=f, c=c), torch.tensor(d)), d[best].mean(0))
+
+
+def test_square_distances_against_torch() -> None:
+    rows = updates(9, 40)
+    far = square_distances(torch.cat([rows[:2], 1e200 * rows[2:4]]))
+    assert far.isinf().tolist() == [[False, False, True, True]] * 2 + [[True] * 4] * 2
+    assert_close(square_distances(rows), torch.cdist(rows, rows).square(), 1e-12)
+    assert float(square_distances(rows.float() * 0 + 1e6).min()) >= 0
+
+
+# symmetries
+
+
+@EVERY
+def test_moves_and_scales_with_the_updates(method) -> None:
+    deltas, shift = updates(9), updates(1, seed=3)[0]
+    expected = result(method, deltas)
+    assert_close(result(method, deltas + shift), expected + shift)
+    assert_close(result(method, 1e-3 * deltas), 1e-3 * expected)
+
+
+@EVERY
+def test_relabelling_clients_changes_nothing(method) -> None:
+    deltas = updates(9)
+    for seed in range(3):
+        order = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
+        assert_close(result(method, deltas[order]), result(method, deltas))
+
+
+@EVERY
+def test_identical_clients_are_one_client(method) -> None:
+    one = ragged(FedAvg(), sizes=[13])
+    many = ragged(method, sizes=[13] * 7)
+    many = replace(many, x=one.x.repeat(7, 1), y=one.y.repeat(7), planner=SameForAll(many.planner))
+    assert_close(trajectory(play(many, X0, 2)), trajectory(play(one, X0, 2)))
+
+
+@EVERY
+def test_the_numbers_of_rows_do_not_matter(method) -> None:
+    ends = []
+    for sizes in ([1] * 7, RAGGED):
+        rows = updates(7, 2, seed=1).repeat_interleave(torch.tensor(sizes), 0).tolist()
+        ends.append(
+            play(exact_clients(Linear(), rows, (2,) * 7, method, lr=0.1, sizes=sizes), [0.0, 0.0], 2)[-1].server.x
+        )
+    assert_close(*ends)
+
+
+def test_a_trimmed_mean_cut_to_the_middle_is_the_median_and_uncut_the_mean() -> None:
+    deltas = updates(9)
+    assert_close(result(TrimmedMean(beta=4 / 9), deltas), result(Median(), deltas))
+    assert_close(result(TrimmedMean(beta=0.0), deltas), deltas.mean(0))
+    assert_close(result(Krum(f=0, c=9), deltas), deltas.mean(0))
+
+
+# what broken clients can do
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [1e30, -1e30])
+@EVERY
+def test_two_broken_clients_of_nine_stay_without_effect(method, value: float, dtype: torch.dtype) -> None:
+    """Each coordinate stays within the range of the honest ones, and Krum takes honest updates only."""
+    honest = updates(7).to(dtype)
+    low, high = honest.min(0).values, honest.max(0).values
+    for at in (0, 4, 7):
+        broken = torch.full((2, 5), value, dtype=dtype)
+        broken[1, ::2] *= -1
+        got = result(method, torch.cat([honest[:at], broken, honest[at:]]))
+        assert got.dtype == dtype
+        assert bool(((low <= got) & (got <= high)).all())
+    assert apart(result(FedAvg(weighting="uniform"), torch.cat([honest, broken])), honest.mean(0), 1.0)
+
+
+def test_krum_returns_one_of_its_inputs() -> None:
+    deltas = updates(9)
+    got = result(Krum(f=2), deltas)
+    assert any(torch.equal(got, row) for row in deltas)
+
+
+@pytest.mark.parametrize("c", [1, 3])
+def test_krum_with_duplicates_counts_them_as_neighbours(c: int) -> None:
+    """Three equal updates among five: with f = 1 each of them has two neighbours at distance 0."""
+    deltas = f64([[5.0, 1.0], [0.1, 0.2], [0.1, 0.2], [-3.0, 0.5], [0.1, 0.2]])
+    assert_close(result(Krum(f=1, c=c), deltas), [0.1, 0.2])
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+@EVERY
+def test_updates_that_are_not_finite_are_left_out(method, broken: float) -> None:
+    deltas = updates(9)
+    with_broken = torch.cat([deltas[:3], torch.full((1, 5), 0.1).double(), deltas[3:]])
+    with_broken[3, 2] = broken
+    assert torch.equal(result(method, with_broken), result(method, deltas))
+
+
+def test_updates_whose_squares_overflow_are_far_from_everybody() -> None:
+    deltas = torch.cat([updates(7), f64([[1e200] * 5, [1e200] * 5])])
+    assert float(result(Krum(f=2, c=4), deltas).abs().max()) < 10
+
+
+@pytest.mark.parametrize("method", [Median(), TrimmedMean(beta=0.2), Krum(f=1)], ids=["median", "trimmed", "krum"])
+def test_a_run_bears_a_client_whose_training_breaks_down(method) -> None:
+    """Client 2's curvature is far beyond 2 / lr; FedAvg stops and names it."""
+    rows = [[1.0, 0.5], [1.2, 1.0], [1e150, -1.0], [0.8, 0.7], [1.1, 0.9], [0.9, 0.6]]
+    fed = exact_clients(Quadratic(), rows, (4,) * 6, method, lr=0.5)
+    end = play(fed, [3.0], 20)[-1].server.x
+    assert 0.4 < float(end) < 1.1
+    with pytest.raises(Diverged, match="round 1, client 2: "):
+        play(replace(fed, algorithm=FedAvg()), [3.0], 1)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_a_stored_run_with_a_broken_client_says_nothing_where_nothing_is_defined(engine: str, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    y, groups = np.arange(120) % 3, np.arange(120) % 6
+    x = rng.standard_normal((120, 4)).astype(np.float32) + np.eye(4)[y].astype(np.float32)
+    x[groups == 3] *= 1e30
+    kept = groups != 3
+    data = Dataset(x=x, y=y, x_test=x[kept], y_test=y[kept], classes=tuple("abc"), groups=groups, name="broken sensor")
+    experiment = Experiment(
+        algorithm=Median(), skew="natural", model="softmax", engine=engine, training=Training(rounds=3, threads=1)
+    )
+    runs = run_experiment(experiment, data=data, folder=tmp_path)
+    frame = runs.measurements()
+    assert [record.status for record in runs.records] == ["finished"]
+    assert frame["value"].notna().all()
+    assert set(frame.query("split == 'client' and name == 'update_norm'")["client"]) == {0, 1, 2, 4, 5}
+    assert "drift" not in set(frame["name"])
+    assert float(frame.query("split == 'test' and name == 'accuracy' and round == 3")["value"].iloc[0]) > 0.4
+    assert len(runs.table()) == 1
+
+
+def test_more_broken_clients_than_krum_bears_stop_the_run() -> None:
+    rows = [[1.0, 0.5], [1.2, 1.0], [1e150, -1.0], [0.8, 0.7], [1e150, 0.9], [0.9, 0.6]]
+    fed = exact_clients(Quadratic(), rows, (4,) * 6, Krum(f=1), lr=0.5)
+    with pytest.raises(Diverged, match="round 1, client 2 and 1 more"):
+        play(fed, [3.0], 1)
+    with pytest.raises(Diverged, match="round 1, client 0 and 1 more"):
+        play(exact_clients(Quadratic(), [[1e150, 1.0]] * 2, (4, 4), Median(), lr=0.5), [3.0], 1)
+
+
+def test_the_median_removes_what_only_a_minority_pushes_for() -> None:
+    """Two of five clients hold a class: its bias rises under the mean, and stays where the others leave it here."""
+    bias = f64([[-0.1], [-0.1], [-0.1], [0.9], [0.9]])
+    assert float(bias.mean()) > 0.2
+    for method in (Median(), TrimmedMean(beta=0.4), Krum(f=1)):
+        assert_close(result(method, bias), [-0.1])
+
+
+# how many are needed
+
+
+def test_too_small_a_cohort_is_refused_before_anything_starts() -> None:
+    for selection in (Uniform(clients=4), Uniform(fraction=0.4)):
+        experiment = Experiment(algorithm=Krum(f=1), selection=selection)
+        with pytest.raises(BadInput, match="krum needs at least 5 clients in a round, and the selection gives 4"):
+            check_cohort(experiment, 10)
+    with pytest.raises(BadInput, match="krum needs at least 9 clients in a round, and the selection gives 8"):
+        check_cohort(Experiment(algorithm=Krum(f=1, c=8)), 8)
+    check_cohort(Experiment(algorithm=Krum(f=1, c=7)), 8)
+    check_cohort(Experiment(algorithm=Krum(f=3), selection=Uniform(clients=9)), 10)
+    check_cohort(Experiment(algorithm=Median(), selection=Uniform(clients=1)), 10)
+
+
+def test_a_comparison_with_it_is_refused_too() -> None:
+    base = Experiment(selection=Uniform(clients=4), training=Training(rounds=1))
+    with pytest.raises(BadInput, match="krum needs at least 5 clients"):
+        prepare(plan(base, ["fedavg", "krum"], [0]), None, 1)
+
+
+def test_too_small_a_cohort_is_refused_when_it_is_aggregated() -> None:
+    fed = replace(ragged(Krum(f=1)), selection=Only((1, 2, 4, 6)))
+    with pytest.raises(BadInput, match="krum with f=1 and c=1 needs 5 updates in a round, got 4; lower f or c"):
+        run(fed, X0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("trimmed-mean:beta=0.5", "beta is the share cut on either side, at least 0 and below 0.5, got 0.5"),
+        ("trimmed-mean:beta=-0.1", "got -0.1"),
+        ("krum:f=-1", "f is how many clients may be broken, at least 0, got -1"),
+        ("krum:c=0", "c is how many updates are averaged, at least 1, got 0"),
+        ("median:weighting=samples", "median: weighting: invalid enum value 'samples'"),
+    ],
+)
+def test_wrong_options_are_refused(spec: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        build("algorithm", ALGORITHMS, spec)

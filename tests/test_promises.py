@@ -1,0 +1,203 @@
+"""The conformance room: good methods pass, and each way of being wrong is found and named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.cli.main import main
+from fedskew.conformance.promises import PROMISES, Verdict, check
+from fedskew.core.algorithm import Algorithm, GradFn, Solver
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.slots import Adam
+
+NUMBER = {promise.__name__: promise.__doc__ for promise in PROMISES}
+
+
+def broken(algorithm: Algorithm) -> dict[str, str]:
+    """The broken promises, by the name of their function, and why."""
+    names = {text: name for name, text in NUMBER.items()}
+    return {names.get(v.promise, v.promise): v.reason for v in check(algorithm) if not v.kept}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base(Algorithm):
+    idea: ClassVar[str] = "an example"
+    changes: ClassVar[str] = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotFinite(Base):
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return self.mean_delta(server, cohort), {"log": server.x.new_zeros(()).log()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetsTheMask(Base):
+    def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        return task.loss(task.logits(w, batch.x), batch.y).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branches(Base):
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        g = grad_fn(w)[0]
+        return (g if g.sum() > 0 else 2 * g), scratch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overwrites(Base):
+    def client_init(self, x: Tensor) -> Tree:
+        return {"v": torch.zeros_like(x)}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        view.state["v"].add_(1)
+        return Upload(carry.w - view.x, {}, {}), view.state
+
+
+CALLS: list[int] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemembersElsewhere(Base):
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        CALLS.append(1)
+        return self.mean_delta(server, cohort) * (1 + 1e-6 * len(CALLS)), server.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountsClients(Base):
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        CALLS.append(1)
+        return Upload((carry.w - view.x) * (1 + 1e-6 * len(CALLS)), {}, {}), view.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grows(Base):
+    def server_init(self, server: Server) -> Tree:
+        return {"history": server.x.new_zeros(1)}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return self.mean_delta(server, cohort), {"history": torch.cat([server.state["history"], server.x[:1]])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(Base):
+    idea: ClassVar[str] = ""
+    ranges: ClassVar[Mapping[str, str]] = {"mu": "1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseReduction(Base):
+    scale: float = 0.5
+    reduces_to: ClassVar[Mapping[str, str]] = {"scale=1": "fedavg", "": "fedavg", "scale=2": "no-such-method"}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        return self.scale * self.mean_delta(server, cohort), server.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raises(Base):
+    def broadcast(self, server: Server) -> Tree:
+        raise KeyError("gone")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+def test_a_good_method_keeps_every_promise(name: str) -> None:
+    verdicts = list(check(ALGORITHMS[name]()))
+    assert [v for v in verdicts if not v.kept] == []
+    assert [v.promise for v in verdicts[: len(PROMISES)]] == [p.__doc__ for p in PROMISES]
+    assert len(verdicts) == len(PROMISES) + len(ALGORITHMS[name].reduces_to)
+    assert all("\n" not in v.promise and len(v.promise) < 100 for v in verdicts)
+
+
+def test_the_server_optimiser_takes_part() -> None:
+    assert all(v.kept for v in check(ALGORITHMS["fedavg"](), Adam(lr=0.05)))
+
+
+def test_what_is_not_finite_is_named_and_ends_the_check() -> None:
+    assert list(check(NotFinite())) == [Verdict(NUMBER["trains"], False, "round 1: server state/log is not finite")]
+
+
+def test_an_error_of_the_method_is_told_in_one_line() -> None:
+    assert list(check(Raises())) == [Verdict(NUMBER["trains"], False, "KeyError: 'gone'")]
+
+
+def test_a_forgotten_mask_is_found() -> None:
+    found = broken(ForgetsTheMask())
+    assert "padding_changes_nothing" in found
+    assert " differs by " in found["padding_changes_nothing"]
+
+
+def test_a_branch_on_values_does_not_stack() -> None:
+    assert set(broken(Branches())) >= {"engines_agree"}
+
+
+def test_writing_in_place_is_found() -> None:
+    assert "nothing_is_changed" in broken(Overwrites())
+
+
+def test_state_outside_the_trees_is_lost_on_resume() -> None:
+    assert "resume_is_exact" in broken(RemembersElsewhere())
+
+
+def test_results_that_depend_on_the_order_are_found() -> None:
+    assert "order_does_not_matter" in broken(CountsClients())
+
+
+def test_a_growing_state_is_found() -> None:
+    assert broken(Grows())["states_keep_their_shape"] == (
+        "server state '0/history' after round 1 is not what it began as"
+    )
+
+
+def test_a_class_that_cannot_be_pickled_is_found() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Local(Base):
+        pass
+
+    assert set(broken(Local())) == {"is_a_value"}
+
+
+def test_missing_and_false_declarations_are_found() -> None:
+    assert broken(Silent())["says_what_it_is"] == "idea must be one line"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Wrong(Silent):
+        idea: ClassVar[str] = "told"
+
+    assert broken(Wrong())["says_what_it_is"] == "ranges names 'mu', which is not an option"
+
+
+def test_a_false_reduction_is_found_and_a_true_one_is_not() -> None:
+    found = broken(FalseReduction())
+    assert set(found) == {
+        "takes the steps of fedavg with its default options",
+        "takes the steps of no-such-method with scale=2",
+    }
+    assert found["takes the steps of fedavg with its default options"].startswith(
+        "round 1, solver sgd, epochs: x differs"
+    )
+    assert "no-such-method" in found["takes the steps of no-such-method with scale=2"]
+
+
+def test_check_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "fedprox:mu=0.3"]) == 0
+    out = capsys.readouterr().out
+    assert len([line for line in out.splitlines() if line.startswith("ok ")]) == len(PROMISES) + 2
+    assert "fedprox:mu=0.3: keeps its promises" in out
+    assert main(["check", "fedadam", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["method"] == "fedadam"
+    assert all(row["kept"] for row in told["promises"])
+    assert main(["check", "fedpro"]) == 2
+    assert "did you mean 'fedprox'?" in capsys.readouterr().err

@@ -27,8 +27,8 @@ HERE = Path(__file__).parent
 
 SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
 CLIENT_HOOKS = (
-    *("client_init", "before", "answer", "local_init", "objective", "direction"),
-    *("after_step", "after", "local_final"),
+    *("client_init", "before", "answer", "local_init", "begin", "objective", "direction"),
+    *("after_step", "after", "local_final", "personal"),
 )
 """In the order of a round."""
 

@@ -77,7 +77,7 @@ def test_the_page_of_methods_holds_formulas_code_and_departures(generate: Module
         assert all(f"| `{field.name}` |" in text for field in dataclasses.fields(cls)), name
         assert text.count("```") % 2 == 0
     known = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert known == {*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS, "needs", "hazard"}
+    assert known == {*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS, "needs", "hazard", "fewest", "privacy"}
 
 
 def test_links_within_the_page_of_methods_lead_somewhere(generate: ModuleType) -> None:
@@ -105,7 +105,11 @@ def test_the_pages_hold_commands() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: str) -> None:
+def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: str, tmp_path, monkeypatch) -> None:
+    # the file that the page on one's own method starts with
+    mine = re.search(r"```python\n(# mine.py.*?)```", (ROOT / "docs" / "own-method.md").read_text(), re.S)
+    (tmp_path / "mine.py").write_text(mine[1])
+    monkeypatch.chdir(tmp_path)
     parsed = parser().parse_args(shlex.split(line)[1:])
     assert parsed.function
     for spec in getattr(parsed, "algorithms", None) or []:

@@ -86,7 +86,9 @@ RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
 
 def for_run(parser: argparse.ArgumentParser) -> None:
     experiment(parser)
-    parser.add_argument("--algorithm", metavar="A", help="method, e.g. fedprox:mu=0.1 (`fedskew list algorithms`)")
+    parser.add_argument(
+        "--algorithm", metavar="A", help="method, e.g. fedprox:mu=0.1 (`fedskew list algorithms`), or ./mine.py::Mine"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of the training")
     parser.add_argument("--name", help="what to call the run in tables")
     store(parser)

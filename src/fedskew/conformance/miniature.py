@@ -56,12 +56,12 @@ def labels(seed: int, rows: int) -> Tensor:
 
 
 def federation(algorithm: Algorithm, task: Task = TASK, rounds: int = 4, **changes: Any) -> Federation:
-    """Clients of 1 to 40 rows, of which four take part in a round; two local epochs of batches of 7, the last ones shorter."""
+    """Clients of 1 to 40 rows, of which five take part in a round; two local epochs of batches of 7, the last ones shorter."""
     rows = np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     options: dict[str, Any] = {
         "solver": Sgd(lr=0.1),
         "server_optimiser": ServerSgd(),
-        "selection": Uniform(clients=4),
+        "selection": Uniform(clients=5),
         "planner": SeededPlanner(Local(epochs=2, batch_size=7), seed=7),
     }
     return Federation(

@@ -1,6 +1,7 @@
 """Components by name: ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` to a checked object, and back to a table.
 
-A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes.
+A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes; a method may also stand in
+a file of the user's own, ``"./mine.py::Mine:mu=0.1"``.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core import own
+from fedskew.core.errors import BadInput, require, suggestion
 
 Catalogue = Mapping[str, type]
 
@@ -33,9 +36,14 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         if not isinstance(name, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
     elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        return from_table(type(spec), plain(spec), f"{place} {type(spec).__name__}")
+        known = type(spec) in own.ORIGINS or any(cls is type(spec) for cls in catalogue.values())
+        cls = type(spec) if known else own.adopted(spec, place)
+        return from_table(cls, plain(spec), f"{place} {type(spec).__name__}")
     else:
         raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
+    if own.MARK in name:
+        require(kind == "algorithm", f"{place}: only methods can come from a file of your own, got {name!r}")
+        return from_table(own.load(name, place, options.pop("file_hash", None)), options, f"{place} {name}")
     if name not in catalogue:
         raise BadInput(f"{place}: unknown {kind} {name!r}; {suggestion(name, catalogue)}")
     return from_table(catalogue[name], options, f"{place} {name}")
@@ -43,7 +51,9 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
 
 def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
     """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string."""
-    name, _, rest = spec.partition(":")
+    in_file = re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
+    name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
+    require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
     options: dict[str, Any] = {}
     for part in re.split(r",(?![^\[]*\])", rest) if rest else []:
         key, equals, text = part.partition("=")
@@ -92,6 +102,8 @@ def readable(error: msgspec.ValidationError) -> str:
 
 def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
     """The component as ``{"name": ..., option: value}`` with every option written out."""
+    if type(component) in own.ORIGINS:
+        return {**own.ORIGINS[type(component)].table(), **plain(component)}
     for name, cls in catalogue.items():
         if type(component) is cls:
             return {"name": name, **plain(component)}
@@ -107,6 +119,8 @@ def plain(component: Any) -> dict[str, Any]:
 def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str:
     """The compact form with the options that differ from their defaults; ``with_first`` shows the first one in any case."""
     table = to_table(component, catalogue)
+    if table.pop("file_hash", None):
+        table["name"] = Path(table["name"]).name
     defaults = {f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING}
     first = next((f.name for f in dataclasses.fields(component)), None) if with_first else None
     options = [

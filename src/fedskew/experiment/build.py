@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
@@ -22,7 +21,7 @@ from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation, Tuning, start
 from fedskew.loop.sharing import Kept
@@ -82,8 +81,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     check_needs(experiment)
     require(
         SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
-        f"{to_table(experiment.algorithm, ALGORITHMS)['name']} compares two groups of people, and {dataset.name} names no "
-        "sensitive attribute; use --dataset adult, or own data with `sensitive`",
+        f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
+        "use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
     check_clients(experiment, len(partition))
@@ -207,7 +206,7 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
         require(fits, f"sharing: {what} the whole model, of which clients keep a part; use --sharing all or {without}")
     algorithm, server = federation.algorithm, start(federation, x0)
     states = (server.state, algorithm.broadcast(server), algorithm.client_init(x0))
-    name = to_table(algorithm, ALGORITHMS)["name"]
+    name = name_of(algorithm)
     require(
         all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
         f"{name} keeps vectors over the whole model, which cannot be split into a shared and a personal part; use "
@@ -219,7 +218,7 @@ def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
     experiment.system.check(experiment.local)
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
-    name = to_table(algorithm, ALGORITHMS)["name"]
+    name = name_of(algorithm)
     require(
         LINEAR_SOLVER not in needs or experiment.solver.linear,
         f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",
@@ -259,9 +258,14 @@ def check_needs(experiment: Experiment) -> None:
             check_installed()
 
 
+def name_of(algorithm: Any) -> str:
+    """What the catalogue calls a method, or the place of a user's own."""
+    return str(to_table(algorithm, COMPONENTS["algorithm"])["name"])
+
+
 def check_clients(experiment: Experiment, num_clients: int) -> None:
     """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
-    selection, name = experiment.selection, to_table(experiment.algorithm, ALGORITHMS)["name"]
+    selection, name = experiment.selection, name_of(experiment.algorithm)
     selection.check(num_clients)
     size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
     needed = experiment.algorithm.fewest(size)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import ALGORITHMS, MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.experiment.config import Experiment, SharedData
+from fedskew.core.own import MARK
+from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
 from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
@@ -98,7 +98,7 @@ def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
 
 
 def fedcm(experiment: Experiment, options: Any) -> Experiment:
-    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+    return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
 
 
 def server_combination(idea: str, optimiser: Any) -> Combination:
@@ -116,6 +116,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Xu et al. 2021, arXiv:2106.10874",
         FreshGradient,
         fedcm,
+        ("fedcm",),
     ),
     "feddf": Combination(
         "FedAvg, then ensemble distillation on the server's rows",
@@ -123,6 +124,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         Distillation.paper,
         Distillation,
         with_distillation,
+        Distillation.cites,
     ),
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",
@@ -130,6 +132,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         "Zhao et al. 2018, arXiv:1806.00582",
         Sharing,
         with_sharing,
+        ("data-sharing",),
     ),
     "centralised": Combination(
         "all rows in one place: the bound without federation",
@@ -189,6 +192,7 @@ def with_method(experiment: Experiment, spec: str) -> Experiment:
         combination = COMBINATIONS[name]
         made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
         return made.replace(name=spec)
-    if name not in ALGORITHMS:
-        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*ALGORITHMS, *COMBINATIONS])}")
-    return experiment.replace(name=spec, algorithm=build("algorithm", ALGORITHMS, spec))
+    methods = COMPONENTS["algorithm"]
+    if name not in methods and MARK not in name:
+        raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
+    return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))

@@ -16,6 +16,7 @@ import tomli_w
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.own import Methods
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
@@ -138,11 +139,11 @@ class Checkpoint:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
 
 
-COMPONENTS: dict[str, dict[str, Any]] = {
+COMPONENTS: dict[str, Mapping[str, Any]] = {
     "dataset": DATASETS,
     "skew": SKEWS,
     "model": MODELS,
-    "algorithm": ALGORITHMS,
+    "algorithm": Methods(ALGORITHMS),
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
     "availability": AVAILABILITIES,
@@ -207,7 +208,7 @@ class Experiment:
             if isinstance(getattr(self, section), Mapping):
                 object.__setattr__(self, section, from_table(cls, getattr(self, section), section))
         if not self.name:
-            object.__setattr__(self, "name", label(self.algorithm, ALGORITHMS))
+            object.__setattr__(self, "name", label(self.algorithm, COMPONENTS["algorithm"]))
 
     def replace(self, **sections: Any) -> Experiment:
         """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``."""

@@ -15,6 +15,7 @@ import torch
 
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
+from fedskew.core.own import offered_by
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
@@ -177,7 +178,8 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset
     facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
-        "python": platform.python_version()
+        "python": platform.python_version(),
+        **offered_by(type(experiment.algorithm)),
     }
     facts["data"] = {
         "name": dataset.name,

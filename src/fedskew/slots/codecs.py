@@ -100,6 +100,7 @@ class TopK(_Lossy):
 
     idea: ClassVar[str] = "the largest numbers of each update, the rest is added to the next one"
     paper: ClassVar[str] = "Stich, Cordonnier, Jaggi 2018, arXiv:1809.07599; Karimireddy et al. 2019, arXiv:1901.09847"
+    cites: ClassVar[tuple[str, ...]] = ("top-k", "error-feedback")
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
@@ -144,6 +145,7 @@ class Qsgd(_Lossy):
 
     idea: ClassVar[str] = "numbers rounded at random, without bias, to a few levels of their bucket's length"
     paper: ClassVar[str] = "Alistarh et al. 2017, arXiv:1610.02132"
+    cites: ClassVar[tuple[str, ...]] = ("qsgd",)
 
     def __post_init__(self) -> None:
         require(self.levels >= 1, f"levels must be at least 1, got {self.levels}")

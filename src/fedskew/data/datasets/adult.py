@@ -39,6 +39,7 @@ class Adult:
     sensitive: Literal["sex", "race"] = "sex"
 
     model: ClassVar[str] = "mlp"
+    cites: ClassVar[tuple[str, ...]] = ("adult",)
     idea: ClassVar[str] = "census rows: income above 50,000 dollars or not, with sex or race as the sensitive attribute"
 
     def load(self) -> Dataset:

@@ -1,0 +1,171 @@
+"""Methods that are not ours: a class in a user's file, ``./mine.py::Mine``, or one that an installed package offers.
+
+A file is stored with its absolute path and a hash of its contents, so that a run is repeated with the code it was made with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.errors import BadInput, require, suggestion
+
+MARK = "::"
+"""Between a file and its class."""
+
+GROUP = "fedskew.algorithms"
+"""The group of entry points under which a package offers methods: ``name = "module:Class"``."""
+
+HOW = "write it as a subclass of fedskew.Algorithm under @dataclass(frozen=True, kw_only=True)"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a class came from."""
+
+    path: Path
+    name: str
+    file_hash: str  # sixteen hex digits of the contents that were run
+
+    def table(self) -> dict[str, str]:
+        """What names the class in a stored experiment."""
+        return {"name": f"{self.path}{MARK}{self.name}", "file_hash": self.file_hash}
+
+
+ORIGINS: dict[type, Origin] = {}
+"""Every class that was loaded from a file."""
+
+
+def load(spec: str, place: str, expected: str | None = None) -> type:
+    """The class that ``FILE.py::CLASS`` names. The same contents give the same class again.
+
+    ``expected`` is the hash of the file as it was. Raises `BadInput` if the file is gone, has changed or cannot be run, or
+    holds no such method.
+    """
+    file, _, name = spec.rpartition(MARK)
+    path = Path(file).expanduser().resolve()
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"{place}: cannot read {path}: {error.strerror}; put the file there, or start a new run"
+        ) from None
+    found = digest(contents)
+    require(
+        expected in (None, found),
+        f"{place}: {path} has changed (hash {expected} before, now {found}); put the old file back, or start a new run",
+    )
+    module = run(path, contents, found, place)
+    cls = getattr(module, name, None)
+    if cls is None:
+        methods = [
+            key for key, value in vars(module).items() if is_method(value) and value.__module__ == module.__name__
+        ]
+        raise BadInput(f"{place}: {path} holds no class {name!r}; {suggestion(name, methods)}")
+    check(cls, f"{place}: {path.name}{MARK}{name}")
+    ORIGINS[cls] = Origin(path, name, found)
+    return cls
+
+
+def digest(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()[:16]
+
+
+def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
+    """The file as a module of its own, which dataclasses and pickle find by its name."""
+    name = f"fedskew_own_{digest(str(path).encode())}_{found}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    try:
+        exec(compile(contents, str(path), "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+        raise BadInput(f"{place}: {path}, line {line}: {type(error).__name__}: {message}") from None
+    return module
+
+
+def is_method(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Algorithm) and value is not Algorithm
+
+
+def check(cls: Any, what: str) -> None:
+    """Raise `BadInput` unless ``cls`` is a method whose options are its fields."""
+    require(is_method(cls), f"{what} is not a method; {HOW}")
+    # an undecorated class inherits the base's fields, and its own options would be ignored
+    require("__dataclass_params__" in vars(cls), f"{what} is not a dataclass; {HOW}")
+    for field in dataclasses.fields(cls):
+        given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        require(given, f"{what}: option {field.name!r} has no default; give it one")
+
+
+def adopted(component: Any, place: str) -> type:
+    """The class of an object; a method that came from an ordinary import, as its file gives it."""
+    cls = type(component)
+    if not is_method(cls):
+        return cls
+    where = f"{place} {cls.__name__}"
+    require(
+        cls.__module__ != "__main__" and cls.__qualname__ == cls.__name__,
+        f"{where}: a method must stand at the top of a file of its own, so that runs can be repeated; "
+        f"put it into mine.py and write 'mine.py{MARK}{cls.__name__}'",
+    )
+    return load(f"{inspect.getfile(cls)}{MARK}{cls.__name__}", where)
+
+
+def offered_by(cls: type) -> dict[str, str]:
+    """The package that offers a method, and its version; nothing for ours and for those from files."""
+    offering = [
+        e.dist for e in entry_points(group=GROUP) if e.value == f"{cls.__module__}:{cls.__qualname__}" and e.dist
+    ]
+    return {dist.name: dist.version for dist in offering}
+
+
+class Methods(Mapping[str, type]):
+    """Our methods, then those that installed packages offer, which are loaded when they are asked for. Ours keep their names."""
+
+    def __init__(self, ours: Mapping[str, type]) -> None:
+        self.ours = ours
+
+    @cached_property
+    def offered(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in self.ours}
+
+    def __getitem__(self, name: str) -> type:
+        if name in self.ours:
+            return self.ours[name]
+        entry = self.offered[name]
+        what = f"algorithm {name} of package {entry.dist.name if entry.dist else '?'}"
+        try:
+            cls = entry.load()
+        except Exception as error:
+            raise BadInput(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from None
+        check(cls, what)
+        made: type = cls
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.ours or name in self.offered
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.ours
+        yield from self.offered
+
+    def __len__(self) -> int:
+        return len(self.ours) + len(self.offered)

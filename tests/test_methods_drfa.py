@@ -46,7 +46,7 @@ def projected(v: torch.Tensor) -> torch.Tensor:
 def test_golden_round_for_every_draw() -> None:
     """With m = K = 2 the distinct clients tell how often each was drawn. All six cases come up."""
     seen = set()
-    for seed in range(24):
+    for seed in range(100):
         fed = seeded(sized_pair(Drfa(gamma=0.005)), seed)
         first, second = play(fed, [1.0], 2)
         members = first.work.clients.tolist()
@@ -65,7 +65,7 @@ def test_golden_round_for_every_draw() -> None:
 
 def test_golden_mixture_in_plain_numbers() -> None:
     """Both drawn, t' = 1: w' = 1.35, F = (0.91125, 5.445), so (0.5091125, 0.55445) less 0.03178125."""
-    for seed in range(40):
+    for seed in range(60):
         first, second = play(seeded(sized_pair(Drfa(gamma=0.005)), seed), [1.0], 2)
         if len(first.work.clients) == 2 and float(first.server.state["share"]) < 0.5:
             assert_close(first.server.x, [1.545])
@@ -105,7 +105,7 @@ def test_clients_are_drawn_by_lambda_with_replacement() -> None:
     error = (expected * (1 - f64(mixture)) / 1500).sqrt()
     assert ((table.mean(0) - expected).abs() <= 4 * error).all()
     counts = np.histogram(shares, bins=10, range=(0, 1))[0]
-    assert ((counts - 150) ** 2 / 150).sum() < 27.9  # chi-square, 9 degrees of freedom, 0.1 %
+    assert ((counts - 150) ** 2 / 150).sum() < 33.8  # chi-square, 9 degrees of freedom, 0.01 %
 
 
 def test_the_draw_is_a_function_of_seed_and_round() -> None:
@@ -152,7 +152,7 @@ def test_a_client_counts_as_often_as_it_was_drawn() -> None:
 def test_the_snapshot_is_the_model_after_a_common_share_of_the_steps(engine) -> None:
     """After t steps a quadratic client is at b + (1 - eta h)^t (x - b); t = floor(share tau) + 1."""
     steps, seen = (2, 5), set()
-    for seed in range(30):
+    for seed in range(80):
         outcome = play(seeded(sized_pair(Drfa(), steps), seed), [1.0], 1, engine)[0]
         share = float(outcome.server.state["share"])
         for i, k in enumerate(outcome.work.clients):
@@ -181,14 +181,12 @@ def test_tau_is_the_mean_number_of_steps_of_the_drawn() -> None:
 
 
 def test_who_answers_is_proposed_and_who_trains_is_drawn() -> None:
-    fed = sized_pair(Drfa(gamma=0.005, weighting="samples"), sizes=(1, 3))
+    fed = sized_pair(Drfa(gamma=1e-4, weighting="samples"), sizes=(1, 3))
     object.__setattr__(fed, "selection", Only((1,)))
-    outcomes = play(fed, [1.0], 12)
+    outcomes = play(fed, [1.0], 60)
     assert {tuple(o.work.clients.tolist()) for o in outcomes} == {(0,), (1,)}
     assert_close(outcomes[0].server.state["lambda"], [0.25, 0.75])
-    expected = projected(
-        f64([0.25, 0.75]) + f64([0.0, 2 * 0.005 * 2 * losses(float(outcomes[0].server.state["w"]))[1]])
-    )
+    expected = projected(f64([0.25, 0.75]) + f64([0.0, 2 * 1e-4 * 2 * losses(float(outcomes[0].server.state["w"]))[1]]))
     assert_close(outcomes[1].server.state["lambda"], expected)
 
 

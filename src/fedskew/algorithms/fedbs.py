@@ -22,7 +22,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
@@ -54,9 +53,7 @@ class FedBS(Algorithm):
     }
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, at most 1, got {self.cohort}"
-        )
+        require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
 
     def scores(self, server: Server, info: Info, v: Tensor) -> Tensor:
@@ -79,5 +76,4 @@ class FedBS(Algorithm):
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
         v = cohort.uploads.report["V"]
         scores = self.scores(server, cohort.info, v) if self.weigh_by == "score" else v
-        n = cohort.info.num_examples
-        return soft_weights(n if self.weighting == "samples" else torch.ones_like(n), scores, self.tau, self.tau_scale)
+        return soft_weights(Algorithm.weights(self, server, cohort), scores, self.tau, self.tau_scale)

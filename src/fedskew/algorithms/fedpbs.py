@@ -63,9 +63,7 @@ class FedPBS(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
         require(self.batch_threshold >= 0, f"batch_threshold must be at least 0, got {self.batch_threshold}")
-        require(
-            0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, at most 1, got {self.cohort}"
-        )
+        require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
         require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
 
@@ -108,14 +106,12 @@ class FedPBS(Algorithm):
         return Upload(carry.w - view.x, {}, report), view.state
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        n = cohort.info.num_examples
-        p = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / cohort.size)
+        p = Algorithm.weights(self, server, cohort)
         if self.aggregation == "plain":
             return p
         return soft_weights(p, cohort.uploads.report["V"], self.tau, self.tau_scale)
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        v_th = server.state["V_th"]
-        if self.variance_threshold == "median":
-            v_th = torch.quantile(cohort.uploads.report["V"], 0.5)
+        median = self.variance_threshold == "median"
+        v_th = torch.quantile(cohort.uploads.report["V"], 0.5) if median else server.state["V_th"]
         return self.mean_delta(server, cohort), {"V_th": v_th}

@@ -7,8 +7,8 @@
 q = 0 is the plain mean; a larger q follows the clients whose loss is large, and takes shorter steps. The server works with
 Delta_k / (L F_max^q) and h_k / (L F_max^q), F_max the cohort's largest loss: F_k^q alone over- or underflows for a large q.
 
-Departures: the paper draws clients in proportion to their rows, here the selection does not know them and
-``weighting="samples"`` puts n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients.
+Departures: the paper draws clients in proportion to their rows; where they are drawn uniformly, ``weighting="samples"`` puts
+n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients.
 
 Elsewhere: some libraries compute one loss on the server and use it for every client, which cannot tell clients apart.
 """

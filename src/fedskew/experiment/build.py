@@ -80,8 +80,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     check_needs(experiment)
     require(
         SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
-        f"{to_table(experiment.algorithm, COMPONENTS['algorithm'])['name']} compares two groups of people, and {dataset.name} "
-        "names no sensitive attribute; use --dataset adult, or own data with `sensitive`",
+        f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
+        "use --dataset adult, or own data with `sensitive`",
     )
     partition = partition_of(experiment, dataset)
     check_clients(experiment, len(partition))
@@ -178,7 +178,7 @@ def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
     experiment.system.check(experiment.local)
     algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
-    name = to_table(algorithm, COMPONENTS["algorithm"])["name"]
+    name = name_of(algorithm)
     require(
         LINEAR_SOLVER not in needs or experiment.solver.linear,
         f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",
@@ -208,9 +208,14 @@ def check_needs(experiment: Experiment) -> None:
             check_installed()
 
 
+def name_of(algorithm: Any) -> str:
+    """What the catalogue calls a method, or the place of a user's own."""
+    return str(to_table(algorithm, COMPONENTS["algorithm"])["name"])
+
+
 def check_clients(experiment: Experiment, num_clients: int) -> None:
     """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
-    selection, name = experiment.selection, to_table(experiment.algorithm, COMPONENTS["algorithm"])["name"]
+    selection, name = experiment.selection, name_of(experiment.algorithm)
     selection.check(num_clients)
     size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
     needed = experiment.algorithm.fewest(size)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.algorithms import MoFedSam
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
@@ -80,7 +79,7 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
 
 
 def fedcm(experiment: Experiment, options: Any) -> Experiment:
-    return experiment.replace(algorithm=MoFedSam(rho=0, beta=options.beta))
+    return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
 
 
 def server_combination(idea: str, optimiser: Any) -> Combination:
@@ -106,7 +105,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         Distillation.paper,
         Distillation,
         with_distillation,
-        ("feddf",),
+        Distillation.cites,
     ),
     "data-sharing": Combination(
         "FedAvg where every client also holds part of a public, class-balanced share of the rows",

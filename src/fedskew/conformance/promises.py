@@ -26,7 +26,7 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import Engine, Federation, Work, close_round, prepare, start
-from fedskew.slots import AdamW, ServerSgd, Sgd
+from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
 from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2
@@ -225,11 +225,14 @@ def reduces(subject: Subject, own: str, other: str) -> None:
     cls = type(subject.algorithm)
     ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
+    # a privacy mechanism includes how clients are drawn, and no experiment is made without that
+    privacy = ours.privacy() or theirs.privacy()
+    drawn = {"selection": Poisson(rate=privacy.q)} if privacy else {}
     for name, solver in SOLVERS.items():
         if not solver.linear and LINEAR_SOLVER in ours.needs() | theirs.needs():
             continue
         for kind, local in LOCAL.items():
-            changes = {"solver": solver, "planner": SeededPlanner(local, seed=7)}
+            changes = {"solver": solver, "planner": SeededPlanner(local, seed=7), **drawn}
             a, b = (play(subject.federation(method, **changes), Sequential()) for method in (ours, theirs))
             for one, two in zip(a, b, strict=True):
                 try:

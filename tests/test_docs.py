@@ -151,12 +151,15 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         classes=("no", "yes"),
         sensitive="sex",
     )
-    for method in ({}, {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"}):
+    for method in (
+        {"evaluation": {"inexactness": True, "adapt_steps": 1}},
+        {"algorithm": "ifca"},
+        {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},
+    ):
         experiment = Experiment(
             training={"rounds": 1},
             local={"epochs": 1},
             engine="stacked",
-            evaluation={"inexactness": True},
             skew="iid",
             **method,
         )

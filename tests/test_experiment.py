@@ -169,7 +169,7 @@ def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
 # numbers
 
 
-RESUMED = ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova"]
+RESUMED = ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova", "ditto", "ifca", "fedper"]
 RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta=0.2"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,8 @@ from fedskew.core.trees import pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import close_round, prepare, start
+from fedskew.loop.round import call, close_round, prepare, start
+from fedskew.loop.system import System
 from fedskew.slots import Uniform
 from tests.reference import PAIR, Only, assert_close, f64, ragged, sized_pair, trajectory
 from tests.small import X0, Quadratic, exact_clients, play
@@ -191,11 +193,25 @@ def test_who_answers_is_proposed_and_who_trains_is_drawn() -> None:
 
 
 def test_what_is_sent() -> None:
-    """Down: the model and the snapshot to those who are asked, a number to those who train."""
-    outcome = play(ragged(Drfa(), selection=Uniform(clients=3)), X0, 1)[0]
+    """Down: the model and the snapshot to those who are asked, a number to those who train, the model if they were not asked."""
+    fed = ragged(Drfa(), selection=Uniform(clients=3))
+    outcome, asked = play(fed, X0, 1)[0], call(fed, 0)[0]
     model, m, trained = 8 * len(X0), 3, len(outcome.work.clients)
-    assert outcome.bytes_down == m * 2 * model + trained * 8
+    new = len(set(outcome.work.clients) - set(asked))
+    assert new > 0
+    assert outcome.bytes_down == m * 2 * model + new * model + trained * 8
     assert outcome.bytes_up == m * 8 + trained * (2 * model + 8)
+
+
+def test_a_round_whose_drawn_clients_all_fail_is_followed_by_another_survey() -> None:
+    """The server's model and snapshot stay, and the candidates of the next round get the snapshot."""
+    fed = replace(ragged(Drfa(), selection=Uniform(clients=2)), system=System(dropout=0.5))
+    outcomes = play(fed, X0, 12)
+    lost = [o for o in outcomes if o.work.turnout.answered and not len(o.work.clients)]
+    assert lost
+    assert lost[0].server.round < 12
+    later = outcomes[lost[0].server.round]
+    assert torch.equal(later.work.view.x, lost[0].server.x)
 
 
 # reductions, and what it is for

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -40,6 +41,9 @@ def measured(round_: int, accuracy: float, clients: Sequence[float]) -> list[Row
     if clients:
         rows.append((None, "clients", "accuracy_worst", min(clients)))
         rows += [(k, "global-model", "accuracy", value) for k, value in enumerate(clients)]
+        rows += [
+            (None, "personal", f"accuracy_{name}", of(clients) + 0.05) for name, of in (("mean", mean), ("worst", min))
+        ]
     if round_:
         values = {
             "drift": 2.0 * round_,
@@ -153,6 +157,9 @@ def test_summary_agrees_with_arithmetic_by_hand(store: RunStore) -> None:
     # deviations .03 .01 .03 .01 around .81: variance .002 / 3, standard error sqrt(.002 / 12)
     assert avg.accuracy_half == pytest.approx(T3 * math.sqrt(0.002 / 12))
     assert avg.best_accuracy == pytest.approx((0.9 + 0.80 + 0.78 + 0.82) / 4)
+    # clients 0.5, 0.9 and 0.7, each 0.05 better with its own model
+    assert avg.personal == pytest.approx(0.75)
+    assert avg.worst_personal == pytest.approx(0.55)
     assert avg.worst_client == pytest.approx(0.5)
     assert (avg.drift, avg.divergence) == (3.0, 4.5)
     assert (avg.drift_half, avg.divergence_half) == (0.0, 0.0)
@@ -570,3 +577,17 @@ def test_importing_the_room_is_quick() -> None:
         "print([m for m in ('pandas', 'matplotlib', 'jinja2', 'scipy', 'torch') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# personal models
+
+
+def test_personal_models_are_shown_where_they_were_measured(tmp_path: Path, page: str) -> None:
+    assert "personal models" in page
+    assert "Accuracy of each client’s own model" in page
+    bare = RunStore(tmp_path / "bare")
+    add(bare, "fedavg", 0, [0.1, 0.5], clients=())
+    assert math.isnan(tables.summary(bare, bare.runs()).iloc[0].personal)
+    assert "personal" not in report(bare, tmp_path)
+    with pytest.raises(BadInput, match="none of these runs has measured accuracy of the personal models"):
+        plots.plot(bare, bare.runs(), "personal")

@@ -1,6 +1,7 @@
 """One file a method. Each names its paper and reads like it."""
 
 from fedskew.algorithms.afl import Afl
+from fedskew.algorithms.ditto import Ditto
 from fedskew.algorithms.dp_fedavg import DpFedAvg
 from fedskew.algorithms.drfa import Drfa
 from fedskew.algorithms.dualmetric import DualMetric
@@ -23,10 +24,12 @@ from fedskew.algorithms.fedprox import FedProx
 from fedskew.algorithms.fedsam import FedSam
 from fedskew.algorithms.fedsmoo import FedSmoo
 from fedskew.algorithms.fedsol import FedSol
+from fedskew.algorithms.ifca import Ifca
 from fedskew.algorithms.krum import Krum
 from fedskew.algorithms.median import Median
 from fedskew.algorithms.mofedsam import MoFedSam
 from fedskew.algorithms.moon import Moon
+from fedskew.algorithms.per_fedavg import PerFedAvg
 from fedskew.algorithms.qfedavg import QFedAvg
 from fedskew.algorithms.scaffold import Scaffold
 from fedskew.algorithms.trimmed_mean import TrimmedMean
@@ -60,6 +63,9 @@ ALGORITHMS = {
     "trimmed-mean": TrimmedMean,
     "krum": Krum,
     "fedpbs": FedPBS,
+    "ditto": Ditto,
+    "per-fedavg": PerFedAvg,
+    "ifca": Ifca,
     "dualmetric": DualMetric,
     "dp-fedavg": DpFedAvg,
 }

@@ -53,10 +53,17 @@ class Drfa(Algorithm):
         n = server.clients.num_examples.double()
         zero = n.new_zeros(())  # no steps so far: before the first round lambda stays where it is
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
-        return {"lambda": mixture, "copies": torch.zeros_like(n), "share": zero, "w": server.x, "tau": zero}
+        return {
+            "lambda": mixture,
+            "copies": torch.zeros_like(n),
+            "drawn": zero - 1,
+            "share": zero,
+            "w": server.x,
+            "tau": zero,
+        }
 
     def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
-        state, m = server.state, len(candidates.index)
+        state, m, zero = server.state, len(candidates.index), torch.zeros_like(server.state["drawn"])
         v = torch.zeros_like(state["lambda"])
         v[candidates.index] = answers["F"].double() * (server.num_clients / m)
         mixture = project_onto_simplex(state["lambda"] + state["tau"] * self.gamma * v)
@@ -64,11 +71,12 @@ class Drfa(Algorithm):
         drawn = torch.multinomial(mixture.cpu(), m, replacement=True, generator=rng)
         copies = torch.bincount(drawn, minlength=len(mixture)).to(mixture)
         share = torch.rand((), generator=rng, dtype=torch.float64).to(mixture)
-        return {**state, "lambda": mixture, "copies": copies, "share": share}, copies.nonzero()[:, 0]
+        changed = {"lambda": mixture, "copies": copies, "drawn": zero + server.round, "share": share}
+        return {**state, **changed}, copies.nonzero()[:, 0]
 
     def broadcast(self, server: Server) -> Tree:
         """The snapshot to those who are asked, then the place of the next one to those who train."""
-        drawn = bool(server.state["copies"].any())
+        drawn = int(server.state["drawn"]) == server.round
         return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
@@ -96,7 +104,6 @@ class Drfa(Algorithm):
         p, uploads = self.weights(server, cohort), cohort.uploads
         return self.mean_delta(server, cohort), {
             **server.state,
-            "copies": torch.zeros_like(server.state["copies"]),
             "w": server.x + weighted_sum(p, uploads.extras["w'"]),
             "tau": (p * uploads.report["steps"]).sum(),
         }

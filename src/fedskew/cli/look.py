@@ -14,12 +14,12 @@ from rich.table import Table
 from fedskew.cli.output import number, print_json, print_summary, print_unfinished, summary_json
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
-from fedskew.core.errors import BadInput, FedskewError, suggestion
+from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
 from fedskew.report.html import write_report
-from fedskew.slots import ServerSgd
+from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
 KINDS = {
@@ -33,8 +33,16 @@ KINDS = {
     "refines": "refine",
     "selections": "selection",
     "codecs": "codec",
+    "sharings": "sharing",
     "engines": "engine",
 }
+
+TITLES = {
+    "clients accuracy_worst": "worst client",
+    "personal accuracy_mean": "personal",
+    "personal accuracy_worst": "worst personal",
+}
+"""What the table of a run calls these measurements."""
 
 
 def list_(parsed: argparse.Namespace) -> int:
@@ -73,6 +81,7 @@ def alone(cls: type) -> tuple[Any, Any]:
 def parts(combination: Combination) -> tuple[Any, Any]:
     """The algorithm and the server optimiser that a named combination stands for."""
     made = combination.apply(Experiment(), combination.options())
+    require(made.sharing == All(), "what clients send depends on the model")
     return made.algorithm, made.server
 
 
@@ -186,10 +195,12 @@ def show_one(store: RunStore, record: RunRecord) -> None:
         index="round", columns="key", values="value"
     )
     columns = {"test accuracy": 4, "test loss": 4, "clients accuracy_worst": 4, "round drift": 4, "round divergence": 4}
+    if "personal accuracy_mean" in wide:
+        columns |= {"personal accuracy_mean": 4, "personal accuracy_worst": 4}
     table = Table(box=None, pad_edge=False)
     table.add_column("round", justify="right")
     for name in columns:
-        table.add_column(name.removeprefix("round ").replace("clients accuracy_worst", "worst client"), justify="right")
+        table.add_column(TITLES.get(name, name.removeprefix("round ")), justify="right")
     rounds = list(wide.index)
     for at in rounds if len(rounds) <= 12 else [*rounds[:: -(-len(rounds) // 11)], rounds[-1]]:
         cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]

@@ -37,7 +37,7 @@ equals an uninterrupted run bit for bit.
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
 algorithms, datasets, skews, models, solvers, servers, refines,
-availabilities, selections, codecs, engines.
+availabilities, selections, sharings, codecs, engines.
 """
 
 SHOW = """\
@@ -179,6 +179,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--refine", metavar="R", help="what the server then does on its rows: none, distillation:steps=100"
     )
+    work.add_argument("--sharing", metavar="P", help="part of the model that is shared: all, personal:head=1, norm")
     work.add_argument("--cohort", type=int, metavar="M", help="clients a round, chosen at random (default: all)")
     work.add_argument(
         "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"

@@ -55,7 +55,8 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     first = str(frame["method"].iloc[0])
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
-    for title in ("accuracy %", "worst client %", "drift", "MB"):
+    personal = bool(frame["personal"].notna().any())
+    for title in ("accuracy %", "worst client %", *(["personal %"] if personal else []), "drift", "MB"):
         table.add_column(title, justify="right")
     private = bool(frame["epsilon"].notna().any())
     if private:
@@ -68,6 +69,7 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
             row["method"],
             plus_minus(100 * row["accuracy"], 100 * row["accuracy_half"], 1),
             plus_minus(100 * row["worst_client"], 100 * row["worst_client_half"], 1),
+            *([plus_minus(100 * row["personal"], 100 * row["personal_half"], 1)] if personal else []),
             plus_minus(row["drift"], row["drift_half"], 2),
             number(row["megabytes_down"] + row["megabytes_up"], 1),
         ]
@@ -87,7 +89,10 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     )
     loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(
-        f"accuracy on the unseen test set after the last round; {what}; MB: all rounds, both ways{loss}", style="dim"
+        f"accuracy on the unseen test set after the last round; {what}; "
+        + ("personal: mean over the clients of each one's own model on its own data; " if personal else "")
+        + f"MB: all rounds, both ways{loss}",
+        style="dim",
     )
 
 

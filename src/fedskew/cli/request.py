@@ -12,7 +12,19 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_tab
 from fedskew.loop.system import System
 
 SECTIONS = (
-    *("dataset", "skew", "model", "solver", "server", "refine", "availability", "selection", "codec", "engine"),
+    *(
+        "dataset",
+        "skew",
+        "model",
+        "solver",
+        "server",
+        "refine",
+        "availability",
+        "selection",
+        "sharing",
+        "codec",
+        "engine",
+    ),
 )
 """Options that name a component of the section of the same name."""
 

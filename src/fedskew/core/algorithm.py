@@ -37,6 +37,7 @@ FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
 SERVER_DATA = "server data"
 SENSITIVE = "sensitive attribute"
+PLAIN_SERVER = "plain server"
 
 
 class Solver(Protocol):
@@ -81,7 +82,7 @@ class Algorithm:
     acts_alone: ClassVar[bool] = False  # whether the server takes a step even when nobody answered
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`."""
+        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`, `PLAIN_SERVER`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:
@@ -158,6 +159,10 @@ class Algorithm:
         """Where the client starts (P,), and its scratch."""
         return view.x, {}
 
+    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        """The scratch before the first step, where it depends on the solver."""
+        return carry.scratch
+
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         """The local loss (): the landscape."""
         return local_loss(task, w, batch)
@@ -177,3 +182,11 @@ class Algorithm:
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         """What is sent, and the client's new state."""
         return Upload(carry.w - view.x, {}, {}), view.state
+
+    # evaluation
+    def personal(self, view: View) -> Tensor:
+        """The model (P,) that the client would use itself, from the view that it would get of the server after a round.
+
+        ``view.before`` holds the sums of the hook ``before`` at that view, where the method has one.
+        """
+        return view.x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from math import prod
 
 import torch
@@ -35,6 +36,16 @@ class ParameterSpace:
     def flatten(self, module: nn.Module) -> Tensor:
         """The module's current parameters as a new vector (P,)."""
         return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+    def of_entries(self, mask: Tensor) -> ParameterSpace:
+        """The space of the entries that a mask (P,) chooses: each tensor's are a row under its name, where it has any."""
+        counts = {name: int(part.sum()) for name, part in self.unflatten(mask).items()}
+        chosen = copy(self)
+        chosen.names = [name for name, count in counts.items() if count]
+        chosen.sizes = [counts[name] for name in chosen.names]
+        chosen.shapes = [(count,) for count in chosen.sizes]
+        chosen.size = sum(chosen.sizes)
+        return chosen
 
     def layers(self) -> dict[str, list[slice]]:
         """For each layer (the owner of weight and bias) the places of its parameters in the vector."""

@@ -12,23 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, SENSITIVE, SERVER_DATA
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
-from fedskew.core.trees import num_bytes
+from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation
+from fedskew.loop.round import Federation, Tuning, start
+from fedskew.loop.sharing import Kept
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.measure.privacy import check_installed
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
-from fedskew.slots import REFINES, Poisson, Uncompressed
+from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -110,15 +111,27 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
+        tuning=tuning_of(experiment),
+        kept=kept_of(experiment.sharing, task, device),
     )
+    x0 = x0.to(dtype).to(device)
+    check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        x0=x0.to(dtype).to(device),
+        x0=x0,
         x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
         y_test=torch.as_tensor(dataset.y_test, device=device),
     )
+
+
+def tuning_of(experiment: Experiment) -> Tuning | None:
+    """The steps of personal models before they are measured, in batches like those of the training."""
+    if not experiment.evaluation.adapt_steps:
+        return None
+    local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
+    return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
@@ -174,6 +187,33 @@ def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classificat
     return Classification(skeleton, ParameterSpace(skeleton), num_classes)
 
 
+@lru_cache(maxsize=16)
+def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
+    """The part of the model that clients keep, one object for all runs, so that they share what engines make of it."""
+    at = sharing.kept(task.model, task.space)
+    return None if at is None else Kept.of(at.to(device), task.space.size)
+
+
+def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
+    """Refuse what needs the clients' whole models, or keeps vectors over them: it would mix, or send, what clients keep."""
+    if federation.kept is None:
+        return
+    needy = judge(experiment)
+    require(
+        not needy,
+        f"{needy} tries the clients' models on the server's rows, and the clients keep a part of theirs to themselves; use "
+        "--sharing all, or a method without rows on the server, e.g. fedavg",
+    )
+    algorithm, server = federation.algorithm, start(federation, x0)
+    states = (server.state, algorithm.broadcast(server), algorithm.client_init(x0))
+    name = name_of(algorithm)
+    require(
+        all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
+        f"{name} keeps vectors over the whole model, which cannot be split into a shared and a personal part; use "
+        "--sharing all, or a method without them, e.g. fedavg, fedprox or fednova",
+    )
+
+
 def check_needs(experiment: Experiment) -> None:
     """Refuse combinations that cannot work, with the reason and the fix."""
     experiment.system.check(experiment.local)
@@ -187,8 +227,20 @@ def check_needs(experiment: Experiment) -> None:
         FEATURES not in needs or experiment.model.has_features,
         f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
     )
-    refiner = to_table(experiment.refine, REFINES)["name"]
-    needy = name if SERVER_DATA in needs else f"refine {refiner}" if experiment.refine.needs_data else ""
+    require(
+        PLAIN_SERVER not in needs or experiment.server == ServerSgd(),
+        f"{name} averages more than one model, and a server optimiser would move only one of them; use --server sgd",
+    )
+    require(
+        PLAIN_SERVER not in needs or not experiment.refine.needs_data,
+        f"{name} averages more than one model, and a refinement would move only one of them; use --refine none",
+    )
+    require(
+        PLAIN_SERVER not in needs or not experiment.evaluation.inexactness,
+        f"{name} trains from more than one model, and inexactness is told of training from the global one; leave out "
+        "evaluation.inexactness",
+    )
+    needy = judge(experiment)
     require(
         not needy or experiment.server_data.share > 0,
         f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
@@ -211,6 +263,13 @@ def check_needs(experiment: Experiment) -> None:
 def name_of(algorithm: Any) -> str:
     """What the catalogue calls a method, or the place of a user's own."""
     return str(to_table(algorithm, COMPONENTS["algorithm"])["name"])
+
+
+def judge(experiment: Experiment) -> str:
+    """What tries the clients' models on the server's rows: the method, the refinement, or nothing."""
+    if SERVER_DATA in experiment.algorithm.needs():
+        return name_of(experiment.algorithm)
+    return f"refine {to_table(experiment.refine, REFINES)['name']}" if experiment.refine.needs_data else ""
 
 
 def check_clients(experiment: Experiment, num_clients: int) -> None:

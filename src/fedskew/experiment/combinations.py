@@ -1,7 +1,7 @@
 """Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
 
 ``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
-without its perturbation.
+without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
 from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
-from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Yogi
+from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,13 @@ class FreshGradient:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Head:
+    """Layers that each client keeps."""
+
+    head: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sharing(SharedData):
     """`SharedData` with the relative size that the paper speaks of."""
 
@@ -80,6 +87,18 @@ def local_sgd(experiment: Experiment, options: Any) -> Experiment:
 
 def fedcm(experiment: Experiment, options: Any) -> Experiment:
     return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
+
+
+def fedper(experiment: Experiment, options: Any) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(head=options.head))
+
+
+def fedbn(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Norm())
+
+
+def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
 
 
 def server_combination(idea: str, optimiser: Any) -> Combination:
@@ -138,6 +157,30 @@ COMBINATIONS: Mapping[str, Combination] = {
         Steps,
         local_sgd,
         ("local-sgd",),
+    ),
+    "fedper": Combination(
+        "each client keeps the last layers to itself",
+        "personalisation",
+        "Arivazhagan et al. 2019, arXiv:1912.00818",
+        Head,
+        fedper,
+        ("fedper",),
+    ),
+    "fedbn": Combination(
+        "each client keeps its normalisation layers to itself",
+        "personalisation",
+        "Li, Jiang, Zhang, Kamp, Dou 2021, arXiv:2102.07623",
+        NoOptions,
+        fedbn,
+        ("fedbn",),
+    ),
+    "local-only": Combination(
+        "every client trains alone and nothing is sent: the bound without cooperation",
+        "nothing (a baseline)",
+        "McMahan et al. 2017, arXiv:1602.05629",
+        NoOptions,
+        local_only,
+        ("fedavg",),
     ),
 }
 

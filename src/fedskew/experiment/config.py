@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,9 @@ from fedskew.slots import (
     REFINES,
     SELECTIONS,
     SERVER_OPTIMISERS,
+    SHARINGS,
     SOLVERS,
+    All,
     Always,
     Everyone,
     ServerSgd,
@@ -104,17 +107,26 @@ class Training:
 class Evaluation:
     """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
 
+    ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
+    default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
     """
 
     every: int = 1
     max_clients: int = 1000
     local_models: bool = True
+    adapt_steps: int = 0
+    adapt_lr: float | None = None
     inexactness: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
         require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
+        require(self.adapt_steps >= 0, f"adapt_steps must be at least 0, got {self.adapt_steps}")
+        require(
+            self.adapt_lr is None or 0 < self.adapt_lr < math.inf,
+            f"adapt_lr must be a finite number above 0, got {self.adapt_lr}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +149,7 @@ COMPONENTS: dict[str, Mapping[str, Any]] = {
     "availability": AVAILABILITIES,
     "refine": REFINES,
     "selection": SELECTIONS,
+    "sharing": SHARINGS,
     "codec": CODECS,
     "engine": {"auto": Auto, **ENGINES},
 }
@@ -176,6 +189,7 @@ class Experiment:
     availability: Any = field(default_factory=Always)
     refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)
+    sharing: Any = field(default_factory=All)
     codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)

@@ -14,11 +14,13 @@ from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
+from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.round import Federation, Outcome, client_cause, server_cause
+from fedskew.loop.personal import evaluate_personal, measures_personal
+from fedskew.loop.round import Engine, Federation, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
-from fedskew.store.runs import Row
+from fedskew.store.runs import MEASUREMENTS, Row
 
 
 def measured_clients(assembly: Assembly) -> Ints:
@@ -30,8 +32,11 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
-def model_rows(assembly: Assembly, server: Server, clients: Ints) -> list[Row]:
-    """The global model on the test set and on each client's data. Raises `Diverged` if a loss is not finite."""
+def model_rows(assembly: Assembly, engine: Engine, server: Server, states: States, clients: Ints) -> list[Row]:
+    """The global model on the test set and on each client's data, and each client's own model where it has one.
+
+    Raises `Diverged` if a loss is not finite.
+    """
     fed, w = assembly.federation, server.x
     tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
@@ -39,9 +44,11 @@ def model_rows(assembly: Assembly, server: Server, clients: Ints) -> list[Row]:
         rows += group_rows(assembly, w)
     scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
     check_losses(fed, server, clients, tested["loss"], scores)
-    for name, values in scores.items():
-        rows += per_client("global-model", name, clients, values)
-    rows += [(None, "clients", name, value) for name, value in over_clients(scores).items()]
+    rows += rows_of("global-model", "clients", clients, scores)
+    if measures_personal(fed):
+        scores = evaluate_personal(fed, engine, server, states, clients)
+        check_personal(fed, server, clients, scores)
+        rows += rows_of("personal-model", "personal", clients, scores)
     return rows
 
 
@@ -56,18 +63,42 @@ def group_rows(assembly: Assembly, w: Tensor) -> list[Row]:
 
 def check_losses(fed: Federation, server: Server, clients: Ints, tested: float, scores: dict[str, Tensor]) -> None:
     """Raise `Diverged` naming the round and where the global model's loss is no longer finite."""
-    bad = (~scores["loss"].isfinite() & ~scores["accuracy"].isnan()).nonzero()
-    if math.isfinite(tested) and not len(bad):
+    bad = first_bad(fed, clients, scores)
+    if math.isfinite(tested) and not bad:
         return
-    where = f"client {fed.partition.names[int(clients[int(bad[0])])]}'s data" if len(bad) else "the test set"
+    where = f"{bad}'s data" if bad else "the test set"
     cause = client_cause if fed.server_optimiser.lr <= 1 else server_cause
     raise Diverged(
         f"round {server.round}: the global model's loss on {where} is no longer finite; {cause(fed, server.round - 1)}"
     )
 
 
+def check_personal(fed: Federation, server: Server, clients: Ints, scores: dict[str, Tensor]) -> None:
+    """Raise `Diverged` naming the round and the client whose own model's loss is no longer finite."""
+    bad = first_bad(fed, clients, scores)
+    if bad:
+        cause = client_cause(fed, max(server.round - 1, 0))
+        if fed.tuning is not None and fed.tuning.lr is not None:
+            cause = f"most likely cause: adapt_lr {fed.tuning.lr:g} is too large"
+        raise Diverged(f"round {server.round}, {bad}: the loss of its personal model is no longer finite; {cause}")
+
+
+def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
+    """The first client with measured rows whose loss is not finite, or nothing."""
+    bad = (~scores["loss"].isfinite() & ~scores["accuracy"].isnan()).nonzero()
+    return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
+
+
+def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor]) -> list[Row]:
+    """The scores of each client, and over the clients."""
+    rows: list[Row] = []
+    for name, values in scores.items():
+        rows += per_client(split, name, clients, values)
+    return rows + [(None, summary, name, value) for name, value in over_clients(scores).items()]
+
+
 def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
-    """The global model over the clients; a client without measured rows does not count."""
+    """Over the clients; one without measured rows does not count."""
     held = ~scores["accuracy"].isnan()
     accuracy = scores["accuracy"][held].sort().values
     decile = math.ceil(0.1 * len(accuracy) - 1e-9)
@@ -97,6 +128,9 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
     for name in ("distance", "update_norm") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])
+    for name, reported in outcome.done.uploads.report.items():
+        if name in MEASUREMENTS["client"]:
+            rows += per_client("client", name, work.clients, reported)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)

@@ -139,7 +139,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
     rows: list[Row] = []
     if server.round == 0:
-        rows = model_rows(assembly, server, clients)
+        rows = model_rows(assembly, engine, server, states, clients)
         store.write_round(run, 0, rows)
     tell(0.0, rows)
     while server.round < rounds:
@@ -150,7 +150,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         server = outcome.server
         rows = round_rows(assembly, outcome, 0.0)
         if due:
-            rows += model_rows(assembly, server, clients)
+            rows += model_rows(assembly, engine, server, states, clients)
             rows += inexactness_rows(assembly, outcome)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]

@@ -22,31 +22,35 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.local import Program, program
 from fedskew.loop.round import Engine, Federation, Outcome
+from fedskew.loop.sharing import PART, Kept
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
-    """The gamma (C,) of the models that the cohort sent; NaN where the gradient vanishes at the start."""
+    """The gamma (C,) of the models that the cohort sent, or partly kept; NaN where the gradient vanishes at the start."""
     work, view = outcome.work, outcome.work.view
     models = view.x + outcome.done.uploads.delta
+    if fed.kept:
+        models = models.index_copy(1, fed.kept.at, outcome.done.states[PART])
     at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
-    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver), at_models, fed.x, fed.y)
+    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver, fed.kept), at_models, fed.x, fed.y)
     start, end = (vector_norm(slopes[place].double(), dim=1) for place in ("start", "end"))
     return torch.where(start > 0, end / start, torch.nan)
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Any) -> Program:
-    """A program whose survey tells the objective's gradient at the global and at the local model, over the client's rows."""
+def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) -> Program:
+    """A program whose survey tells the objective's gradient where a client starts and at its local model, over its rows."""
     decay = solver.weight_decay if solver.linear else 0.0
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
+        own = kept.own(own) if kept else own
 
         def slope(w: Tensor) -> Tensor:
             g = grad(lambda w: algorithm.objective(task, own, w, batch))(w)
             # a batch of nothing but padding may have no gradient at all
             return torch.where(rows > 0, rows * (g + decay * w), 0.0)
 
-        return {"start": slope(view.x), "end": slope(view.state["w"])}
+        return {"start": slope(own.x), "end": slope(view.state["w"])}
 
     return program(algorithm, task, solver)._replace(before=before, answer=lambda view: {})

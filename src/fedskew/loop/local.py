@@ -44,6 +44,7 @@ class Program(NamedTuple):
     after: Callable[[View, Tensor, Batch], Tree] | None
     score: Callable[[Tensor, Batch], Tree]
     final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
+    personal: Callable[[View], Tensor] | None  # None: the client uses the model that it receives
 
 
 @lru_cache(maxsize=32)
@@ -58,7 +59,8 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
     def init(view: View) -> Carry:
         w, scratch = algorithm.local_init(view)
-        return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+        carry = Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
+        return carry._replace(scratch=algorithm.begin(solver, view, carry))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
         def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
@@ -87,6 +89,7 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         after=after if overrides(algorithm, "after") else None,
         score=lambda w, batch: score(task, w, batch),
         final=final,
+        personal=algorithm.personal if overrides(algorithm, "personal") else None,
     )
 
 

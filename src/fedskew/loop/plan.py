@@ -51,11 +51,12 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, "batches", round, client); ``own`` is each client's local work where they differ."""
+    """Batches from the stream (seed, purpose, round, client); ``own`` is each client's local work where they differ."""
 
     local: Local
     seed: int
     own: tuple[Local, ...] = ()
+    purpose: str = "batches"
 
     def work(self, client: int) -> Local:
         """The local work of one client."""
@@ -69,7 +70,7 @@ class SeededPlanner:
         return self.work(client).steps or self.work(client).epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        rng = stream(self.seed, "batches", round_, client)
+        rng = stream(self.seed, self.purpose, round_, client)
         local, size = self.work(client), self.batch_size(client, len(rows))
         per_epoch = -(-len(rows) // size)
         steps = local.steps or local.epochs * per_epoch
@@ -79,6 +80,11 @@ class SeededPlanner:
         epochs = -(-steps // per_epoch)
         plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
         return Plan(*(np.concatenate(part)[:steps] for part in zip(*plans, strict=True)))
+
+
+def no_steps(rows: Ints) -> Plan:
+    """A plan for a client that does not train."""
+    return Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
 
 
 def one_pass(rows: Ints) -> Plan:

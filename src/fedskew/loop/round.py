@@ -17,8 +17,10 @@ from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
+from fedskew.loop.failures import check_finite, server_cause
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
+from fedskew.loop.sharing import PART, Kept, Shared, keeping
 from fedskew.loop.system import Late, System, partial
 from fedskew.measure.drift import drift
 from fedskew.skew.partition import Ints, Partition
@@ -31,6 +33,13 @@ class States(Protocol):
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree: ...
 
     def put(self, clients: Ints, states: Tree) -> None: ...
+
+
+class Tuning(NamedTuple):
+    """Steps on a client's own rows that each personal model takes before it is measured."""
+
+    planner: Planner
+    lr: float | None  # None: the local solver's rate of the round
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +62,23 @@ class Federation:
     server_data: Batch | None = None  # the server's own labelled rows
     codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
     refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
+    tuning: Tuning | None = None  # of personal models, before they are measured
+    kept: Kept | None = None  # the part of the model that clients keep to themselves
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "program", program(self.algorithm, self.task, self.solver))
+        made = program(self.algorithm, self.task, self.solver)
+        object.__setattr__(self, "program", keeping(made, self.kept) if self.kept else made)
         object.__setattr__(self, "info", describe(self))
 
     @property
     def clients(self) -> Ints:
         return np.arange(len(self.partition))
+
+    def rate(self, round_: int) -> float:
+        """The client learning rate of a round."""
+        return float(self.solver.lr * self.solver.lr_decay**round_)
 
 
 class Turnout(NamedTuple):
@@ -161,28 +177,36 @@ def open_round(
     fed: Federation, server: Server, states: States, measure_local: bool, cohort: Ints, turnout: Turnout, late: Late
 ) -> Work:
     """Make the views of a cohort and plan its batches; those who are ``late`` get done with a part of theirs."""
-    part = fed.partition
-    state, memory = taken_apart(states.get(cohort, lambda: fresh(fed, server.x)))
-    plans = [fed.planner.train(server.round, int(k), part.rows(k)) for k in cohort]
+    plans = [fed.planner.train(server.round, int(k), fed.partition.rows(k)) for k in cohort]
     for i, k in enumerate(cohort):
         if k in late:
             plans[i] = partial(plans[i], fed.planner.parts(int(k)), late[k])
+    work = work_of(fed, server, states, cohort, plans, fed.rate(server.round), measure_local)
+    return work._replace(turnout=turnout)
+
+
+def work_of(
+    fed: Federation, server: Server, states: States, clients: Ints, plans: list[Plan], lr: float, measured: bool
+) -> Work:
+    """The work of these clients on these plans, under the server as it is; whatever may befall them, all are there."""
+    part = fed.partition
+    state, memory = taken_apart(states.get(clients, lambda: fresh(fed, server.x)))
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
         state=state,
-        info=pick(fed.info, torch.as_tensor(cohort, device=fed.x.device)),
+        info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
         before={},
-        lr=torch.tensor(rate(fed, server.round), dtype=server.x.dtype, device=server.x.device),
+        lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
     return Work(
-        clients=cohort,
+        clients=clients,
         view=view,
         plans=plans,
-        passes=[one_pass(part.rows(k)) for k in cohort],
-        measured=[one_pass(part.measured_rows(k)) for k in cohort] if measure_local else [],
-        turnout=turnout,
+        passes=[one_pass(part.rows(k)) for k in clients],
+        measured=[one_pass(part.measured_rows(k)) for k in clients] if measured else [],
+        turnout=Turnout(len(clients), len(clients), len(clients), stragglers=0),
         memory=memory,
     )
 
@@ -199,7 +223,10 @@ def open_training(
 
 def fresh(fed: Federation, x: Tensor) -> Tree:
     """What is kept of a client that takes part for the first time."""
-    return together(fed.algorithm.client_init(x), fed.codec.init(x))
+    state, sent = fed.algorithm.client_init(x), x
+    if fed.kept:
+        state, sent = state | {PART: fed.kept.of_model(x)}, fed.kept.sent(x)
+    return together(state, fed.codec.init(sent))
 
 
 def together(state: Tree, memory: Tree) -> Tree:
@@ -219,7 +246,7 @@ def prepare(
 ) -> tuple[Server, Work, tuple[int, int]]:
     """Open a round and let the method survey the clients that answer, where it does.
 
-    Returns the server and the work then, and the bytes that the survey sent, down and up.
+    Returns the server and the work then, and the bytes so far: all that goes down, to dropped stragglers too, and up in answers.
     """
     answered, reached, turnout = call(fed, server.round)
     if not (fed.program.convenes and len(answered)):
@@ -227,29 +254,45 @@ def prepare(
         if fed.program.before and len(work.clients):
             before, _ = engine.survey(fed.program, work, fed.x, fed.y)
             work = work._replace(view=work.view._replace(before=before))
-        return server, work, (0, 0)
+        return server, work, (bytes_down(fed, work.view, len(answered), len(answered)), 0)
     work = open_round(fed, server, states, False, answered, turnout, {})
     before, answers = engine.survey(fed.program, work, fed.x, fed.y)
-    sent = (len(answered) * num_bytes((work.view.x, work.view.extras)), num_bytes(answers))
+    down = bytes_down(fed, work.view, len(answered), len(answered))
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
-    work = open_training(fed, server, states, measure_local, ids[reached[ids]], turnout)
+    called = ids[reached[ids]]
+    work = open_training(fed, server, states, measure_local, called, turnout)
+    down += bytes_down(fed, work.view, int((~np.isin(called, answered)).sum()), len(called))
     known = {int(k): i for i, k in enumerate(answered)}
     at = torch.tensor([known.get(int(k), 0) for k in work.clients], dtype=torch.long, device=fed.x.device)
     asked = torch.tensor([int(k) in known for k in work.clients], dtype=torch.bool, device=fed.x.device)
     before = map_leaves(lambda leaf: leaf[at] * asked.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
-    return server, work._replace(view=work.view._replace(before=before)), sent
+    return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
+
+
+def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
+    """Of so many models, or what is shared of them, and so many of the method's additions."""
+    model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
+    return models * model + extras * num_bytes(view.extras)
 
 
 def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
-    """What reaches the server, the codec's memory after it, and the bytes of all messages."""
-    rows, draws = uploads.delta, None
+    """What reaches the server, the codec's memory after it, and the bytes of all messages.
+
+    The codec sees what the clients share: where they share nothing, there is nothing to encode.
+    """
+    extras = num_bytes((uploads.extras, uploads.report))
+    rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
+    if not rows.shape[1]:
+        return uploads, work.memory, extras
+    draws = None
     if fed.codec.random:
         streams = [torch_stream(fed.seed, "codec", server.round, int(k)) for k in work.clients]
         draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
-    delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, fed.task)
-    received = uploads._replace(delta=delta)
-    return received, memory, int(sizes.sum()) + num_bytes((uploads.extras, uploads.report))
+    model = Shared(fed.task, fed.kept) if fed.kept else fed.task
+    delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, model)
+    received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
+    return received, memory, int(sizes.sum()) + extras
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
@@ -261,6 +304,8 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
         return server._replace(round=server.round + 1)
     cohort = Cohort(work.view.info, done.uploads)
     delta, state = fed.algorithm.aggregate(server, cohort)
+    if fed.kept:
+        delta = fed.kept.without(delta)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
     if cohort.size:
         x = fed.refinement.refine(server, x, cohort)
@@ -269,7 +314,7 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """One whole round. Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite."""
-    server, work, (asked_down, asked_up) = prepare(fed, engine, server, states, measure_local)
+    server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
@@ -288,59 +333,11 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         done=done,
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
-        bytes_down=asked_down + received(fed, work),
-        bytes_up=asked_up + sent,
+        bytes_down=down,
+        bytes_up=answers + sent,
     )
 
 
 def nothing_done(server: Server) -> Done:
     """What an engine would return of nobody."""
     return Done(Upload(server.x.new_empty(0, *server.x.shape), {}, {}), {}, {})
-
-
-def received(fed: Federation, work: Work) -> int:
-    """Bytes that those who train receive, in vain or not; those who were surveyed have the model already."""
-    parts = (work.view.extras,) if fed.program.convenes else (work.view.x, work.view.extras)
-    dropped = work.turnout.stragglers if fed.system.drop_stragglers else 0
-    return (len(work.clients) + dropped) * num_bytes(parts)
-
-
-def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` naming the round, the client and the most likely cause, if more is broken than the method bears."""
-    bad = ~norms.isfinite()
-    for sums in done.scores.values():
-        bad = bad | ~sums.isfinite()
-    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
-        return
-    position = int(bad.nonzero()[0, 0])
-    name = fed.partition.names[int(work.clients[position])]
-    others = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
-    raise Diverged(
-        f"round {server.round + 1}, client {name}{others}: the loss or the update is no longer finite; "
-        f"{client_cause(fed, server.round)}; client {name} took {len(work.plans[position].index)} local steps"
-    )
-
-
-def client_cause(fed: Federation, round_: int) -> str:
-    """Why local training most likely blew up, and what to try."""
-    lr, momentum = rate(fed, round_), getattr(fed.solver, "momentum", 0.0)
-    cause = fed.algorithm.hazard(lr)
-    if not cause:
-        cause = f"the client learning rate {lr:g} is too large"
-        if momentum:
-            cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
-        cause += f"; try lr {lr / 5:.1g}, or fewer local steps"
-    return f"most likely cause: {cause}"
-
-
-def server_cause(fed: Federation, round_: int) -> str:
-    """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(rate(fed, round_)) or "the step of the server optimiser; lower its lr, or its momentum"
-    if fed.refinement.needs_data:
-        cause += "; or the steps of the refinement; lower refine.lr"
-    return f"most likely cause: {cause}"
-
-
-def rate(fed: Federation, round_: int) -> float:
-    """The client learning rate of a round."""
-    return float(fed.solver.lr * fed.solver.lr_decay**round_)

@@ -1,4 +1,4 @@
-"""Small convolutional networks, without normalisation layers."""
+"""Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
-from fedskew.models.initial import drawn
+from fedskew.models.initial import Normalisation, drawn, normalisation
 
 
 class CnnNet(nn.Module):
-    def __init__(self, channels: int, height: int, width: int, hidden: int, classes: int) -> None:
+    def __init__(self, channels: int, height: int, width: int, hidden: int, classes: int, norm: Normalisation) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 32, 5, padding=2)
+        self.norm1 = normalisation(norm, 32)
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
+        self.norm2 = normalisation(norm, 64)
         self.fc1 = nn.Linear(64 * (height // 4) * (width // 4), hidden)
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.max_pool2d(torch.relu(self.conv1(x)), 2)
-        z = F.max_pool2d(torch.relu(self.conv2(z)), 2)
+        z = F.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
+        z = F.max_pool2d(torch.relu(self.norm2(self.conv2(z))), 2)
         z = torch.relu(self.fc1(z.flatten(1)))
         return z, self.out(z)
 
@@ -37,6 +39,7 @@ class Cnn:
     """
 
     hidden: int = 512
+    norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
@@ -48,20 +51,24 @@ class Cnn:
         require(len(shape) == 3, f"model cnn needs rows of (channels, height, width), these have shape {shape}")
         require(min(shape[1:]) >= 4, f"model cnn needs images of at least 4 x 4, these are {shape[1]} x {shape[2]}")
         channels, height, width = shape
-        return drawn(lambda: CnnNet(channels, height, width, self.hidden, classes), generator)
+        return drawn(lambda: CnnNet(channels, height, width, self.hidden, classes, self.norm), generator)
 
 
 class Cnn1dNet(nn.Module):
-    def __init__(self, channels: int, samples: int, filters: int, hidden: int, classes: int) -> None:
+    def __init__(
+        self, channels: int, samples: int, filters: int, hidden: int, classes: int, norm: Normalisation
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv1d(channels, filters, 5, padding=2)
+        self.norm1 = normalisation(norm, filters)
         self.conv2 = nn.Conv1d(filters, 2 * filters, 5, padding=2)
+        self.norm2 = normalisation(norm, 2 * filters)
         self.fc1 = nn.Linear(2 * filters * (samples // 32), hidden)
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.max_pool1d(torch.relu(self.conv1(x)), 4)
-        z = F.max_pool1d(torch.relu(self.conv2(z)), 8)
+        z = F.max_pool1d(torch.relu(self.norm1(self.conv1(x))), 4)
+        z = F.max_pool1d(torch.relu(self.norm2(self.conv2(z))), 8)
         z = torch.relu(self.fc1(z.flatten(1)))
         return z, self.out(z)
 
@@ -76,6 +83,7 @@ class Cnn1d:
 
     filters: int = 32
     hidden: int = 64
+    norm: Normalisation = "none"
 
     has_features: ClassVar[bool] = True
 
@@ -86,4 +94,4 @@ class Cnn1d:
         require(len(shape) == 2, f"model cnn1d needs rows of (channels, samples), these have shape {shape}")
         require(shape[1] >= 32, f"model cnn1d needs at least 32 samples, there are {shape[1]}")
         channels, samples = shape
-        return drawn(lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes), generator)
+        return drawn(lambda: Cnn1dNet(channels, samples, self.filters, self.hidden, classes, self.norm), generator)

@@ -71,6 +71,7 @@ def page(store: RunStore, records: Sequence[RunRecord]) -> str:
         asked=experiments.asked(records),
         mixed=experiments.mixed(records),
         summary=summary.to_dict("records"),
+        personal=bool(summary["personal"].notna().any()),
         private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),

@@ -74,6 +74,7 @@ CURVES = {
     "accuracy": Curve("test", "accuracy", "test accuracy", share=True),
     "loss": Curve("test", "loss", "test loss"),
     "worst-client": Curve("clients", "accuracy_worst", "accuracy of the worst client", share=True),
+    "personal": Curve("personal", "accuracy_mean", "accuracy of the personal models", share=True),
     "drift": Curve("round", "drift", "drift"),
     "divergence": Curve("round", "divergence", "divergence"),
 }
@@ -90,7 +91,9 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") 
     order = tables.methods(records)
     if what in CURVES:
         curve = CURVES[what]
-        return draw_curves(tables.curves(store, records, curve.split, curve.name), curve, order)
+        table = tables.curves(store, records, curve.split, curve.name)
+        require(len(table) > 0, f"none of these runs has measured {curve.label}")
+        return draw_curves(table, curve, order)
     if what == "clients":
         return draw_clients(tables.per_client(store, records), order)
     rows = store.partition(records[0].id)

@@ -29,6 +29,8 @@ PER_RUN: dict[str, tuple[str, str, str]] = {
     "accuracy": ("test", "accuracy", "last"),
     "best_accuracy": ("test", "accuracy", "max"),
     "worst_client": ("clients", "accuracy_worst", "last"),
+    "personal": ("personal", "accuracy_mean", "last"),
+    "worst_personal": ("personal", "accuracy_worst", "last"),
     "drift": ("round", "drift", "mean"),
     "divergence": ("round", "divergence", "mean"),
     "megabytes_up": ("round", "bytes_up", "sum"),
@@ -38,7 +40,7 @@ PER_RUN: dict[str, tuple[str, str, str]] = {
 }
 """Column of the summary -> split, name, and what is taken over the rounds of a run."""
 
-WITH_INTERVAL = ("accuracy", "worst_client", "drift", "divergence")
+WITH_INTERVAL = ("accuracy", "worst_client", "personal", "worst_personal", "drift", "divergence")
 MEGABYTE = 1e6
 
 
@@ -72,6 +74,8 @@ def summary(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     ``accuracy``, ``accuracy_half``           test accuracy after the last round, 0..1: mean over seeds, half-width
     ``best_accuracy``                         test accuracy of each run's best round, 0..1: mean
     ``worst_client``, ``worst_client_half``   accuracy of the worst client after the last round, 0..1
+    ``personal``, ``personal_half``           accuracy of the clients' personal models after the last round, 0..1: their mean
+    ``worst_personal``, with ``_half``        and the worst of them; NaN where no personal models were measured
     ``drift``, ``drift_half``                 mean over the rounds of the example-weighted drift
     ``divergence``, ``divergence_half``       mean over the rounds of the uniform divergence
     ``megabytes_up``, ``megabytes_down``      1e6 bytes sent in a whole run: mean

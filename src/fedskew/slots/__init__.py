@@ -1,10 +1,11 @@
-"""What combines with every algorithm: solvers, server optimisers, refinement on the server, who takes part, codecs."""
+"""What combines with every algorithm: solvers, server optimisers, refinement, who takes part, what they share, codecs."""
 
 from fedskew.slots.availability import Always, Blocks, DayNight, Random
 from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
 from fedskew.slots.refine import Distillation, Unrefined
 from fedskew.slots.selection import Everyone, Poisson, Uniform
 from fedskew.slots.server import Adagrad, Adam, Momentum, ServerSgd, Yogi
+from fedskew.slots.sharing import All, Norm, Personal
 from fedskew.slots.solvers import AdamW, Sgd
 
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
@@ -13,3 +14,4 @@ AVAILABILITIES = {"always": Always, "random": Random, "day-night": DayNight, "bl
 SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
 REFINES = {"none": Unrefined, "distillation": Distillation}
+SHARINGS = {"all": All, "personal": Personal, "norm": Norm}

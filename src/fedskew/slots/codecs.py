@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,15 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.errors import require
-from fedskew.core.task import Task
 from fedskew.core.trees import Tree
+from fedskew.core.vectors import ParameterSpace
+
+
+class Model(Protocol):
+    """What the numbers of an update belong to: a task, or the part of its model that clients share."""
+
+    @property
+    def space(self) -> ParameterSpace: ...
 
 
 def messages(rows: Tensor, bits: int) -> Tensor:
@@ -42,7 +49,7 @@ class Uncompressed:
     def init(self, x: Tensor) -> Tree:
         return {}
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, task: Task) -> tuple[Tensor, Tree, Tensor]:
+    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
         return rows, memory, messages(rows, bits_of(rows) * rows.shape[1])
 
 
@@ -57,7 +64,7 @@ class Clip(Uncompressed):
     def __post_init__(self) -> None:
         require(0 < self.norm < math.inf, f"norm must be a finite number above 0, got {self.norm}")
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, task: Task) -> tuple[Tensor, Tree, Tensor]:
+    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
         length = vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
         clipped = rows * (self.norm / length).clamp(max=1).to(rows.dtype)
         return clipped, memory, messages(rows, bits_of(rows) * rows.shape[1])
@@ -76,13 +83,13 @@ class _Lossy:
     def init(self, x: Tensor) -> Tree:
         return {"error": torch.zeros_like(x)} if self.error_feedback else {}
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, task: Task) -> tuple[Tensor, Tree, Tensor]:
+    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
         wanted = rows + memory["error"] if self.error_feedback else rows
-        decoded, bits = self.compress(wanted, draws, task)
+        decoded, bits = self.compress(wanted, draws, model)
         left = {"error": wanted - decoded} if self.error_feedback else memory
         return decoded, left, messages(rows, bits)
 
-    def compress(self, rows: Tensor, draws: Tensor | None, task: Task) -> tuple[Tensor, int]:
+    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
         """What is decoded (C, P), and the bits of one message."""
         raise TypeError("use TopK, Qsgd or Int8")
 
@@ -105,8 +112,8 @@ class TopK(_Lossy):
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
-    def compress(self, rows: Tensor, draws: Tensor | None, task: Task) -> tuple[Tensor, int]:
-        sizes = layer_sizes(task) if self.scope == "layer" else [rows.shape[1]]
+    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
+        sizes = layer_sizes(model) if self.scope == "layer" else [rows.shape[1]]
         parts, bits = [], 0
         for part in rows.split(sizes, dim=1):
             d = part.shape[1]
@@ -117,9 +124,9 @@ class TopK(_Lossy):
         return torch.cat(parts, dim=1), bits
 
 
-def layer_sizes(task: Task) -> Sequence[int]:
+def layer_sizes(model: Model) -> Sequence[int]:
     """Parameters of each layer, in the order of the vector."""
-    return [sum(place.stop - place.start for place in places) for places in task.space.layers().values()]
+    return [sum(place.stop - place.start for place in places) for places in model.space.layers().values()]
 
 
 def largest(rows: Tensor, k: int) -> Tensor:
@@ -155,7 +162,7 @@ class Qsgd(_Lossy):
     def random(self) -> bool:
         return True
 
-    def compress(self, rows: Tensor, draws: Tensor | None, task: Task) -> tuple[Tensor, int]:
+    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
         assert draws is not None
         d = rows.shape[1]
         width = d if self.bucket == "all" else min(self.bucket, d)
@@ -185,8 +192,8 @@ class Int8(_Lossy):
     def random(self) -> bool:
         return self.rounding == "stochastic"
 
-    def compress(self, rows: Tensor, draws: Tensor | None, task: Task) -> tuple[Tensor, int]:
-        sizes = task.space.sizes
+    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
+        sizes = model.space.sizes
         scales = torch.stack([part.abs().amax(1) for part in rows.split(sizes, dim=1)], dim=1) / 127
         scale = scales.repeat_interleave(torch.tensor(sizes, device=rows.device), dim=1)
         steps = torch.where(scale > 0, rows / scale, 0.0)

@@ -74,6 +74,13 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "accuracy_std": "standard deviation over the clients (population)",
         "loss_mean": "mean over the clients of the global model's loss",
     },
+    "personal": {
+        "accuracy_mean": "of each client's personal model on its data, where the method or the tuning makes one: mean, 0..1",
+        "accuracy_worst": "of the personal models: that of the client where it is lowest",
+        "accuracy_worst_decile": "of the personal models: mean over the tenth of the clients (rounded up) where it is lowest",
+        "accuracy_std": "of the personal models: standard deviation over the clients (population)",
+        "loss_mean": "mean over the clients of the personal models' losses",
+    },
     "round": {
         "divergence": "mean distance of the local models to their uniform mean (failure-modes study, eq. 4)",
         "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
@@ -99,12 +106,17 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "accuracy": "per client: of the client's own local model on its data, before aggregation, 0..1",
         "loss": "per client: mean loss of the client's own local model on its data",
     },
+    "personal-model": {
+        "accuracy": "per client: of its personal model, after `evaluation.adapt_steps` steps, on its data, 0..1",
+        "loss": "per client: mean loss of its personal model on its data",
+    },
     "client": {
         "steps": "per client: local steps",
         "inexactness": "per client: norm of its objective's gradient at its local model over that at the global model, on all "
         "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",
+        "cluster": "per client: the cluster whose model it trained, from 0, where the method has clusters",
     },
 }
 """Every (split, name) that a run may store, and what it is. Norms are Euclidean over the trainable parameters."""

@@ -1,0 +1,67 @@
+"""Ditto (Li, Hu, Beirami, Smith 2021, arXiv:2012.04221, Algorithm 1).
+
+    client   w_k as FedAvg;  beside it, from its own v_k,  v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - x))
+    server   as FedAvg; it never sees v_k
+
+So v_k approximately minimises F_k(v) + lambda/2 ||v - x||^2: local training at lambda = 0, the global model for large lambda.
+
+Departures: v_k takes the round's local steps on the batches that w_k trains on, through a solver with a state of its own that is
+fresh in every round; the paper has a number of steps and a rate for it. v_k begins as the model that the client receives at its
+first participation. One lambda for all clients.
+Elsewhere: some implementations share one optimiser state between w_k and v_k, so that momentum leaks from one to the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn, Solver
+from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.records import Carry, Upload, View
+from fedskew.core.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ditto(Algorithm):
+    lam: float = 1.0
+
+    idea: ClassVar[str] = "beside the global model each client keeps its own, pulled towards it"
+    changes: ClassVar[str] = "personalisation"
+    paper: ClassVar[str] = "Li, Hu, Beirami, Smith 2021, arXiv:2012.04221"
+    cites: ClassVar[tuple[str, ...]] = ("ditto",)
+    ranges: ClassVar[Mapping[str, str]] = {"lam": "0.1, 1 or 2, up to 10"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"": "fedavg"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lam < math.inf, f"lam must be a finite number, at least 0, got {self.lam}")
+
+    def hazard(self, lr: float) -> str:
+        return proximal_hazard("lam", self.lam, lr)
+
+    def client_init(self, x: Tensor) -> Tree:
+        return {"v": x}
+
+    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        v = view.state["v"]
+        return {"v": v, "d": v.new_zeros(v.shape), "opt": solver.init(v)}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        v = scratch["v"]
+        d = grad_fn(v)[0] + self.lam * (v - view.x)
+        return grad_fn(w)[0], scratch | {"d": d}
+
+    def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        v, opt = solver.update(carry.scratch["d"], carry.scratch["opt"], carry.scratch["v"], view.lr)
+        return carry.scratch | {"v": v, "opt": opt}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w - view.x, {}, {}), {"v": carry.scratch["v"]}
+
+    def personal(self, view: View) -> Tensor:
+        v: Tensor = view.state["v"]
+        return v

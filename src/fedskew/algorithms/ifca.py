@@ -1,0 +1,97 @@
+"""IFCA (Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088, Algorithm 1, model averaging).
+
+    client   j_k <- argmin_j F_k(theta_j) over all its rows, the first of equals;  tau_k local steps from theta_{j_k} to w_k
+    server   theta_j <- mean of the w_k with j_k = j; without such a client theta_j stays
+
+The global model is theta_1: test accuracy is that of the first cluster alone, and what a client would use is its best cluster's.
+
+Departures: theta_1 starts as the initial model, so that one cluster is FedAvg, and the others at a random distance from it of
+``spread`` times its length (times the root of the number of parameters, where it is zero); the paper restarts from several random
+draws. An upload is w_k - theta_{j_k}, so that drift and update norms are what clients moved, not how far the clusters are apart.
+``weighting="samples"`` weighs within a cluster by n_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import PLAIN_SERVER, Algorithm, Solver, Weighting
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ifca(Algorithm):
+    weighting: Weighting = "uniform"
+    k: int = 2
+    spread: float = 0.5
+
+    idea: ClassVar[str] = "several cluster models; each client trains the one that fits its data best"
+    changes: ClassVar[str] = "personalisation"
+    paper: ClassVar[str] = "Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088"
+    cites: ClassVar[tuple[str, ...]] = ("ifca",)
+    ranges: ClassVar[Mapping[str, str]] = {"k": "2 to 4, several seeds"}
+    reduces_to: ClassVar[Mapping[str, str]] = {
+        "k=1": "fedavg:weighting=uniform",
+        "k=1,weighting=samples": "fedavg",
+    }
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"k must be at least 1, got {self.k}")
+        require(0 <= self.spread < math.inf, f"spread must be a finite number, at least 0, got {self.spread}")
+        require(self.weighting != "unbiased", "weighting is within a cluster: uniform or samples")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({PLAIN_SERVER})
+
+    def server_init(self, server: Server) -> Tree:
+        x = server.x
+        random = torch.randn(self.k - 1, len(x), generator=torch_stream(server.seed, "clusters"), dtype=torch.float64)
+        size = x.double().square().mean().sqrt()
+        size = torch.where(size > 0, size, 1.0)
+        return {"others": x + (self.spread * size * random.to(x.device)).to(x.dtype)}
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"others": server.state["others"]}
+
+    def theta(self, view: View) -> Tensor:
+        """All cluster models, (k, P)."""
+        return torch.cat([view.x[None], view.extras["others"]])
+
+    def before(self, task: Task, view: View, batch: Batch) -> Tree:
+        losses = [batch.sum(task.loss(task.logits(theta_j, batch.x), batch.y)) for theta_j in self.theta(view)]
+        return {"losses": torch.stack(losses)}
+
+    def cluster(self, view: View) -> Tensor:
+        """j_k (), counted from 0."""
+        best = view.before["losses"] == view.before["losses"].min()
+        return (best.long().cumsum(0) == 0).sum().clamp(max=self.k - 1)
+
+    def personal(self, view: View) -> Tensor:
+        return self.theta(view).index_select(0, self.cluster(view)[None])[0]
+
+    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+        return self.personal(view), {}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        report = {"cluster": self.cluster(view).to(carry.w.dtype)}
+        return Upload(carry.w - self.personal(view), {}, report), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        p, chosen = self.weights(server, cohort), cohort.uploads.report["cluster"]
+        deltas = []
+        for j in range(self.k):
+            own = p * (chosen == j)
+            total = own.sum()
+            deltas.append(weighted_sum(own / torch.where(total > 0, total, 1.0), cohort.uploads.delta))
+        return deltas[0], {"others": server.state["others"] + torch.stack(deltas)[1:]}

@@ -1,0 +1,88 @@
+"""Per-FedAvg (Fallah, Mokhtari, Ozdaglar 2020, arXiv:2002.07948, Algorithm 1).
+
+The objective is the mean over clients of F_k(w - alpha grad F_k(w)): a model that is good after one local gradient step.
+
+    client   w~ <- w - alpha g(w; b1)
+             first-order    w <- w - beta g(w~; b2)
+             hessian-free   w <- w - beta [v - alpha d],  v = g(w~; b2),  d = [g(w + delta v; b3) - g(w - delta v; b3)] / (2 delta)
+    server   uniform mean
+
+beta is the local solver's rate. The model that a client uses is the global one after a few steps of size alpha on its own rows:
+measure it by ``evaluation.adapt_steps``, the same for every method compared, with ``adapt_lr`` equal to alpha.
+
+Departures: the independent batches b1, b2, b3 are the rows of one batch dealt out in turn, so that a step reads as many rows as
+any other method's; a part that is left without rows is the whole batch. ``batches="same"`` takes the whole batch for all of them,
+which makes alpha = 0 exactly local SGD.
+Elsewhere: an implementation calls single steps local epochs; others take one batch for b1 and b2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver, Weighting, local_loss
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerFedAvg(Algorithm):
+    weighting: Weighting = "uniform"
+    alpha: float = 0.01
+    form: Literal["first-order", "hessian-free"] = "first-order"
+    delta: float = 1e-3
+    batches: Literal["split", "same"] = "split"
+
+    idea: ClassVar[str] = "train an initial model that is good after a local gradient step"
+    changes: ClassVar[str] = "personalisation"
+    paper: ClassVar[str] = "Fallah, Mokhtari, Ozdaglar 2020, arXiv:2002.07948"
+    cites: ClassVar[tuple[str, ...]] = ("per-fedavg",)
+    ranges: ClassVar[Mapping[str, str]] = {"alpha": "0.001 to 0.01", "delta": "0.001"}
+    reduces_to: ClassVar[Mapping[str, str]] = {"alpha=0.0,batches=same": "fedavg:weighting=uniform"}
+
+    def __post_init__(self) -> None:
+        require(0 <= self.alpha < math.inf, f"alpha must be a finite number, at least 0, got {self.alpha}")
+        require(0 < self.delta < math.inf, f"delta must be a finite number above 0, got {self.delta}")
+
+    def hazard(self, lr: float) -> str:
+        if self.alpha <= lr:
+            return ""
+        return (
+            f"alpha {self.alpha:g} is above the local rate {lr:g}: where alpha times the curvature exceeds 1 the outer step "
+            f"goes uphill; lower alpha below {lr:g}"
+        )
+
+    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+        # weight decay belongs to F_k, and the local loop adds it to the whole batch's gradient only
+        return {"decay": view.x.new_full((), solver.weight_decay if solver.linear else 0.0)}
+
+    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
+        def g(w: Tensor, number: int) -> Tensor:
+            if self.batches == "same":
+                return grad_fn(w)[0]
+            return grad_fn(w, on_part(number, 2 if self.form == "first-order" else 3))[0] + scratch["decay"] * w
+
+        v = g(w - self.alpha * g(w, 0), 1)
+        if self.form == "first-order":
+            return v, scratch
+        d = (g(w + self.delta * v, 2) - g(w - self.delta * v, 2)) / (2 * self.delta)
+        return v - self.alpha * d, scratch
+
+
+def on_part(number: int, parts: int) -> Loss:
+    """The local loss on every ``parts``-th real row of a batch from row ``number``, or on all rows if there are none."""
+
+    def loss(task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
+        position = batch.mask.cumsum(0) - 1
+        own = batch.mask * (position.remainder(parts) == number)
+        return local_loss(task, w, batch._replace(mask=torch.where(own.sum() > 0, own, batch.mask)))
+
+    return loss

@@ -1,0 +1,58 @@
+"""When training blows up: in which round, at whom, and what most likely made it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from fedskew.core.errors import Diverged
+from fedskew.core.records import Server
+from fedskew.core.trees import leaves
+
+if TYPE_CHECKING:
+    from fedskew.loop.round import Done, Federation, Work
+
+
+def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
+    """Raise `Diverged` naming the round, the client and the most likely cause, if more is broken than the method bears.
+
+    ``norms`` (C,) are the lengths of the updates. Where clients have models of their own, these are looked at, too.
+    """
+    bad = ~norms.isfinite()
+    for sums in done.scores.values():
+        bad = bad | ~sums.isfinite()
+    what = "the loss or the update"
+    if fed.program.personal and not bool(bad.any()):
+        what = "its own model"
+        for _, leaf in leaves(done.states):
+            bad = bad | ~leaf.reshape(len(bad), -1).isfinite().all(1)
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
+        return
+    position = int(bad.nonzero()[0, 0])
+    name = fed.partition.names[int(work.clients[position])]
+    others = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
+    raise Diverged(
+        f"round {server.round + 1}, client {name}{others}: {what} is no longer finite; "
+        f"{client_cause(fed, server.round)}; client {name} took {len(work.plans[position].index)} local steps"
+    )
+
+
+def client_cause(fed: Federation, round_: int) -> str:
+    """Why local training most likely blew up, and what to try."""
+    lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
+    cause = fed.algorithm.hazard(lr)
+    if not cause:
+        cause = f"the client learning rate {lr:g} is too large"
+        if momentum:
+            cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
+        cause += f"; try lr {lr / 5:.1g}, or fewer local steps"
+    return f"most likely cause: {cause}"
+
+
+def server_cause(fed: Federation, round_: int) -> str:
+    """Why the server's step most likely blew up, and what to try."""
+    cause = fed.algorithm.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    if fed.refinement.needs_data:
+        cause += "; or the steps of the refinement; lower refine.lr"
+    return f"most likely cause: {cause}"

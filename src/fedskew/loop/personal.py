@@ -1,0 +1,74 @@
+"""How good each client's own model is: the one it would use after a round, on the rows on which the client is measured.
+
+The engines do the work: a program that starts from the personal model, trains it on the plain local loss for the tuning steps,
+and is measured as local models are.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Carry, Server, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.loop.local import Program, program
+from fedskew.loop.plan import no_steps
+from fedskew.loop.round import Engine, Federation, States, work_of
+from fedskew.skew.partition import Ints
+
+CLIENTS = 128
+"""Clients that are measured at a time, each with its own model."""
+
+
+def measures_personal(fed: Federation) -> bool:
+    """Whether clients have models of their own that differ from the global one."""
+    return fed.program.personal is not None or fed.tuning is not None
+
+
+def evaluate_personal(
+    fed: Federation, engine: Engine, server: Server, states: States, clients: Ints
+) -> dict[str, Tensor]:
+    """Mean scores (clients,) of each client's personal model on its measured rows; NaN for a client without any.
+
+    A client that has never taken part has a fresh state. Nothing of the tuning is kept.
+    """
+    parts = [
+        scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
+    ]
+    sizes = torch.tensor([len(fed.partition.measured_rows(int(k))) for k in clients])
+    return {name: torch.cat([part[name] for part in parts]) / sizes for name in parts[0]}
+
+
+def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
+    """Sums (clients,) of the scores over each client's measured rows."""
+    tuning = fed.tuning
+    rows = [fed.partition.rows(int(k)) for k in clients]
+    if tuning is None:
+        plans = [no_steps(r) for r in rows]
+    else:
+        plans = [tuning.planner.train(server.round, int(k), r) for k, r in zip(clients, rows, strict=True)]
+    lr = fed.rate(server.round) if tuning is None or tuning.lr is None else tuning.lr
+    work = work_of(fed, server, states, clients, plans, lr, measured=True)
+    if fed.program.personal and fed.program.before:
+        work = work._replace(view=work.view._replace(before=engine.survey(fed.program, work, fed.x, fed.y)[0]))
+    done = engine.run(measuring(fed.program, fed.task, fed.solver), work, fed.x, fed.y)
+    return {name: sums.double().cpu() for name, sums in done.scores.items()}
+
+
+@lru_cache(maxsize=32)
+def measuring(method: Program, task: Task, solver: Any) -> Program:
+    """Plain local training from the method's personal model, of which nothing is sent or kept."""
+
+    def init(view: View) -> Carry:
+        w = view.x if method.personal is None else method.personal(view)
+        return Carry(w, solver.init(w), {}, view.lr.new_zeros(()))
+
+    def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
+        return Upload(carry.w.new_zeros(0), {}, {}), {}
+
+    return program(Algorithm(), task, solver)._replace(init=init, final=final)

@@ -1,0 +1,108 @@
+"""Clients that keep a part of the model to themselves, around any method's program and without its knowledge.
+
+Towards the method a client's view holds the model that it starts from: the shared part as received, the rest its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedskew.core.records import Batch, Carry, Upload, View
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import ParameterSpace
+from fedskew.loop.local import Differentiate, Program
+
+PART = "own part"
+"""The key of the kept entries in a client's state, beside the method's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The entries of the parameter vector that each client keeps."""
+
+    at: Tensor  # (n,) positions, ascending
+    mask: Tensor  # (P,) true at these positions
+    others: Tensor  # (P - n,) the positions that are shared, ascending
+
+    @classmethod
+    def of(cls, at: Tensor, size: int) -> Kept:
+        mask = torch.zeros(size, dtype=torch.bool, device=at.device).index_fill(0, at, True)
+        return cls(at, mask, (~mask).nonzero()[:, 0])
+
+    def of_model(self, w: Tensor) -> Tensor:
+        """The kept entries (n,) of a model (P,)."""
+        return w.index_select(0, self.at)
+
+    def own(self, view: View) -> View:
+        """What a method sees of a client's view: the model with its own part, and the state without it."""
+        state = {key: value for key, value in view.state.items() if key != PART}
+        return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
+
+    def without(self, step: Tensor) -> Tensor:
+        """A step (P,) that leaves the kept entries where they are."""
+        return torch.where(self.mask, 0.0, step)
+
+    def sent(self, rows: Tensor) -> Tensor:
+        """The shared entries (..., P - n) of vectors (..., P)."""
+        return rows.index_select(-1, self.others)
+
+    def received(self, rows: Tensor) -> Tensor:
+        """Vectors (C, P) with these shared entries (C, P - n), and 0 elsewhere."""
+        return rows.new_zeros(len(rows), len(self.mask)).index_copy(1, self.others, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Of a task's model what the clients send, as far as a codec asks."""
+
+    task: Task
+    kept: Kept
+
+    @property
+    def space(self) -> ParameterSpace:
+        return self.task.space.of_entries(~self.kept.mask)
+
+
+@lru_cache(maxsize=32)
+def keeping(method: Program, kept: Kept) -> Program:
+    """The program under which clients keep their own part and send a delta of 0 there."""
+
+    def before(view: View, batch: Batch) -> Tree:
+        assert method.before is not None
+        return method.before(kept.own(view), batch)
+
+    def answer(view: View) -> Tree:
+        return method.answer(kept.own(view))
+
+    def init(view: View) -> Carry:
+        return method.init(kept.own(view))
+
+    def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
+        return method.step(differentiate, kept.own(view), carry, batch)
+
+    def after(view: View, w: Tensor, batch: Batch) -> Tree:
+        assert method.after is not None
+        return method.after(kept.own(view), w, batch)
+
+    def final(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
+        upload, state = method.final(kept.own(view), carry, sums)
+        return upload._replace(delta=kept.without(upload.delta)), state | {PART: kept.of_model(carry.w)}
+
+    def personal(view: View) -> Tensor:
+        view = kept.own(view)
+        return view.x if method.personal is None else method.personal(view)
+
+    return method._replace(
+        before=before if method.before else None,
+        answer=answer,
+        init=init,
+        step=step,
+        after=after if method.after else None,
+        final=final,
+        personal=personal,
+    )

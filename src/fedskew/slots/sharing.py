@@ -1,0 +1,88 @@
+"""Which part of the model the clients share; the rest each of them keeps to itself.
+
+A kept entry is never sent, never averaged and never counted in bytes: a client starts each round from the shared part that it
+receives and from its own rest. The server's vector stays at its initial values there, so that its test accuracy means little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.core.errors import require
+from fedskew.core.vectors import ParameterSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class All:
+    """The whole model."""
+
+    idea: ClassVar[str] = "the whole model is shared"
+
+    def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Personal:
+    """Keeps the layers whose names match a pattern of ``layers``; without patterns the last ``head`` layers.
+
+    Layers are counted by their weight matrices; normalisation layers go with the layer before them.
+    """
+
+    head: int = 1
+    layers: tuple[str, ...] = ()
+
+    idea: ClassVar[str] = "each client keeps the last layers, or those whose names match, and shares the rest"
+
+    def __post_init__(self) -> None:
+        require(self.head >= 1, f"head must be at least 1, got {self.head}")
+
+    def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
+        """Positions (n,) of the kept entries in the vector, ascending."""
+        places = space.layers()
+        for pattern in self.layers:
+            known = ", ".join(places)
+            require(
+                any(fnmatchcase(n, pattern) for n in places),
+                f"sharing: no layer is called {pattern!r}; they are {known}",
+            )
+        if self.layers:
+            return positions(space, [n for n in places if any(fnmatchcase(n, pattern) for pattern in self.layers)])
+        weights = [n for n, shape in zip(space.names, space.shapes, strict=True) if len(shape) > 1]
+        require(
+            self.head <= len(weights), f"sharing: a head of {self.head} layers, but the model has {len(weights)} in all"
+        )
+        first = places[weights[-self.head].rpartition(".")[0]][0].start
+        return torch.arange(first, space.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Keeps the normalisation layers, found by their type: FedBN's rule for GroupNorm and LayerNorm.
+
+    Running statistics, as of BatchNorm, are not part of the parameter vector; no model here has any.
+    """
+
+    idea: ClassVar[str] = "each client keeps its normalisation layers and shares the rest"
+
+    def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
+        """Positions (n,) of the kept entries in the vector, ascending."""
+        norms = {n for n, part in model.named_modules() if isinstance(part, nn.GroupNorm | nn.LayerNorm)}
+        found = [n for n in space.layers() if n in norms]
+        require(
+            bool(found),
+            "sharing norm keeps normalisation layers on the clients, and this model has none; use a model with "
+            "norm=group, e.g. --model mlp:norm=group",
+        )
+        return positions(space, found)
+
+
+def positions(space: ParameterSpace, layers: list[str]) -> Tensor:
+    """Where the parameters of the layers are in the vector."""
+    places = space.layers()
+    return torch.cat([torch.arange(part.start, part.stop) for layer in layers for part in places[layer]])

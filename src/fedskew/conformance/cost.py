@@ -158,7 +158,7 @@ def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
         algorithm,
         CountedTask(miniature.TASK, tally),
         sizes=FEW_ROWS,
-        planner=SeededPlanner(Local(epochs=2, batch_size=2), seed=7),
+        planner=SeededPlanner(Local(epochs=1, batch_size=2), seed=7),
         server_optimiser=server_optimiser,
     )
     engine, states = Counted(tally), ClientStates()

@@ -15,7 +15,7 @@ from fedskew.core.errors import BadInput, Diverged
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import square_distances
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import check_cohort
+from fedskew.experiment.build import check_clients
 from fedskew.experiment.compare import plan, prepare
 from fedskew.experiment.config import Experiment, Training
 from fedskew.experiment.results import run as run_experiment
@@ -260,12 +260,12 @@ def test_too_small_a_cohort_is_refused_before_anything_starts() -> None:
     for selection in (Uniform(clients=4), Uniform(fraction=0.4)):
         experiment = Experiment(algorithm=Krum(f=1), selection=selection)
         with pytest.raises(BadInput, match="krum needs at least 5 clients in a round, and the selection gives 4"):
-            check_cohort(experiment, 10)
+            check_clients(experiment, 10)
     with pytest.raises(BadInput, match="krum needs at least 9 clients in a round, and the selection gives 8"):
-        check_cohort(Experiment(algorithm=Krum(f=1, c=8)), 8)
-    check_cohort(Experiment(algorithm=Krum(f=1, c=7)), 8)
-    check_cohort(Experiment(algorithm=Krum(f=3), selection=Uniform(clients=9)), 10)
-    check_cohort(Experiment(algorithm=Median(), selection=Uniform(clients=1)), 10)
+        check_clients(Experiment(algorithm=Krum(f=1, c=8)), 8)
+    check_clients(Experiment(algorithm=Krum(f=1, c=7)), 8)
+    check_clients(Experiment(algorithm=Krum(f=3), selection=Uniform(clients=9)), 10)
+    check_clients(Experiment(algorithm=Median(), selection=Uniform(clients=1)), 10)
 
 
 def test_a_comparison_with_it_is_refused_too() -> None:

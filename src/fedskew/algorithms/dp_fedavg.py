@@ -14,7 +14,8 @@ weights are 1 (the paper's are at most 1), so W = K.
 Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
 neither is the mechanism that the usual accountant counts.
 
-What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee.
+What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee; nor is a run
+whose seed is known, since the noise comes from it. Drift is that of the clipped updates.
 """
 
 from __future__ import annotations

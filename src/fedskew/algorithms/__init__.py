@@ -35,37 +35,46 @@ from fedskew.algorithms.scaffold import Scaffold
 from fedskew.algorithms.trimmed_mean import TrimmedMean
 
 ALGORITHMS = {
+    # the reference and the first answers
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "scaffold": Scaffold,
     "fednova": FedNova,
     "feddyn": FedDyn,
     "moon": Moon,
-    "fairfed": FairFed,
-    "f3": F3,
-    "f3-gradient": F3Gradient,
+    # the loss landscape
     "fedntd": FedNtd,
     "fedlc": FedLc,
     "fedproc": FedProc,
-    "fedpa": FedPa,
+    "fedga-alignment": FedGAAlignment,
+    # the update path
     "fedsam": FedSam,
     "mofedsam": MoFedSam,
     "fedsol": FedSol,
+    "fedpa": FedPa,
+    # both
     "fedsmoo": FedSmoo,
-    "qfedavg": QFedAvg,
-    "afl": Afl,
-    "drfa": Drfa,
+    # aggregation and who trains
     "fedbs": FedBS,
+    "fedpbs": FedPBS,
     "fedga": FedGA,
     "fedga-generalisation": FedGAGeneralisation,
-    "fedga-alignment": FedGAAlignment,
+    "dualmetric": DualMetric,
+    # broken clients
     "median": Median,
     "trimmed-mean": TrimmedMean,
     "krum": Krum,
-    "fedpbs": FedPBS,
+    # fairness between clients, and between groups of people
+    "qfedavg": QFedAvg,
+    "afl": Afl,
+    "drfa": Drfa,
+    "fairfed": FairFed,
+    "f3": F3,
+    "f3-gradient": F3Gradient,
+    # models of the clients' own
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
     "ifca": Ifca,
-    "dualmetric": DualMetric,
+    # privacy
     "dp-fedavg": DpFedAvg,
 }

@@ -1,4 +1,4 @@
-"""Compression of updates (cards 1.41 and 1.42): what is decoded, what is remembered, what it costs, and whole rounds with it."""
+"""Compression of updates: what is decoded, what is remembered, what it costs, and whole rounds with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DP-FedAvg, Poisson sampling and the privacy loss of whole runs (card 1.40)."""
+"""DP-FedAvg, Poisson sampling and the privacy loss of whole runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedAvg and its baselines: centralised, parallel and local SGD (cards 1.1 to 1.4, toolkit 0.5)."""
+"""FedAvg and its baselines: centralised, parallel and local SGD."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_unbiased_if_all_equal_or_one_step(common: bool, steps: tuple[int, ...])
 
 @pytest.mark.parametrize("steps", [1, 6])
 def test_common_curvature_contracts_at_the_power_of_local_steps(steps: int) -> None:
-    """The error multiplies by (I - eta A)^tau a round; with uniform weights the limit is mean b (also card 1.3)."""
+    """The error multiplies by (I - eta A)^tau a round; with uniform weights the limit is mean b."""
     a, b = matrices(3, common=True)
     fed = matrix_clients(a, b, (steps,) * 3, FedAvg(weighting="uniform"), lr=0.15)
     x = f64([1.0, 2.0])

@@ -1,4 +1,4 @@
-"""FedDyn, uniform and sample weights (card 1.10)."""
+"""FedDyn, uniform and sample weights."""
 
 from __future__ import annotations
 

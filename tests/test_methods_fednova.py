@@ -1,4 +1,4 @@
-"""FedNova with SGD, momentum, the proximal term, and both (card 1.9)."""
+"""FedNova with SGD, momentum, the proximal term, and both."""
 
 from __future__ import annotations
 

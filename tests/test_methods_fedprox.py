@@ -1,4 +1,4 @@
-"""FedProx, explicit and implicit (card 1.5)."""
+"""FedProx, explicit and implicit."""
 
 from __future__ import annotations
 

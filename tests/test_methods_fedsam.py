@@ -1,4 +1,4 @@
-"""FedSAM, MoFedSAM and FedCM (card 1.14)."""
+"""FedSAM, MoFedSAM and FedCM."""
 
 from __future__ import annotations
 

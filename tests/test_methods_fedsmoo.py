@@ -1,4 +1,4 @@
-"""FedSMOO, uniform and sample weights (card 1.15)."""
+"""FedSMOO, uniform and sample weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedSOL with both proximal losses and both scales (card 1.16)."""
+"""FedSOL with both proximal losses and both scales."""
 
 from __future__ import annotations
 

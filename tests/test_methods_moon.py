@@ -1,4 +1,4 @@
-"""MOON (card 1.11)."""
+"""MOON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinate-wise median and trimmed mean (card 1.43), Krum and Multi-Krum (card 1.44)."""
+"""Coordinate-wise median and trimmed mean, Krum and Multi-Krum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD, options I and II, uniform and sample weights (card 1.6)."""
+"""SCAFFOLD, options I and II, uniform and sample weights."""
 
 from __future__ import annotations
 

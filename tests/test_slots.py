@@ -1,4 +1,4 @@
-"""Local solvers, server optimisers (cards 1.7 and 1.8) and selection of clients (0.1)."""
+"""Local solvers, server optimisers and selection of clients."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def asked(records: Sequence[RunRecord]) -> list[Question]:
         if isinstance(table.get("training"), dict):
             table["training"].pop("rounds", None)
     sections = dict.fromkeys(key for table in tables.values() for key in table)
-    lines = {key: question(key, records, values(tables, key)) for key in sections}
+    lines = {key: question(key.replace("_", " "), records, values(tables, key)) for key in sections}
     return [
         *(lines.pop(section) for section in FIRST if section in lines),
         question("rounds", records, lambda record: str(record.rounds)),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedskew.core.records import OWN, Batch, Plan, Upload, View
 from fedskew.core.trees import Tree, map_leaves, pick, stack
+from fedskew.engine.memory import keep_freed_memory
 from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
 
@@ -37,6 +38,7 @@ class Sequential:
         return view.before, program.answer(view)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        keep_freed_memory()
         with torch.no_grad():
             clients = [self.client(program, work, i, x, y) for i in range(len(work.clients))]
         uploads, states, scores = zip(*clients, strict=True)

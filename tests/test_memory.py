@@ -18,10 +18,12 @@ def touch():
     torch.ones(1 << 24)
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-touch()
-before = faults()
-touch()
-print(faults() - before)
+counts = []
+for _ in range(6):
+    before = faults()
+    touch()
+    counts.append(faults() - before)
+print(min(counts))
 """
 
 

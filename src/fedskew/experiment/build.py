@@ -15,7 +15,7 @@ from torch import Tensor
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, rows_of
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
@@ -88,7 +88,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
+    x, x_test = (rows_of(part, dtype, device) for part in (dataset.x, dataset.x_test))
     y = torch.as_tensor(dataset.y, device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
@@ -107,12 +107,13 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         refinement=experiment.refine,
-        server_data=batch_of(x, y, server_rows(experiment, dataset)),
+        server_data=batch_of(x, y, server_rows(experiment, dataset), dtype),
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
+        dtype=dtype,
     )
     x0 = x0.to(dtype).to(device)
     check_sharing(experiment, federation, x0)
@@ -121,7 +122,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         dataset=dataset,
         federation=federation,
         x0=x0,
-        x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
+        x_test=x_test,
         y_test=torch.as_tensor(dataset.y_test, device=device),
     )
 
@@ -168,10 +169,10 @@ def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 
 
-def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
+def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """These rows in one batch; None if there are none."""
     at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
+    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
 
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:

@@ -64,6 +64,7 @@ class Federation:
     refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     tuning: Tuning | None = None  # of personal models, before they are measured
     kept: Kept | None = None  # the part of the model that clients keep to themselves
+    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -138,11 +139,12 @@ def describe(fed: Federation) -> Info:
     num_classes = fed.task.num_classes
     counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
     batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
+    device, dtype = fed.x.device, fed.dtype or fed.x.dtype
     return Info(
-        index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=torch.as_tensor(sizes).to(fed.x),
-        label_counts=torch.as_tensor(counts).to(fed.x),
-        batch_size=torch.as_tensor(batch).to(fed.x),
+        index=torch.arange(len(sizes), device=device),
+        num_examples=torch.as_tensor(sizes, dtype=dtype, device=device),
+        label_counts=torch.as_tensor(counts, dtype=dtype, device=device),
+        batch_size=torch.as_tensor(batch, dtype=dtype, device=device),
     )
 
 

@@ -23,7 +23,8 @@ Post = tuple[str, str, str]
 class Newsgroups:
     """11,314 training and 7,532 later test posts; rows are ids of the first ``length`` words.
 
-    Headers give the group away (its moderators, its organisations) and are left out unless ``headers`` asks for them.
+    Headers give the group away (its moderators, its organisations) and are left out unless ``headers`` asks for them,
+    or the post has nothing else.
     """
 
     length: int = 256
@@ -75,8 +76,9 @@ class Newsgroups:
 
 
 def body(text: str) -> str:
-    """What stands behind the header, which an empty line ends."""
-    return text.partition("\n\n")[2]
+    """What stands behind the header, which an empty line ends; the header where nothing does."""
+    behind = text.partition("\n\n")[2]
+    return behind if behind.strip() else text
 
 
 def listed(path: Path) -> list[Post]:

@@ -21,6 +21,8 @@ class Synthetic:
     The entries of W_k and b_k are ~ N(u_k, 1), those of v_k ~ N(B_k, 1), with u_k ~ N(0, alpha), B_k ~ N(0, beta): variances in the
     paper, standard deviations in its authors' code (``scale``). ``iid`` gives all devices one model and inputs around 0. A device
     has floor(LogNormal(4, 2)) + 50 rows, at most ``max_rows``, the last fifth for testing. (Li et al. 2020, arXiv:1812.06127, 5.1)
+
+    ``alpha`` is kept for the name's sake: u_k adds the same to the score of every class, so that it changes no label.
     """
 
     alpha: float = 1.0

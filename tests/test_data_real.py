@@ -89,7 +89,7 @@ def test_20_newsgroups_without_headers():
     assert (len(data.y), len(data.y_test), data.num_classes) == (11314, 7532, 20)
     assert data.classes[0] == "alt.atheism"
     assert data.texts is not None
-    assert sum(text.startswith("From:") for text in data.texts[0]) < 20
+    assert sum(text.startswith("From:") for text in data.texts[0]) < 30, "posts that are a header, or quote one"
 
 
 @pytest.mark.parametrize(("labels", "classes"), [("intent", 27), ("category", 11)])
@@ -241,7 +241,7 @@ def test_newsgroups_from_the_archive_and_from_lines_are_the_same(folder):
     assert Newsgroups().load().fingerprint() == one.fingerprint()
     with lzma.open(folder / "20newsgroups_bydate.jsonl.xz", "at", encoding="utf-8") as file:
         file.write(json.dumps({"split": "test", "group": "new.group", "text": "\n\nx"}) + "\n")
-    with pytest.raises(BadInput, match="new.group"):
+    with pytest.raises(BadInput, match=r"new\.group"):
         Newsgroups().load()
 
 

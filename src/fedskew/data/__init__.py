@@ -6,6 +6,7 @@ from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.femnist import Femnist
+from fedskew.data.datasets.hugging_face import HuggingFace
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
@@ -28,5 +29,6 @@ DATASETS = {
     "adult": Adult,
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
+    "hf": HuggingFace,
     "own": Own,
 }

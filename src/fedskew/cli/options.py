@@ -181,7 +181,11 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     """What an experiment is made of; each option overrides the file."""
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
     data = parser.add_argument_group("data and clients")
-    data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
+    data.add_argument(
+        "--dataset",
+        metavar="D",
+        help="digits, cifar-10, uci-har:form=features, ag-news, ...: see `fedskew list datasets`",
+    )
     data.add_argument("--skew", metavar="S", help="how rows are dealt, e.g. label-dirichlet:alpha=0.1, iid, natural")
     data.add_argument("--clients", type=int, metavar="K", help="number of clients (natural skews bring their own)")
     data.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")

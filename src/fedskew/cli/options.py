@@ -110,7 +110,17 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    budget(parser)
     store(parser)
+
+
+def budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        metavar="B",
+        help="read every run where equal budgets are spent: rounds, steps (local), u (rate x steps), bytes, seconds; "
+        "bytes=5e6 says how much (default: the least that a run spent)",
+    )
 
 
 def for_resume(parser: argparse.ArgumentParser) -> None:
@@ -128,12 +138,14 @@ def for_list(parser: argparse.ArgumentParser) -> None:
 
 def for_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    budget(parser)
     store(parser)
 
 
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    budget(parser)
     store(parser)
 
 

@@ -118,6 +118,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     values = {
         **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
+        "update_amount": update_amount(assembly.federation, outcome),
         "clients": float(len(work.clients)),
         **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
@@ -135,6 +136,13 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
     return rows + privacy_rows(assembly, outcome.server)
+
+
+def update_amount(fed: Federation, outcome: Outcome) -> float:
+    """Rate times local steps, the mean over those who took part by their rows (u of 'From IID to Non-IID', eq. 3)."""
+    n = outcome.work.view.info.num_examples.cpu().double().numpy()
+    steps = float(n @ outcome.steps / n.sum()) if len(n) else 0.0
+    return fed.rate(outcome.server.round - 1) * steps
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:

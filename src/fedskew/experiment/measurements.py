@@ -38,11 +38,12 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     Raises `Diverged` if a loss is not finite.
     """
     fed, w = assembly.federation, server.x
-    tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)
+    y_test = assembly.test_targets(server.round)
+    tested = evaluate(fed.task, w, assembly.x_test, y_test)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     if assembly.dataset.sensitive:
-        rows += group_rows(assembly, w)
-    scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
+        rows += group_rows(assembly, w, y_test)
+    scores = evaluate_clients(fed.task, w, fed.x, fed.targets(server.round), fed.partition, clients)
     check_losses(fed, server, clients, tested["loss"], scores)
     rows += rows_of("global-model", "clients", clients, scores)
     if measures_personal(fed):
@@ -52,9 +53,9 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     return rows
 
 
-def group_rows(assembly: Assembly, w: Tensor) -> list[Row]:
+def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
     """The gaps between the two groups on the test set; one that is undefined there is left out."""
-    x, y = assembly.x_test, assembly.y_test
+    x = assembly.x_test
     predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
     cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
     gaps = {"opportunity": opportunity(cells), "parity": parity(cells), "odds": odds(cells)}

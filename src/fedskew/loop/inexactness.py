@@ -32,7 +32,8 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
     if fed.kept:
         models = models.index_copy(1, fed.kept.at, outcome.done.states[PART])
     at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
-    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver, fed.kept), at_models, fed.x, fed.y)
+    y = fed.targets(outcome.server.round - 1)
+    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver, fed.kept), at_models, fed.x, y)
     start, end = (vector_norm(slopes[place].double(), dim=1) for place in ("start", "end"))
     return torch.where(start > 0, end / start, torch.nan)
 

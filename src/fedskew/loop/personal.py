@@ -55,8 +55,10 @@ def scores_of(fed: Federation, engine: Engine, server: Server, states: States, c
     lr = fed.rate(server.round) if tuning is None or tuning.lr is None else tuning.lr
     work = work_of(fed, server, states, clients, plans, lr, measured=True)
     if fed.program.personal and fed.program.before:
-        work = work._replace(view=work.view._replace(before=engine.survey(fed.program, work, fed.x, fed.y)[0]))
-    done = engine.run(measuring(fed.program, fed.task, fed.solver), work, fed.x, fed.y)
+        work = work._replace(
+            view=work.view._replace(before=engine.survey(fed.program, work, fed.x, fed.targets(server.round))[0])
+        )
+    done = engine.run(measuring(fed.program, fed.task, fed.solver), work, fed.x, fed.targets(server.round))
     return {name: sums.double().cpu() for name, sums in done.scores.items()}
 
 

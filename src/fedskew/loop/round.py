@@ -23,6 +23,7 @@ from fedskew.loop.plan import Planner, one_pass
 from fedskew.loop.sharing import PART, Kept, Shared, keeping
 from fedskew.loop.system import Late, System, partial
 from fedskew.measure.drift import drift
+from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import Always, Uncompressed, Unrefined
 
@@ -64,6 +65,7 @@ class Federation:
     refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     tuning: Tuning | None = None  # of personal models, before they are measured
     kept: Kept | None = None  # the part of the model that clients keep to themselves
+    moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
     program: Program = field(init=False)
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -75,6 +77,16 @@ class Federation:
     @property
     def clients(self) -> Ints:
         return np.arange(len(self.partition))
+
+    def targets(self, round_: int) -> Tensor:
+        """The labels (n,) in a round."""
+        return self.y if self.moving is None else torch.as_tensor(self.moving.at(round_)).to(self.y)
+
+    def known(self, round_: int) -> Info:
+        """`Info` of all clients in a round; leading axis: all clients."""
+        if self.moving is None:
+            return self.info
+        return self.info._replace(label_counts=label_counts(self, self.targets(round_)))
 
     def rate(self, round_: int) -> float:
         """The client learning rate of a round."""
@@ -135,15 +147,18 @@ class Engine(Protocol):
 def describe(fed: Federation) -> Info:
     """`Info` of all clients."""
     sizes = fed.partition.sizes
-    num_classes = fed.task.num_classes
-    counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
     batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
     return Info(
         index=torch.arange(len(sizes), device=fed.x.device),
         num_examples=torch.as_tensor(sizes).to(fed.x),
-        label_counts=torch.as_tensor(counts).to(fed.x),
+        label_counts=label_counts(fed, fed.y),
         batch_size=torch.as_tensor(batch).to(fed.x),
     )
+
+
+def label_counts(fed: Federation, y: Tensor) -> Tensor:
+    """(K, classes) training rows of all clients."""
+    return torch.as_tensor(fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes)).to(fed.x)
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
@@ -195,7 +210,7 @@ def work_of(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
         state=state,
-        info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
+        info=pick(fed.known(server.round), torch.as_tensor(clients, device=fed.x.device)),
         before={},
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
@@ -252,11 +267,11 @@ def prepare(
     if not (fed.program.convenes and len(answered)):
         work = open_training(fed, server, states, measure_local, answered, turnout)
         if fed.program.before and len(work.clients):
-            before, _ = engine.survey(fed.program, work, fed.x, fed.y)
+            before, _ = engine.survey(fed.program, work, fed.x, fed.targets(server.round))
             work = work._replace(view=work.view._replace(before=before))
         return server, work, (bytes_down(fed, work.view, len(answered), len(answered)), 0)
     work = open_round(fed, server, states, False, answered, turnout, {})
-    before, answers = engine.survey(fed.program, work, fed.x, fed.y)
+    before, answers = engine.survey(fed.program, work, fed.x, fed.targets(server.round))
     down = bytes_down(fed, work.view, len(answered), len(answered))
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
@@ -318,7 +333,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
-        done = engine.run(fed.program, work, fed.x, fed.y)
+        done = engine.run(fed.program, work, fed.x, fed.targets(server.round))
         measures = drift(done.uploads.delta, work.view.info.num_examples)
         check_finite(fed, server, work, done, measures["update_norm"])
         uploads, memory, sent = transmit(fed, server, work, done.uploads)

@@ -170,7 +170,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--held-out", type=float, metavar="F", help="share of each client's rows kept to measure it")
     data.add_argument("--server-data", type=float, metavar="F", help="share of the training rows that the server keeps")
     work = parser.add_argument_group("method and local work")
-    work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
+    work.add_argument(
+        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+    )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")

@@ -22,6 +22,8 @@ from fedskew.slots import ServerSgd, Sgd, Uniform
 
 SIZES = (5, 17, 40, 3, 1, 9, 24)
 CLASSES, FEATURES, INPUTS = 3, 5, 4
+PUBLIC = 24
+"""Rows of the server's own."""
 
 
 class Net(nn.Module):
@@ -74,7 +76,7 @@ def federation(
         partition=Partition(np.arange(sum(sizes)), offsets(rows), tuple(map(str, range(len(sizes)))), 0, 0),
         seed=7,
         rounds=rounds,
-        server_data=server_rows(24),
+        server_data=server_rows(PUBLIC),
         **(options | changes),
     )
 

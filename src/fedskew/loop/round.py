@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
-from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
+from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.loop.failures import check_finite, server_cause
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner, one_pass
@@ -63,14 +63,30 @@ class Federation:
     codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
     refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     tuning: Tuning | None = None  # of personal models, before they are measured
+    others: tuple[
+        Task, ...
+    ] = ()  # of further architectures: client k has number k modulo how many there are with ``task``
     kept: Kept | None = None  # the part of the model that clients keep to themselves
-    program: Program = field(init=False)
+    programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
 
     def __post_init__(self) -> None:
-        made = program(self.algorithm, self.task, self.solver)
-        object.__setattr__(self, "program", keeping(made, self.kept) if self.kept else made)
+        if not self.algorithm.shares_model:
+            object.__setattr__(self, "kept", Kept.everything(self.task.space.size, self.x.device))
+        made = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
+        kept = self.kept
+        object.__setattr__(self, "programs", tuple(keeping(p, kept) for p in made) if kept else made)
         object.__setattr__(self, "info", describe(self))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """One for each architecture."""
+        return self.task, *self.others
+
+    @property
+    def program(self) -> Program:
+        """Of the first architecture, which usually is the only one."""
+        return self.programs[0]
 
     @property
     def clients(self) -> Ints:
@@ -130,6 +146,41 @@ class Engine(Protocol):
         ...
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done: ...
+
+
+T = TypeVar("T")
+
+
+def members_of(work: Work, at: Ints) -> Work:
+    """The work of the clients at these positions of the cohort."""
+    return work._replace(
+        clients=work.clients[at],
+        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
+        plans=[work.plans[i] for i in at],
+        passes=[work.passes[i] for i in at],
+        measured=[work.measured[i] for i in at] if work.measured else [],
+        memory=pick(work.memory, at),
+    )
+
+
+def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Program, Work], T]) -> T:
+    """What ``act`` gives (leading axis C) with each architecture's program and clients, back in the cohort's order."""
+    if len(programs) == 1:
+        return act(programs[0], work)
+    own = work.clients % len(programs)
+    groups = [np.flatnonzero(own == g) for g in range(len(programs))]
+    parts = [act(p, members_of(work, at)) for p, at in zip(programs, groups, strict=True) if len(at)]
+    back = torch.as_tensor(np.argsort(np.concatenate(groups)), device=work.view.x.device)
+    joined: T = pick(concatenate(parts), back)
+    return joined
+
+
+def train(fed: Federation, engine: Engine, work: Work) -> Done:
+    return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.y))
+
+
+def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
+    return by_architecture(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.y))
 
 
 def describe(fed: Federation) -> Info:
@@ -197,6 +248,7 @@ def work_of(
         state=state,
         info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
         before={},
+        public=fed.algorithm.public(server),
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
@@ -252,11 +304,11 @@ def prepare(
     if not (fed.program.convenes and len(answered)):
         work = open_training(fed, server, states, measure_local, answered, turnout)
         if fed.program.before and len(work.clients):
-            before, _ = engine.survey(fed.program, work, fed.x, fed.y)
+            before, _ = survey(fed, engine, work)
             work = work._replace(view=work.view._replace(before=before))
         return server, work, (bytes_down(fed, work.view, len(answered), len(answered)), 0)
     work = open_round(fed, server, states, False, answered, turnout, {})
-    before, answers = engine.survey(fed.program, work, fed.x, fed.y)
+    before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
@@ -318,7 +370,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
-        done = engine.run(fed.program, work, fed.x, fed.y)
+        done = train(fed, engine, work)
         measures = drift(done.uploads.delta, work.view.info.num_examples)
         check_finite(fed, server, work, done, measures["update_norm"])
         uploads, memory, sent = transmit(fed, server, work, done.uploads)

@@ -210,7 +210,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
     clients(parser)
     work = parser.add_argument_group("method and local work")
-    work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
+    work.add_argument(
+        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+    )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")

@@ -55,7 +55,7 @@ def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
     name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
     require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
     options: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[]*\])", rest) if rest else []:
+    for part in split(rest):
         key, equals, text = part.partition("=")
         if not equals or not key.strip():
             raise BadInput(f"{place}: cannot read {part!r} in {spec!r}; write NAME:OPTION=VALUE,OPTION=VALUE")
@@ -63,12 +63,25 @@ def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), options
 
 
+def split(text: str) -> list[str]:
+    """The parts between the commas outside brackets; none of an empty text."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
+
+
 def literal(text: str) -> Any:
-    """A TOML value, or the text itself."""
+    """A TOML value, a list in brackets of such, or the text itself."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        listed = text.startswith("[") and text.endswith("]")
+        return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
 def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:

@@ -15,9 +15,10 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
 from fedskew.loop.failures import client_cause, server_cause
+from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Federation, Outcome, States
+from fedskew.loop.round import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row

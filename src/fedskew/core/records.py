@@ -36,6 +36,7 @@ class View(NamedTuple):
     before: Tree  # sums over the local data at x, if the algorithm asked for them
     lr: Tensor  # () the client learning rate of this round
     steps: Tensor  # () local steps that the client takes in this round
+    public: Tree  # what every client holds besides its own rows; never sent
 
 
 OWN = ("state", "info", "before", "steps")

@@ -79,6 +79,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     data = client_data(experiment, dataset)
     partition = data.partition
     check_clients(experiment, len(partition))
+    experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0 = model_of(experiment, dataset)
     x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
@@ -94,6 +95,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
             experiment.local,
             experiment.training.seed,
             experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            augmentation=experiment.augment,
         ),
         x=x,
         y=y,

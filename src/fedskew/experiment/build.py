@@ -109,8 +109,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
-        dtype=dtype,
         moving=data.labels if data.labels.change else None,
+        dtype=dtype,
     )
     x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)

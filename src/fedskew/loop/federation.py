@@ -52,8 +52,8 @@ class Federation:
     # of further architectures: client k has number k modulo how many there are with ``task``
     others: tuple[Task, ...] = ()
     kept: Kept | None = None  # the part of the model that clients keep to themselves
-    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
     moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
+    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -112,5 +112,5 @@ def label_counts(fed: Federation, y: Tensor) -> Tensor:
 
 
 def numbers(fed: Federation, values: Any) -> Tensor:
-    """Values in the type of the federation's numbers, where its rows are."""
+    """Counts as numbers to reckon with."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)

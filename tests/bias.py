@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch, Info, View
-from fedskew.loop.round import Federation
+from fedskew.loop.federation import Federation
 from tests.reference import f64
 from tests.small import Quadratic, exact_clients
 

@@ -27,9 +27,10 @@ from fedskew.engine import ENGINES
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.local import program
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Federation, Outcome, Work, close_round, prepare, start
+from fedskew.loop.round import Outcome, Work, close_round, prepare, start
 from fedskew.models import MODELS, Cnn, Cnn1d, Mlp, Softmax
 from fedskew.slots import (
     SERVER_OPTIMISERS,

@@ -12,7 +12,7 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.uci_har import FILE, UciHar
@@ -43,6 +43,13 @@ def one_line(error: pytest.ExceptionInfo[BadInput], *words: str) -> None:
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     return Digits().load()
+
+
+def test_digits_are_read_as_scikit_learn_reads_them():
+    from sklearn.datasets import load_digits
+
+    for ours, theirs in zip(carried(), load_digits(return_X_y=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_digits_sizes(digits):

@@ -23,9 +23,10 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import run
+from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Federation, play_round, start
+from fedskew.loop.round import play_round, start
 from fedskew.loop.sharing import PART, Kept
 from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet

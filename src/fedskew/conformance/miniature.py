@@ -15,8 +15,9 @@ from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification, Task
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Federation, Outcome, play_round, start
+from fedskew.loop.round import Engine, Outcome, play_round, start
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
 

@@ -24,8 +24,9 @@ from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Federation, Work, close_round, fresh, prepare, start
+from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
 from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
 from fedskew.store import checkpoints
 

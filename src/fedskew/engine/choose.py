@@ -11,7 +11,8 @@ from fedskew.core.records import Plan, Server
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Engine, Federation, Work, members_of, prepare, train
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import Engine, Work, members_of, prepare, train
 
 STEPS = 4
 """Local steps of a trial."""

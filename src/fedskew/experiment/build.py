@@ -23,14 +23,14 @@ from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
+from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation, Tuning, start
+from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
-from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.measure.privacy import check_installed
 from fedskew.models import Mixed
 from fedskew.skew.partition import Ints, Partition
-from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -45,37 +45,27 @@ class Assembly:
     federation: Federation
     x0: Tensor  # (P,)
     x_test: Tensor
-    y_test: Tensor
+    y_test: Tensor  # at the start
+    data: ClientData
+
+    def test_targets(self, round_: int) -> Tensor:
+        """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
+        return (
+            torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
+        )
 
     @property
     def partition(self) -> Partition:
         return self.federation.partition
 
     def label_counts(self) -> np.ndarray[Any, Any]:
-        """(clients, classes) training rows."""
-        return self.partition.label_counts(self.dataset.y, self.dataset.num_classes)
+        """(clients, classes) training rows, as the clients see them at the start."""
+        return self.partition.label_counts(self.data.labels.at(0), self.dataset.num_classes)
 
     def partition_facts(self) -> dict[str, Any]:
-        """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
-        sizes, counts = self.partition.sizes, self.label_counts()
-        server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
-        each = int(self.experiment.shared_data.alpha * shared + 1e-9)
-        return {
-            "clients": len(self.partition),
-            "empty": self.partition.empty,
-            "unassigned": self.partition.unassigned,
-            "rows": int(sizes.sum()),
-            "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
-            "server_rows": 0 if server_data is None else len(server_data.y),
-            "shared_rows": shared,
-            "shared_rows_each": each,
-            "shared_bytes": len(self.partition) * each * num_bytes((self.federation.x[0], self.federation.y[0])),
-            "smallest": int(sizes.min()),
-            "median": float(np.median(sizes)),
-            "largest": int(sizes.max()),
-            "label_distance": label_distance(counts),
-            "label_distance_by_chance": label_distance_by_chance(counts),
-        }
+        """See `fedskew.experiment.deal.partition_facts`."""
+        row_bytes = num_bytes((self.federation.x[0], self.federation.y[0]))
+        return partition_facts(self.experiment, self.dataset, self.data, row_bytes)
 
 
 def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
@@ -86,12 +76,13 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
         "use --dataset adult, or own data with `sensitive`",
     )
-    partition = partition_of(experiment, dataset)
+    data = client_data(experiment, dataset)
+    partition = data.partition
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
-    y = torch.as_tensor(dataset.y, device=device)
+    x = torch.as_tensor(data.x, dtype=dtype, device=device)
+    y = torch.as_tensor(data.labels.at(0), device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
         task=task,
@@ -116,6 +107,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
+        moving=data.labels if data.labels.change else None,
     )
     x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
@@ -125,7 +117,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         federation=federation,
         x0=x0,
         x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
-        y_test=torch.as_tensor(dataset.y_test, device=device),
+        y_test=torch.as_tensor(data.test_labels.at(0), device=device),
+        data=data,
     )
 
 
@@ -135,40 +128,6 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
-
-
-def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Deal the data set's rows to the experiment's clients."""
-    who = experiment.clients
-    shared = shared_rows(experiment, dataset)
-    reserved = np.concatenate([server_rows(experiment, dataset), shared])
-    partition = deal_others(
-        experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
-    )
-    require(
-        partition.held_out is None or len(partition.held_out[0]) > 0,
-        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
-    )
-    return share_out(partition, shared, experiment.shared_data.alpha, who.partition_seed) if len(shared) else partition
-
-
-def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows that the server keeps, in ascending order."""
-    rows, share = np.arange(len(dataset.y)), experiment.server_data.share
-    if share == 0:
-        return rows[:0]
-    rng = stream(experiment.clients.partition_seed, "server data")
-    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
-
-
-def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
-    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
-    beta = experiment.shared_data.beta
-    if beta == 0:
-        return rows[:0]
-    rng = stream(experiment.clients.partition_seed, "shared data")
-    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 
 
 def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:

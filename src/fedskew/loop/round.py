@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import OWN, Batch, Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
-from fedskew.core.task import Task
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.loop.failures import check_finite, server_cause
-from fedskew.loop.local import Program, program
-from fedskew.loop.plan import Planner, one_pass
-from fedskew.loop.sharing import PART, Kept, Shared, keeping
-from fedskew.loop.system import Late, System, partial
+from fedskew.loop.federation import Federation
+from fedskew.loop.local import Program
+from fedskew.loop.plan import one_pass
+from fedskew.loop.sharing import PART, Shared
+from fedskew.loop.system import Late, partial
 from fedskew.measure.drift import drift
-from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import Always, Uncompressed, Unrefined
+from fedskew.skew.partition import Ints
 
 
 class States(Protocol):
@@ -33,68 +30,6 @@ class States(Protocol):
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree: ...
 
     def put(self, clients: Ints, states: Tree) -> None: ...
-
-
-class Tuning(NamedTuple):
-    """Steps on a client's own rows that each personal model takes before it is measured."""
-
-    planner: Planner
-    lr: float | None  # None: the local solver's rate of the round
-
-
-@dataclass(frozen=True, eq=False)
-class Federation:
-    """Everything that stays the same over the rounds."""
-
-    algorithm: Algorithm
-    task: Task
-    solver: Any
-    server_optimiser: Any
-    selection: Any
-    planner: Planner
-    x: Tensor  # (n, ...) pooled training rows
-    y: Tensor  # (n,)
-    partition: Partition
-    seed: int
-    rounds: int = 1  # that are planned
-    availability: Any = field(default_factory=Always)
-    system: System = field(default_factory=System)
-    server_data: Batch | None = None  # the server's own labelled rows
-    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
-    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
-    tuning: Tuning | None = None  # of personal models, before they are measured
-    others: tuple[
-        Task, ...
-    ] = ()  # of further architectures: client k has number k modulo how many there are with ``task``
-    kept: Kept | None = None  # the part of the model that clients keep to themselves
-    programs: tuple[Program, ...] = field(init=False)  # one for each architecture
-    info: Info = field(init=False)  # leading axis: all clients
-
-    def __post_init__(self) -> None:
-        if not self.algorithm.shares_model:
-            object.__setattr__(self, "kept", Kept.everything(self.task.space.size, self.x.device))
-        made = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
-        kept = self.kept
-        object.__setattr__(self, "programs", tuple(keeping(p, kept) for p in made) if kept else made)
-        object.__setattr__(self, "info", describe(self))
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """One for each architecture."""
-        return self.task, *self.others
-
-    @property
-    def program(self) -> Program:
-        """Of the first architecture, which usually is the only one."""
-        return self.programs[0]
-
-    @property
-    def clients(self) -> Ints:
-        return np.arange(len(self.partition))
-
-    def rate(self, round_: int) -> float:
-        """The client learning rate of a round."""
-        return float(self.solver.lr * self.solver.lr_decay**round_)
 
 
 class Turnout(NamedTuple):
@@ -109,6 +44,7 @@ class Turnout(NamedTuple):
 class Work(NamedTuple):
     """One round's work for an engine. The parts of the view named in `OWN` have a leading axis C, the rest is shared."""
 
+    round: int  # rounds finished before it
     clients: Ints  # (C,) sorted ids
     view: View
     plans: list[Plan]  # the local steps
@@ -176,25 +112,11 @@ def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Pr
 
 
 def train(fed: Federation, engine: Engine, work: Work) -> Done:
-    return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.y))
+    return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
 
 
 def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
-    return by_architecture(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.y))
-
-
-def describe(fed: Federation) -> Info:
-    """`Info` of all clients."""
-    sizes = fed.partition.sizes
-    num_classes = fed.task.num_classes
-    counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
-    batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
-    return Info(
-        index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=torch.as_tensor(sizes).to(fed.x),
-        label_counts=torch.as_tensor(counts).to(fed.x),
-        batch_size=torch.as_tensor(batch).to(fed.x),
-    )
+    return by_architecture(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round)))
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
@@ -246,13 +168,14 @@ def work_of(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
         state=state,
-        info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
+        info=pick(fed.known(server.round), torch.as_tensor(clients, device=fed.x.device)),
         before={},
         public=fed.algorithm.public(server),
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
     return Work(
+        round=server.round,
         clients=clients,
         view=view,
         plans=plans,

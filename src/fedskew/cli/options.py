@@ -83,6 +83,18 @@ selection, skew, data set, model, and fedskew itself.
   fedskew cite c2 > used.bib
 """
 
+DATA = """\
+List the data sets, fetch their files from the public source (a broken download
+goes on where it ended; checksums are checked), check what is here, or say
+where it is. Files that you place by hand are found in the folder that
+FEDSKEW_DATA names, or in its subfolder named after the data set.
+
+  fedskew data list
+  fedskew data get cifar-10
+  fedskew data verify
+  fedskew data path mnist
+"""
+
 REPRODUCE = """\
 Repeat an experiment of one of the documents that this project stands on, and
 print the document's numbers beside ours.
@@ -175,6 +187,12 @@ def for_skew(parser: argparse.ArgumentParser) -> None:
 def for_cite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
+
+
+def for_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["list", "get", "verify", "path"], help="what to do")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all of them)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_reproduce(parser: argparse.ArgumentParser) -> None:

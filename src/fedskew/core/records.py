@@ -61,6 +61,12 @@ class Batch(NamedTuple):
         return self.sum(values) / self.mask.sum().clamp(min=1)
 
 
+def rows_of(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array of rows as a tensor of this type; integers, such as word ids, stay integers. Nothing is copied that fits."""
+    rows = torch.as_tensor(values, device=device)
+    return rows.to(dtype if rows.is_floating_point() else torch.long)
+
+
 class Carry(NamedTuple):
     """What a client carries from one local step to the next."""
 

@@ -16,7 +16,7 @@ from torch.func import grad
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, rows_of
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
@@ -81,7 +81,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(data.x, dtype=dtype, device=device)
+    x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
     y = torch.as_tensor(data.labels.at(0), device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
@@ -101,13 +101,14 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         refinement=experiment.refine,
-        server_data=batch_of(x, y, server_rows(experiment, dataset)),
+        server_data=batch_of(x, y, server_rows(experiment, dataset), dtype),
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
         moving=data.labels if data.labels.change else None,
+        dtype=dtype,
     )
     x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
@@ -116,7 +117,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         dataset=dataset,
         federation=federation,
         x0=x0,
-        x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
+        x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,
     )
@@ -130,10 +131,10 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
+def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """These rows in one batch; None if there are none."""
     at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
+    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
 
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[tuple[Classification, ...], Tensor]:

@@ -53,6 +53,7 @@ class Federation:
     others: tuple[Task, ...] = ()
     kept: Kept | None = None  # the part of the model that clients keep to themselves
     moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
+    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -99,12 +100,17 @@ def describe(fed: Federation) -> Info:
     batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
     return Info(
         index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=torch.as_tensor(sizes).to(fed.x),
+        num_examples=numbers(fed, sizes),
         label_counts=label_counts(fed, fed.y),
-        batch_size=torch.as_tensor(batch).to(fed.x),
+        batch_size=numbers(fed, batch),
     )
 
 
 def label_counts(fed: Federation, y: Tensor) -> Tensor:
     """(K, classes) training rows of all clients."""
-    return torch.as_tensor(fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes)).to(fed.x)
+    return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
+
+
+def numbers(fed: Federation, values: Any) -> Tensor:
+    """Counts as numbers to reckon with."""
+    return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)

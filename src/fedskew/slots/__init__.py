@@ -10,7 +10,7 @@ from fedskew.slots.solvers import AdamW, Sgd
 
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
 SERVER_OPTIMISERS = {"sgd": ServerSgd, "momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
-AVAILABILITIES = {
+AVAILABILITIES: dict[str, type] = {
     **{"always": Always, "random": Random, "unequal": Unequal, "on-off": OnOff},
     **{"day-night": DayNight, "blocks": Blocks},
 }

@@ -182,6 +182,18 @@ def test_features_leave_labels_the_test_set_the_server_and_the_sensitive_column(
     assert made.partition_facts()["test_set"] == "features as the data set has them"
 
 
+def test_ids_of_words_are_not_changed() -> None:
+    words = Dataset(
+        x=np.arange(240).reshape(120, 2),
+        y=DATA.y,
+        x_test=np.zeros((3, 2), int),
+        y_test=DATA.y[:3],
+        classes=tuple("abc"),
+    )
+    with pytest.raises(BadInput, match="ids of words; use a label, quantity or concept skew"):
+        client_data(small(skew=["iid", "feature-noise"]), words)
+
+
 def test_rows_that_clients_share_stay_as_they_are() -> None:
     made = assemble(small(skew=["iid", "feature-affine"], shared_data={"beta": 0.25}), DATA)
     held = np.bincount(made.partition.indices, minlength=120)

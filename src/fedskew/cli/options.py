@@ -83,6 +83,18 @@ selection, skew, data set, model, and fedskew itself.
   fedskew cite c2 > used.bib
 """
 
+DATA = """\
+List the data sets, fetch their files from the public source (a broken download
+goes on where it ended; checksums are checked), check what is here, or say
+where it is. Files that you place by hand are found in the folder that
+FEDSKEW_DATA names, or in its subfolder named after the data set.
+
+  fedskew data list
+  fedskew data get cifar-10
+  fedskew data verify
+  fedskew data path mnist
+"""
+
 REPRODUCE = """\
 Repeat an experiment of one of the documents that this project stands on, and
 print the document's numbers beside ours.
@@ -121,7 +133,17 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    budget(parser)
     store(parser)
+
+
+def budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        metavar="B",
+        help="read every run where equal budgets are spent: rounds, steps (local), u (rate x steps), bytes, seconds; "
+        "bytes=5e6 says how much (default: the least that a run spent)",
+    )
 
 
 def for_resume(parser: argparse.ArgumentParser) -> None:
@@ -139,12 +161,14 @@ def for_list(parser: argparse.ArgumentParser) -> None:
 
 def for_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    budget(parser)
     store(parser)
 
 
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    budget(parser)
     store(parser)
 
 
@@ -163,6 +187,12 @@ def for_skew(parser: argparse.ArgumentParser) -> None:
 def for_cite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
+
+
+def for_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["list", "get", "verify", "path"], help="what to do")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all of them)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
@@ -198,7 +228,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
     clients(parser)
     work = parser.add_argument_group("method and local work")
-    work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
+    work.add_argument(
+        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+    )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")

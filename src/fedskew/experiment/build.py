@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, rows_of
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
@@ -23,12 +24,14 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
+from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation, Tuning, start
+from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.privacy import check_installed
+from fedskew.models import Mixed
 from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed
+from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -77,12 +80,13 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     partition = data.partition
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    task, x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(data.x, dtype=dtype, device=device)
+    (task, *others), x0 = model_of(experiment, dataset)
+    x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
     y = torch.as_tensor(data.labels.at(0), device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
         task=task,
+        others=tuple(others),
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
@@ -97,22 +101,23 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         refinement=experiment.refine,
-        server_data=batch_of(x, y, server_rows(experiment, dataset)),
+        server_data=batch_of(x, y, server_rows(experiment, dataset), dtype),
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
         moving=data.labels if data.labels.change else None,
+        dtype=dtype,
     )
-    x0 = x0.to(dtype).to(device)
+    x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
         x0=x0,
-        x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
+        x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,
     )
@@ -126,23 +131,38 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
+def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """These rows in one batch; None if there are none."""
     at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
+    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
 
 
-def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:
-    """The task, shared by all runs of one model on one kind of data, and this seed's initial parameters (P,)."""
+def model_of(experiment: Experiment, dataset: Dataset) -> tuple[tuple[Classification, ...], Tensor]:
+    """The task of each architecture, shared by all runs of one model on one kind of data, and this seed's initial (P,)."""
     net = experiment.model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
-    task = task_of(experiment.model, dataset.shape, dataset.num_classes)
-    return task, task.space.flatten(net)
+    tasks = tasks_of(experiment.model, dataset.shape, dataset.num_classes)
+    return tasks, tasks[0].space.flatten(net)
 
 
 @lru_cache(maxsize=16)
-def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classification:
-    skeleton = model.build(shape, num_classes, torch.Generator())
-    return Classification(skeleton, ParameterSpace(skeleton), num_classes)
+def tasks_of(model: Any, shape: tuple[int, ...], num_classes: int) -> tuple[Classification, ...]:
+    skeletons = [model.build(shape, num_classes, torch.Generator())]
+    if isinstance(model, Mixed):
+        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
+    space = ParameterSpace(skeletons[0])
+    return tuple(Classification(skeleton, space, num_classes) for skeleton in skeletons)
+
+
+def warmed_up(federation: Federation, x: Tensor, steps: int) -> Tensor:
+    """The initial model (P,) of every architecture after ``steps`` steps of the local solver on all of the server's rows."""
+    data, solver = federation.server_data, federation.solver
+    if data is None or not steps:
+        return x
+    state = solver.init(x)
+    slope = grad(lambda w: sum(local_loss(task, w, data) for task in federation.tasks))
+    for _ in range(steps):
+        x, state = solver.update(slope(x), state, x, x.new_tensor(federation.rate(0)))
+    return x
 
 
 @lru_cache(maxsize=16)
@@ -154,7 +174,13 @@ def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
     """Refuse what needs the clients' whole models, or keeps vectors over them: it would mix, or send, what clients keep."""
-    if federation.kept is None:
+    whole = federation.kept is not None and not len(federation.kept.others)
+    require(
+        whole or not federation.others,
+        f"{name_of(experiment.algorithm)} averages models, and clients of different architectures have no parameters in common; "
+        "use --algorithms fedmd or local-only",
+    )
+    if isinstance(experiment.sharing, All) or federation.kept is None:
         return
     needy = judge(experiment)
     require(
@@ -198,6 +224,11 @@ def check_needs(experiment: Experiment) -> None:
         f"{name} trains from more than one model, and inexactness is told of training from the global one; leave out "
         "evaluation.inexactness",
     )
+    require(
+        algorithm.shares_model or exchanges_nothing_else(experiment),
+        f"{name} exchanges no models: a server optimiser, a refinement, a codec, a sharing or inexactness would have nothing to "
+        "work on; use --server sgd --refine none --codec none --sharing all, and leave out evaluation.inexactness",
+    )
     needy = judge(experiment)
     require(
         not needy or experiment.server_data.share > 0,
@@ -216,6 +247,12 @@ def check_needs(experiment: Experiment) -> None:
         )
         if privacy.noise:
             check_installed()
+
+
+def exchanges_nothing_else(experiment: Experiment) -> bool:
+    """Whether every slot that works on models on their way is as it is without one."""
+    slots = (experiment.server, experiment.refine, experiment.codec, experiment.sharing)
+    return slots == (ServerSgd(), Unrefined(), Uncompressed(), All()) and not experiment.evaluation.inexactness
 
 
 def name_of(algorithm: Any) -> str:

@@ -64,11 +64,17 @@ class Clients:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerData:
-    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets.
+
+    ``warm_up`` is how many steps of the local solver the initial model takes on all of them before round 0.
+    """
 
     share: float = 0.0
+    warm_up: int = 0
 
     def __post_init__(self) -> None:
+        require(self.warm_up >= 0, f"warm_up must be at least 0, got {self.warm_up}")
+        require(self.share > 0 or not self.warm_up, f"warm_up {self.warm_up} needs rows: set share above 0")
         require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
 
 

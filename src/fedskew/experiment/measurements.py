@@ -15,9 +15,10 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
 from fedskew.loop.failures import client_cause, server_cause
+from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Federation, Outcome, States
+from fedskew.loop.round import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
@@ -119,6 +120,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     values = {
         **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
+        "update_amount": update_amount(assembly.federation, outcome),
         "clients": float(len(work.clients)),
         **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
@@ -136,6 +138,13 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
     return rows + privacy_rows(assembly, outcome.server)
+
+
+def update_amount(fed: Federation, outcome: Outcome) -> float:
+    """Rate times local steps, the mean over those who took part by their rows (u of 'From IID to Non-IID', eq. 3)."""
+    n = outcome.work.view.info.num_examples.cpu().double().numpy()
+    steps = float(n @ outcome.steps / n.sum()) if len(n) else 0.0
+    return fed.rate(outcome.server.round - 1) * steps
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:

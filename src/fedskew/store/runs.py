@@ -90,6 +90,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "update_norm": "mean length of the clients' updates, before a codec",
         "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
+        "update_amount": "learning rate times local steps, mean over the clients by their rows (u of 'From IID to Non-IID', eq. 3)",
         "clients": "clients that took part: trained, and were heard",
         "available": "clients that were there",
         "selected": "clients that the selection asked, of those that were there",

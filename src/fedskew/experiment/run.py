@@ -177,8 +177,8 @@ def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, ro
     frame = store.measurements([run], per_client=False).query("split == 'test'")
     if (frame["name"] == "recovery").any():
         return []
-    accuracy = frame[frame["name"] == "accuracy"]
-    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    own = frame[frame["name"] == "accuracy"]
+    known = dict(zip(own["round"].tolist(), own["value"].tolist(), strict=True))
     known[round_] = next(value for client, split, name, value in rows if (split, name) == ("test", "accuracy"))
     rounds = recovery(known, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]

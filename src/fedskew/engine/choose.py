@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.core.records import OWN, Plan, Server
-from fedskew.core.trees import pick
+from fedskew.core.records import Plan, Server
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Engine, Federation, Work, prepare
+from fedskew.loop.round import Engine, Federation, Work, part_of, prepare
 
 STEPS = 4
 """Local steps of a trial."""
@@ -82,13 +81,11 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
 
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
-    at = np.sort(members)
-    return work._replace(
-        clients=work.clients[at],
-        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
-        plans=[cut(work.plans[i], limit) for i in at],
-        passes=[cut(work.passes[i], 1) for i in at],
-        measured=[cut(work.measured[i], 1) for i in at] if work.measured else [],
+    some = part_of(work, np.sort(members))
+    return some._replace(
+        plans=[cut(plan, limit) for plan in some.plans],
+        passes=[cut(plan, 1) for plan in some.passes],
+        measured=[cut(plan, 1) for plan in some.measured],
     )
 
 

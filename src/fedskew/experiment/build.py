@@ -136,6 +136,13 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
     """Deal the data set's rows to the experiment's clients."""
+    parts = ("skew", "clients", "server_data", "shared_data")
+    return dealt(Experiment(**{part: getattr(experiment, part) for part in parts}), dataset)
+
+
+@lru_cache(maxsize=2)
+def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
+    """A partition is asked for when an experiment is checked, tried and run, and takes seconds for a million clients."""
     who = experiment.clients
     shared = shared_rows(experiment, dataset)
     reserved = np.concatenate([server_rows(experiment, dataset), shared])
@@ -160,10 +167,10 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
-    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     beta = experiment.shared_data.beta
     if beta == 0:
-        return rows[:0]
+        return np.arange(0)
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     rng = stream(experiment.clients.partition_seed, "shared data")
     return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
@@ -100,6 +100,19 @@ class Work(NamedTuple):
     measured: list[Plan]  # the rows on which local models are measured; empty: not this time
     turnout: Turnout
     memory: Tree  # what the codec kept of the clients' earlier updates; leading axis C
+
+
+def part_of(work: Work, at: Ints) -> Work:
+    """The work of the clients at some positions of the cohort."""
+    rows = torch.as_tensor(at, device=work.view.x.device)
+    return work._replace(
+        clients=work.clients[at],
+        view=work.view._replace(**{part: pick(getattr(work.view, part), rows) for part in OWN}),
+        plans=[work.plans[i] for i in at],
+        passes=[work.passes[i] for i in at],
+        measured=[work.measured[i] for i in at] if work.measured else [],
+        memory=pick(work.memory, rows),
+    )
 
 
 class Done(NamedTuple):

@@ -136,7 +136,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
     assert e.server_data.share == 0.02
     assert (e.selection.clients, e.local.steps, e.local.batch_size) == (3, 2, "all")
     assert (e.training.seed, e.training.rounds, e.evaluation.every) == (4, 1, 2)
-    assert e.skew == build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7")
+    assert e.skew == (build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7"),)
     assert e.server == build("server", COMPONENTS["server"], "adam:lr=0.02")
 
 

@@ -11,7 +11,8 @@ from fedskew.core.records import Plan, Server
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Engine, Federation, Work, part_of, prepare
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import Engine, Work, members_of, prepare, train
 
 STEPS = 4
 """Local steps of a trial."""
@@ -75,17 +76,17 @@ def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float]:
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
     began = time.perf_counter()
-    engine.run(fed.program, work, fed.x, fed.y)
+    train(fed, engine, work)
     return time.perf_counter() - began
 
 
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
-    some = part_of(work, np.sort(members))
-    return some._replace(
-        plans=[cut(plan, limit) for plan in some.plans],
-        passes=[cut(plan, 1) for plan in some.passes],
-        measured=[cut(plan, 1) for plan in some.measured],
+    few = members_of(work, np.sort(members))
+    return few._replace(
+        plans=[cut(plan, limit) for plan in few.plans],
+        passes=[cut(plan, 1) for plan in few.passes],
+        measured=[cut(plan, 1) for plan in few.measured],
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedskew.core.errors import FedskewError
 from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
 from fedskew.loop.local import Program
-from fedskew.loop.round import Done, Engine, Work, part_of
+from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
 
 
@@ -109,7 +109,7 @@ class Distributed:
         if len(work.clients) < self.group.size:
             return act(work)
         shares = balanced(costs, self.group.size)
-        mine = act(part_of(work, shares[self.group.rank]))
+        mine = act(members_of(work, shares[self.group.rank]))
         return tuple(self.group.gather(part, shares) for part in mine)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.loop.round import start
+from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
 
@@ -144,9 +146,11 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             engine = Distributed(engine, group)
             lead(group, assembly, server, states)
         for at, rows, seconds in rounds_of(assembly, engine, server, states):
+            fresh, last = at.round > server.round, at.round == rounds
+            if fresh:
+                rows += recovery_rows(store, run, assembly, at.round, rows)
             if rows:
                 store.write_round(run, at.round, rows)
-            fresh, last = at.round > server.round, at.round == rounds
             stopping = fresh and asked(group, stop) and not last
             if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
                 checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
@@ -171,6 +175,22 @@ def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seco
     return Progress(
         run, experiment.name, server.seed, server.round, experiment.training.rounds, seconds, accuracy, drift
     )
+
+
+def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
+    """How long the model took to recover from the first change of the concept, in the round in which it has."""
+    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
+    tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
+    if not changes or not tested or round_ < min(changes)[1]:
+        return []
+    frame = store.measurements([run], per_client=False).query("split == 'test'")
+    if (frame["name"] == "recovery").any():
+        return []
+    accuracy = frame[frame["name"] == "accuracy"]
+    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    known[round_] = tested[0]
+    rounds = recovery(known, *min(changes))
+    return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
 
 def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:
@@ -216,7 +236,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return Assembly(experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test)
+    return dataclasses.replace(assembly, experiment=experiment)
 
 
 def resume(store: RunStore, run: int, assembly: Assembly) -> tuple[Server, Kept]:

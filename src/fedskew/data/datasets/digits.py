@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,8 @@ class Digits:
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("digits",)
     idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, carried by scikit-learn: always there"
+
+    files: ClassVar[Files] = Files(dataset="digits", licence="CC BY 4.0", classes=10)
 
     def __post_init__(self) -> None:
         require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")

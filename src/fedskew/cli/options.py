@@ -266,6 +266,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--dtype", metavar="T", help="float32 or float64")
     run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1")
     run.add_argument(
+        "--workers", type=int, metavar="N", help="processes that share the clients of a round (default: 1)"
+    )
+    run.add_argument(
         "--set",
         action="append",
         default=[],

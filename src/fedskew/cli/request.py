@@ -41,6 +41,7 @@ OPTIONS = {
     "seed": "training.seed",
     "dtype": "training.dtype",
     "device": "training.device",
+    "workers": "training.workers",
     "lr": "solver.lr",
     "momentum": "solver.momentum",
 }

@@ -98,18 +98,25 @@ class SharedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
+    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored.
+
+    ``workers`` processes share the clients of each round, each with so many threads; with 0 they share the cores.
+    ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
+    """
 
     rounds: int = 30
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     threads: int = 0
+    workers: int = 1
+    states: Literal["auto", "memory", "disk"] = "auto"
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
+        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)

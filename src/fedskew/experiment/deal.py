@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -86,6 +87,16 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
 
 def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     """The rows that the skews deal to the clients."""
+    parts = ("skew", "clients", "server_data", "shared_data")
+    bare = Experiment(**{part: getattr(experiment, part) for part in parts})
+    # a folder may change, and what it holds is quickly read
+    from_folder = isinstance(mixture(experiment.skew).dealer, FromFolder)
+    return dealt.__wrapped__(bare, dataset) if from_folder else dealt(bare, dataset)
+
+
+@lru_cache(maxsize=2)
+def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
+    """A partition is asked for when an experiment is checked, tried and run, and takes seconds for a million clients."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):
@@ -142,10 +153,10 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
-    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     beta = experiment.shared_data.beta
     if beta == 0:
-        return rows[:0]
+        return np.arange(0)
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     rng = stream(experiment.clients.partition_seed, "shared data")
     return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 

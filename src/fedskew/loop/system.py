@@ -78,10 +78,14 @@ class System:
 
     def reached(self, num_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         """Whether each client (K,) would answer if it were selected."""
+        if not self.dropout:
+            return np.ones(num_clients, dtype=np.bool_)
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
         """Who of a cohort is late."""
+        if not self.stragglers:
+            return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))[cohort]
         first = luck[:, 0].argsort(kind="stable")[: int(self.stragglers * len(cohort) + 0.5)]
         return {int(cohort[i]): float(luck[i, 1]) for i in first}

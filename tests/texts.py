@@ -1,9 +1,7 @@
-"""Texts for tests: AG News from its files, and a tiny transformer with its tokenizer in a folder."""
+"""Texts for tests, and a tiny transformer with its tokenizer in a folder."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import os
 from pathlib import Path
 
@@ -11,23 +9,10 @@ import numpy as np
 
 from fedskew.data.dataset import Dataset
 
-HERE = Path(os.environ.get("FEDSKEW_DATA", "/nowhere"))
+NEWS = Path(os.environ.get("FEDSKEW_DATA", "/nowhere"))
+"""Where the files of AG News may be."""
+
 WORDS = ("rain", "sun", "wind", "snow", "goal", "match", "team", "ball", "bank", "stock", "price", "trade")
-
-
-def ag_news(train: int, test: int, seed: int = 0) -> Dataset:
-    """So many rows of AG News, drawn from its files; x is not used."""
-    drawn = []
-    for name, count in (("ag_news_train_subset.csv.gz", train), ("ag_news_test.csv.gz", test)):
-        with gzip.open(HERE / name, "rt", encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
-        chosen = np.random.default_rng(seed).permutation(len(rows))[:count]
-        drawn.append([rows[i] for i in chosen])
-    return texts_of(
-        *([f"{row[1]} {row[2]}" for row in rows] for rows in drawn),
-        *(np.asarray([int(row[0]) - 1 for row in rows]) for rows in drawn),
-        name="AG News",
-    )
 
 
 def texts_of(train: list[str], test: list[str], y: np.ndarray, y_test: np.ndarray, name: str = "texts") -> Dataset:

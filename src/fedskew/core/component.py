@@ -60,7 +60,7 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
     name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
     require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
     options: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[]*\])", rest) if rest else []:
+    for part in split(rest):
         if takes and not options and "=" not in part:
             part = f"{takes}={part}"
         key, equals, text = part.partition("=")
@@ -70,12 +70,25 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
     return name.strip(), options
 
 
+def split(text: str) -> list[str]:
+    """The parts between the commas outside brackets; none of an empty text."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
+
+
 def literal(text: str) -> Any:
-    """A TOML value, or the text itself."""
+    """A TOML value, a list in brackets of such, or the text itself."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        listed = text.startswith("[") and text.endswith("]")
+        return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
 def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:

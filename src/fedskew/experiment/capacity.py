@@ -14,7 +14,7 @@ from fedskew.core.records import Plan
 from fedskew.engine.choose import next_work, shortened
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly
-from fedskew.loop.round import Work, start
+from fedskew.loop.round import Work, start, train
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def runs(assembly: Assembly, work: Work) -> bool:
     """Whether this work finds the memory that it needs."""
     fed = assembly.federation
     try:
-        Sequential().run(fed.program, work, fed.x, fed.y)
+        train(fed, Sequential(), work)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not is_exhaustion(error):
             raise

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.errors import FedskewError, require
+from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.models import TextCnn
+from fedskew.models import Mixed, TextCnn
 from fedskew.models.encoder import Encoder
 from fedskew.models.prefix import Tell, activations, key, prefix, suffix
 
@@ -41,7 +42,7 @@ LINE_EVERY = 5.0
 class Prepared(NamedTuple):
     """A task, where it starts, and the rows that its module takes."""
 
-    task: Classification
+    tasks: tuple[Classification, ...]  # one for each architecture
     x0: Tensor  # (P,)
     x: Tensor  # (n, ...) training rows
     x_test: Tensor
@@ -51,40 +52,47 @@ class Prepared(NamedTuple):
 def prepared(
     experiment: Experiment,
     dataset: Dataset,
+    x: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
     tell: Tell | None = None,
 ) -> Prepared:
-    """The module and the rows as it takes them. Raises `BadInput` if they do not go together.
+    """The modules and the rows as they take them; ``x`` are the training rows as the clients see them.
+
+    Raises `BadInput` if they do not go together.
 
     ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
     """
-    model, x, x_test = experiment.model, dataset.x, dataset.x_test
+    model, x_test = experiment.model, dataset.x_test
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
     elif isinstance(model, TextCnn):
         model = model.fitted(x)
         model.fitted(x_test)
     shape, classes = tuple(x.shape[1:]), dataset.num_classes
-    task = task_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
+    tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
+    task = tasks[0]
     net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
     frozen = sum(p.numel() * p.element_size() for p in task.model.parameters() if not p.requires_grad)
-    train, test = (torch.as_tensor(part, dtype=dtype, device=device) for part in (x, x_test))
+    train, test = (rows_of(part, dtype, device) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
         train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
             [len(x), len(x_test)]
         )
-        task = rest_of(task)
-    return Prepared(task, task.space.flatten(net).to(device, dtype), train, test, frozen)
+        tasks = (rest_of(task),)
+    return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
 
 @lru_cache(maxsize=16)
-def task_of(
+def tasks_of(
     model: Any, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
-) -> Classification:
-    """The task, shared by all runs of one model on one kind of data."""
-    skeleton = model.build(shape, classes, torch.Generator()).to(device, dtype)
-    return Classification(skeleton, ParameterSpace(skeleton), classes, bf16)
+) -> tuple[Classification, ...]:
+    """The task of each architecture, shared by all runs of one model on one kind of data."""
+    skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
+    if isinstance(model, Mixed):
+        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
+    space = ParameterSpace(skeletons[0])
+    return tuple(Classification(skeleton, space, classes, bf16) for skeleton in skeletons)
 
 
 @lru_cache(maxsize=16)

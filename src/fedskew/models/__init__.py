@@ -3,6 +3,7 @@
 from fedskew.models.cnn import Cnn, Cnn1d, LeNet
 from fedskew.models.encoder import HuggingFace, MiniLm
 from fedskew.models.lstm import Lstm
+from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp
 from fedskew.models.own import Module
 from fedskew.models.resnet import ResNet
@@ -21,4 +22,5 @@ MODELS = {
     "minilm": MiniLm,
     "hf": HuggingFace,
     "module": Module,
+    "mixed": Mixed,
 }

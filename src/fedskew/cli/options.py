@@ -233,7 +233,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     clients(parser)
     work = parser.add_argument_group("method and local work")
     work.add_argument(
-        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+        "--model",
+        metavar="M",
+        help="softmax, mlp:hidden=[64,64], cnn, minilm:frozen=4, hf:NAME, module:FILE.py::CLASS (list models)",
     )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
@@ -264,7 +266,8 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rounds", type=int, metavar="R", help="rounds")
     run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")
     run.add_argument("--dtype", metavar="T", help="float32 or float64")
-    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1")
+    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, or auto: a GPU where there is one")
+    run.add_argument("--precision", metavar="P", help="full, or bf16: bfloat16 where PyTorch's autocast uses it")
     run.add_argument(
         "--workers", type=int, metavar="N", help="processes that share the clients of a round (default: 1)"
     )

@@ -19,6 +19,7 @@ SECTIONS = (
         "solver",
         "server",
         "refine",
+        "augment",
         "availability",
         "selection",
         "sharing",
@@ -41,6 +42,7 @@ OPTIONS = {
     "dtype": "training.dtype",
     "device": "training.device",
     "workers": "training.workers",
+    "precision": "training.precision",
     "lr": "solver.lr",
     "momentum": "solver.momentum",
 }

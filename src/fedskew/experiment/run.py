@@ -24,6 +24,7 @@ from fedskew.engine.disk import opened
 from fedskew.engine.distributed import Distributed, Group, Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
+from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
@@ -107,7 +108,9 @@ def execute(
         dataset = dataset or experiment.dataset.load()
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
-        play(store, run, assemble(experiment, dataset), listener, stop)
+        assembly = assemble(experiment, dataset)
+        with explained(assembly):
+            play(store, run, assembly, listener, stop)
     except Lost as error:
         message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
         store.update(run, status="failed", message=message)
@@ -216,6 +219,8 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
+    if assembly.frozen_bytes:
+        facts["frozen_bytes"] = assembly.frozen_bytes  # that every client needs once
     before = known.get("data", facts["data"])["fingerprint"]
     if before != facts["data"]["fingerprint"]:
         raise BadInput(

@@ -1,9 +1,9 @@
 """The evidence behind `fedskew diagnose`: which method gained over FedAvg under which measured skew.
 
-`python experiments/evidence.py` goes through `CASES`; `--cases`, `--methods` and `--seeds` take fewer. For each, ten clients, the same
-partitions, batches and rounds for every method, each at the learning rate out of a grid at which the clients' held-out rows (a fifth
-of each client's) come out best on two tuning seeds. The gain is the paired difference from FedAvg in test accuracy after the last
-round over the seeds, with its 95 % interval (Student's t); a run that diverges counts with an accuracy of 0.1. The faces'
+`python experiments/evidence.py` goes through `CASES`; `--cases`, `--methods` and `--seeds` take fewer. For each, ten clients, the
+same partitions, batches and rounds for every method, each at the learning rate out of a grid at which the clients' held-out rows
+(a fifth of each client's) come out best on two tuning seeds. The gain is the paired difference from FedAvg in test accuracy after
+the last round over the seeds, with its 95 % interval (Student's t); a run that diverges counts with an accuracy of 0.1. The faces'
 strengths are those that `diagnose` measures, averaged over the seeds' partitions.
 
 Runs are kept in a store: a second call goes on where the first stopped. The table goes to src/fedskew/advice/evidence.json, where
@@ -44,7 +44,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Every case is the sections of an experiment; a skew of any kind goes into its ``skew``."""
 
-METHODS = ("fedavg", "fedprox:mu=0.1", "scaffold", "feddyn:alpha=0.1", "fedavgm:beta=0.7", "fednova", "fedlc", "fedsmoo")
+METHODS = (
+    "fedavg",
+    "fedprox:mu=0.1",
+    "scaffold",
+    "feddyn:alpha=0.1",
+    "fedavgm:beta=0.7",
+    "fednova",
+    "fedlc",
+    "fedsmoo",
+)
 RATES = (0.1, 0.3, 1.0)
 TUNING_SEEDS = (100, 101)
 GUESSING = 0.1
@@ -100,7 +109,8 @@ def measured(case: str, seeds: Sequence[int]) -> tuple[str, dict[str, float]]:
         found.append(diagnose(subject.x, subject.y, subject.client, counts=subject.counts, permutations=99))
     names = [d.dominant for d in found]
     strengths = {
-        name: float(np.mean([f.strength if f.real else 0.0 for f in (d.face(name) for d in found)])) for name in MEANINGS
+        name: float(np.mean([f.strength if f.real else 0.0 for f in (d.face(name) for d in found)]))
+        for name in MEANINGS
     }
     return max(sorted(set(names)), key=names.count), {name: round(value, 4) for name, value in strengths.items()}
 
@@ -144,7 +154,9 @@ def evidence(store: RunStore, case: str, methods: Sequence[str], seeds: Sequence
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="FedAvg is always the first")
+    parser.add_argument(
+        "--methods", nargs="+", default=list(METHODS), metavar="METHOD", help="FedAvg is always the first"
+    )
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
     parser.add_argument("--runs", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--jobs", type=int, default=2)

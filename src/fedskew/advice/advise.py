@@ -1,7 +1,7 @@
 """A short recommendation out of the packaged evidence; where there is none it says so.
 
-The evidence (evidence.json) is made by experiments/evidence.py: under a planted skew, with the strengths of the four faces that were
-measured, how much test accuracy each method gained over FedAvg on the same seeds, with the 95 % interval.
+The evidence (evidence.json) is made by experiments/evidence.py: under a planted skew, with the strengths of the four faces that
+were measured, how much test accuracy each method gained over FedAvg on the same seeds, with the 95 % interval.
 """
 
 from __future__ import annotations

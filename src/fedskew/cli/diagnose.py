@@ -54,7 +54,8 @@ def subject(parsed: argparse.Namespace, tell: Callable[[str, float], None]) -> S
         )
         return from_files(parsed.paths, parsed.label, parsed.client or "", parsed.seed, tell)
     require(
-        not (parsed.label or parsed.client), f"diagnose: --label and --client are of files; {parsed.dataset} has its own"
+        not (parsed.label or parsed.client),
+        f"diagnose: --label and --client are of files; {parsed.dataset} has its own",
     )
     experiment = Experiment(dataset=parsed.dataset, **({"skew": parsed.skew} if parsed.skew else {}))
     clients = {"number": parsed.clients, "partition_seed": parsed.partition_seed}

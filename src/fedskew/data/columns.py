@@ -46,7 +46,9 @@ def fit(table: pa.Table, where: str) -> Columns:
             makers.append((name, make))
         if note:
             notes.append(f"column {name!r}: {note}")
-    require(bool(makers), f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}")
+    require(
+        bool(makers), f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}"
+    )
     return Columns(tuple(makers), tuple(notes))
 
 
@@ -97,9 +99,9 @@ def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Float
 def of_words(there: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
     known = sorted(there.unique())
     if len(known) <= CATEGORIES:
-        return lambda column: np.equal.outer(column.astype(object).where(column.notna(), "").astype(str).to_numpy(), known).astype(
-            float
-        ), ""
+        return lambda column: np.equal.outer(
+            column.astype(object).where(column.notna(), "").astype(str).to_numpy(), known
+        ).astype(float), ""
     if len(known) == len(there) and not there.str.contains(r"\s").any():
         return None, "left out, every value is a different single word"
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer

@@ -96,7 +96,7 @@ class Reading:
                 self.malformed += self.malformed_here
                 return
             except pa.ArrowInvalid as error:
-                found = re.search(r"In CSV column #(\d+): CSV conversion error to (\w+)", str(error))
+                found = re.search(r"In CSV column #(\d+):.*?CSV conversion error to (\w+)", str(error))
                 if not found:
                     raise
                 name = self.names[int(found[1])]
@@ -118,6 +118,10 @@ class Reading:
                 pacsv.ConvertOptions(strings_can_be_null=True, column_types=types),
             )
             self.names = reader.schema.names
+            odd = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
+            require(
+                not odd, f"{path}: cannot be read as csv: column {odd[:1]} is not UTF-8 text; convert the file to UTF-8"
+            )
             for batch in reader:
                 yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
 

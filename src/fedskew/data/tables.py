@@ -59,8 +59,8 @@ def survey(
 ) -> Survey:
     """Read tables; the clients are the values of the column ``client``, or else the files.
 
-    At most ``most`` rows are kept, of each client as many as of the others as far as it has them. Rows without a label or a client are
-    dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and
+    At most ``most`` rows are kept, of each client as many as of the others as far as it has them. Rows without a label or a client
+    are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and
     columns that are not there or cannot be read, and for labels that are numbers rather than classes.
     """
     files = files_of(paths)
@@ -88,12 +88,11 @@ def survey(
             len(labels.of) <= MOST_LABELS,
             f"{path}: column {label!r} has more than {MOST_LABELS} different values; labels are classes: put numbers into bins",
         )
-        file = np.full(len(part), owners.of.setdefault(stem(path), len(owners.of))) if not client else None
-        owner = owners(words(part[client])) if file is None else file
+        owner = owners(words(part[client]) if client else pa.chunked_array([[stem(path)] * len(part)]))
         counts = grown(counts, (len(owners.of), len(labels.of)))
         pairs = np.bincount(owner * counts.shape[1] + y, minlength=counts.size)
         counts += pairs.reshape(counts.shape)
-        kept.add(part.drop_columns([label, *([client] if client else [])]), y, owner, counts.sum(1))
+        kept.add(part.drop_columns([*{label, client or label}]), y, owner, counts.sum(1))
         tell(reading.share, rows)
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
     require(bool(labels.of), f"{files[0]}: no row has both a label ({label!r}) and a client")

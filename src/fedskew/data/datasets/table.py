@@ -42,12 +42,14 @@ class Table:
         y, table = found.y, found.table
         classes = list(found.classes)
         if self.test:
-            other = survey([Path(self.test)], self.label, self.client or self.label)
+            other = survey([Path(self.test)], self.label, self.label)
             unseen = [word for word in other.classes if word not in classes]
             classes += unseen
             if unseen:
                 rows = int(sum(other.counts.sum(0)[other.classes.index(word)] for word in unseen))
-                notes.append(f"{len(unseen)} classes with {rows} rows are in the test set only: {', '.join(unseen[:5])}")
+                notes.append(
+                    f"{len(unseen)} classes with {rows} rows are in the test set only: {', '.join(unseen[:5])}"
+                )
             notes += [f"test: {note}" for note in other.notes]
             require(
                 set(table.column_names) <= set(other.table.column_names),
@@ -58,7 +60,10 @@ class Table:
         else:
             held = held_out(found.client, self.test_share)
             train, test_table, y_test = np.flatnonzero(~held), table.take(np.flatnonzero(held)), y[held]
-            require(len(y_test) > 0, f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE")
+            require(
+                len(y_test) > 0,
+                f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
+            )
         encode = columns.fit(table.take(train), self.path)
         return Dataset(
             x=encode(table.take(train)),
@@ -73,7 +78,9 @@ class Table:
         )
 
 
-def held_out(client: np.ndarray[tuple[int], np.dtype[np.int64]], share: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def held_out(
+    client: np.ndarray[tuple[int], np.dtype[np.int64]], share: float
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """A random share of each client's rows, rounded down."""
     rng = stream(0, "split")
     order = np.lexsort((rng.random(len(client)), client))

@@ -7,7 +7,13 @@ from numpy.typing import NDArray
 
 from fedskew.core.seeding import stream
 from fedskew.measure.heterogeneity.diagnose import sample, shuffled
-from fedskew.measure.heterogeneity.distances import Distance, classifier_auc, frechet, sliced_wasserstein, within_classes
+from fedskew.measure.heterogeneity.distances import (
+    Distance,
+    classifier_auc,
+    frechet,
+    sliced_wasserstein,
+    within_classes,
+)
 from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
 from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
 from fedskew.measure.heterogeneity.quantity import size_measures
@@ -24,8 +30,8 @@ def details(
 ) -> dict[str, dict[str, float | None]]:
     """By face: label (means weighted by rows, and unweighted), quantity, feature (within classes), gradient.
 
-    Rows, clients and ``counts`` as of `diagnose`. A distance between sets of rows is followed by what it is ``by chance``, where the
-    same rows are dealt to the clients at random; None where it cannot be had.
+    Rows, clients and ``counts`` as of `diagnose`. A distance between sets of rows is followed by what it is ``by chance``, where
+    the same rows are dealt to the clients at random; None where it cannot be had.
     """
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
@@ -70,7 +76,7 @@ def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float
     own = np.column_stack([model.coef_, model.intercept_])
     # two classes have one row of coefficients
     end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
-    found = {}
+    found: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):
         told = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)
         found |= {f"{name} {place}": value for name, value in told.items()}

@@ -110,8 +110,8 @@ def diagnose(
 ) -> Diagnosis:
     """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
 
-    ``counts`` (clients, classes) holds all rows' labels where x, y and client are only a sample; ``tell`` hears the share that is done.
-    Raises `BadInput` for one client, one class, or clients without rows.
+    ``counts`` (clients, classes) holds all rows' labels where x, y and client are only a sample; ``tell`` hears the share that is
+    done. Raises `BadInput` for one client, one class, or clients without rows.
     """
     if counts is None:
         counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)

@@ -10,8 +10,9 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by
 def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, float]:
     """Of full local gradients (clients, P) with weights that sum to 1.
 
-    ``zeta^2`` = sum p_k ||g_k - g||^2, so that sum p_k ||g_k||^2 = ||g||^2 + zeta^2; ``B^2`` = 1 + zeta^2 / ||g||^2 (FedProx, infinite at
-    a stationary point); ``G^2`` = the least G^2 with mean ||g_k||^2 <= G^2 + ||g||^2 (SCAFFOLD's bound with B = 1, 0 at least).
+    ``zeta^2`` = sum p_k ||g_k - g||^2, so that sum p_k ||g_k||^2 = ||g||^2 + zeta^2; ``B^2`` = 1 + zeta^2 / ||g||^2 (FedProx,
+    infinite at a stationary point);
+    ``G^2`` = the least G^2 with mean ||g_k||^2 <= G^2 + ||g||^2 (SCAFFOLD's bound with B = 1, 0 at least).
     """
     mean = weights @ gradients
     zeta = float(weights @ ((gradients - mean) ** 2).sum(1))

@@ -35,9 +35,9 @@ def label_distance_by_chance(counts: NDArray[np.int64]) -> float:
 def label_measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Each client's frequencies against everybody's, (clients,) each; a client without rows is at distance 0.
 
-    ``total variation`` in 0..1; ``L1`` twice that, the earth mover's distance of Zhao et al. 2018; ``Jensen-Shannon`` divergence and
-    ``Hellinger`` distance in 0..1; ``Kullback-Leibler`` divergence in bits, whose weighted mean is the mutual information of label
-    and client, at most log2(classes); ``effective classes`` 2^entropy and ``classes held``, both in 1..classes.
+    ``total variation`` in 0..1; ``L1`` twice that, the earth mover's distance of Zhao et al. 2018; ``Jensen-Shannon`` divergence
+    and ``Hellinger`` distance in 0..1; ``Kullback-Leibler`` divergence in bits, whose weighted mean is the mutual information of
+    label and client, at most log2(classes); ``effective classes`` 2^entropy and ``classes held``, both in 1..classes.
     """
     sizes = counts.sum(1, keepdims=True)
     held = sizes[:, 0] > 0

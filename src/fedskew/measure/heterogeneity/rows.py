@@ -27,7 +27,7 @@ def embed(x: NDArray[Any]) -> Floats:
     z = standardise(flat)
     if z.shape[1] <= WIDTH:
         return z
-    values, vectors = np.linalg.eigh(z.T @ z / len(z))
+    _, vectors = np.linalg.eigh(z.T @ z / len(z))
     kept = z @ vectors[:, -WIDTH:]
     left = (z * z).sum(1) - (kept * kept).sum(1)
     return standardise(np.column_stack([kept, np.log1p(np.maximum(left, 0))]))
@@ -60,6 +60,6 @@ def table(groups: Ints, columns: Ints, shape: tuple[int, int]) -> Floats:
     return np.bincount(groups * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 
-def divided(a: Floats, b: Floats) -> Floats:
+def divided(a: NDArray[Any], b: NDArray[Any]) -> Floats:
     """``a / b``, and 0 where ``b`` is 0."""
     return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b != 0)

@@ -61,7 +61,7 @@ def subject(parsed: argparse.Namespace, tell: Callable[[str, float], None]) -> S
     clients = {"number": parsed.clients, "partition_seed": parsed.partition_seed}
     settings = {f"clients__{name}": value for name, value in clients.items() if value is not None}
     experiment = experiment.replace(**settings) if settings else experiment
-    return from_experiment(experiment, f"{parsed.dataset}, {parsed.skew or 'label-dirichlet:alpha=0.1'}")
+    return from_experiment(experiment, f"{parsed.dataset}, {' + '.join(experiment.labels('skew'))}")
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import advise
 from fedskew.data import columns
 from fedskew.data.tables import survey
-from fedskew.experiment.build import partition_of
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import client_data
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
 
@@ -62,18 +62,20 @@ def from_files(
 
 
 def from_experiment(experiment: Experiment, title: str) -> Subject:
-    """The training rows of a named data set as the experiment's skew deals them."""
+    """The training rows of a named data set as the experiment's skews deal and change them, in the first round."""
     data = experiment.dataset.load()
-    partition = partition_of(experiment, data)
+    held = client_data(experiment, data)
+    partition, y = held.partition, held.labels.at(0)
     client = np.repeat(np.arange(len(partition)), partition.sizes)
     notes = [f"{partition.unassigned} rows that no client got"] if partition.unassigned else []
     notes += [f"{partition.empty} clients without rows are left out"] if partition.empty else []
+    notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     return Subject(
         title=title,
-        x=data.x[partition.indices],
-        y=data.y[partition.indices],
+        x=held.x[partition.indices],
+        y=y[partition.indices],
         client=client,
-        counts=partition.label_counts(data.y, data.num_classes),
+        counts=partition.label_counts(y, data.num_classes),
         classes=data.classes,
         clients=partition.names,
         notes=(*notes, *([data.notes] if data.notes else [])),

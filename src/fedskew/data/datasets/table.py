@@ -10,9 +10,7 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.data import columns
 from fedskew.data.dataset import Dataset
-from fedskew.data.tables import survey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +35,10 @@ class Table:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
 
     def load(self) -> Dataset:
+        # on first use: they import pandas and PyArrow, which other data sets do without
+        from fedskew.data import columns
+        from fedskew.data.tables import survey
+
         found = survey([Path(self.path)], self.label, self.client)
         notes = [*found.notes]
         y, table = found.y, found.table

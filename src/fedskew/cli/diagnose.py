@@ -18,7 +18,7 @@ from fedskew.cli.output import print_json
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import Subject, from_experiment, from_files, told
-from fedskew.report.diagnosis import answer, write_diagnosis
+from fedskew.report.diagnosis import answer, two, write_diagnosis
 
 BAR = 12
 """Characters of a face's bar."""
@@ -106,7 +106,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             face["face"],
             bar_of(face["value"], face["chance"]),
             between(face),
-            f"{face['chance']:.2f}",
+            two(face["chance"]),
             "<0.01" if face["p"] < 0.01 else f"{face['p']:.2f}",
             f"{face['strength']:.2f}",
             face["verdict"],
@@ -147,8 +147,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
 
 def between(face: Mapping[str, Any]) -> str:
     if math.isnan(face["low"]):
-        return f"{face['value']:.2f}"
-    return f"{face['value']:.2f} ({face['low']:.2f}–{face['high']:.2f})"
+        return two(face["value"])
+    return f"{two(face['value'])} ({two(face['low'])}–{two(face['high'])})"
 
 
 def bar_of(value: float, chance: float) -> str:

@@ -49,8 +49,7 @@ def page(found: Mapping[str, Any]) -> str:
 
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update({"figures": words.figures, "count": words.count, "points": words.points})
-    environment.filters["two"] = lambda value: words.MISSING if value is None or math.isnan(value) else f"{value:.2f}"
+    environment.filters.update({"figures": words.figures, "count": words.count, "points": words.points, "two": two})
     return environment.from_string((here / "diagnosis.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         found=found,
@@ -58,6 +57,11 @@ def page(found: Mapping[str, Any]) -> str:
         faces=Markup(inline(draw_faces(found), "faces", "the four faces against chance")),
         partition=Markup(inline(draw_partition(partition(found), found["clients"]), "partition", "rows by label")),
     )
+
+
+def two(value: float) -> str:
+    """With two decimals; no sign on what rounds to nothing."""
+    return words.MISSING if math.isnan(value) else f"{value:.2f}".replace("-0.00", "0.00")
 
 
 def partition(found: Mapping[str, Any]) -> Any:

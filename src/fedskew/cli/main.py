@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
     options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
     options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
+    options.for_diagnose(verb("diagnose", "diagnose", "diagnose", "how clients' data differ", options.DIAGNOSE))
     options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
     options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))

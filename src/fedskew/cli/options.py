@@ -83,6 +83,15 @@ selection, skew, data set, model, and fedskew itself.
   fedskew cite c2 > used.bib
 """
 
+DIAGNOSE = """\
+Say how clients' data differ - in labels, inputs, sizes, or in what a label
+means - with numbers on one scale, intervals, and what chance would give.
+
+  fedskew diagnose visits.csv --label outcome --client hospital
+  fedskew diagnose folder-with-one-file-a-client --label outcome
+  fedskew diagnose --dataset uci-har --skew natural --html har.html
+"""
+
 DATA = """\
 List the data sets, fetch their files from the public source (a broken download
 goes on where it ended; checksums are checked), check what is here, or say
@@ -187,6 +196,24 @@ def for_skew(parser: argparse.ArgumentParser) -> None:
 def for_cite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
+
+
+def for_diagnose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="CSV, Parquet or Arrow files, or a folder")
+    parser.add_argument("--label", metavar="COLUMN", help="the column with the classes")
+    parser.add_argument("--client", metavar="COLUMN", help="the column that says whose a row is (default: the files)")
+    parser.add_argument("--dataset", metavar="D", help="instead of files, a named data set")
+    parser.add_argument(
+        "--skew",
+        metavar="S",
+        action="append",
+        help="how its rows are dealt and changed; may be repeated (`fedskew list skews`)",
+    )
+    parser.add_argument("--clients", type=int, metavar="K", help="number of clients")
+    parser.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of sampling and permutations")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_data(parser: argparse.ArgumentParser) -> None:

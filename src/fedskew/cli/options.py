@@ -37,7 +37,7 @@ equals an uninterrupted run bit for bit.
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
 algorithms, datasets, skews, models, solvers, servers, refines,
-availabilities, selections, sharings, codecs, engines.
+augmentations, availabilities, selections, sharings, codecs, engines.
 """
 
 SHOW = """\
@@ -210,7 +210,11 @@ def store(parser: argparse.ArgumentParser) -> None:
 def clients(parser: argparse.ArgumentParser) -> None:
     """Whose data: what there is to deal, and how."""
     data = parser.add_argument_group("data and clients")
-    data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
+    data.add_argument(
+        "--dataset",
+        metavar="D",
+        help="digits, cifar-10, uci-har:form=features, ag-news, ...: see `fedskew list datasets`",
+    )
     data.add_argument(
         "--skew",
         metavar="S",
@@ -244,6 +248,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"
     )
+    work.add_argument("--augment", metavar="A", help="change training images at random: none, crop-flip:padding=4")
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")

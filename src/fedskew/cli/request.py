@@ -19,6 +19,7 @@ SECTIONS = (
         "solver",
         "server",
         "refine",
+        "augment",
         "availability",
         "selection",
         "sharing",

@@ -30,6 +30,7 @@ from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.privacy import check_installed
 from fedskew.models import Mixed
+from fedskew.models.textcnn import TextCnn
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
@@ -79,6 +80,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
     data = client_data(experiment, dataset)
     partition = data.partition
     check_clients(experiment, len(partition))
+    experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0 = model_of(experiment, dataset)
     x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
@@ -94,6 +96,7 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
             experiment.local,
             experiment.training.seed,
             experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            augmentation=experiment.augment,
         ),
         x=x,
         y=y,
@@ -139,8 +142,11 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 def model_of(experiment: Experiment, dataset: Dataset) -> tuple[tuple[Classification, ...], Tensor]:
     """The task of each architecture, shared by all runs of one model on one kind of data, and this seed's initial (P,)."""
-    net = experiment.model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
-    tasks = tasks_of(experiment.model, dataset.shape, dataset.num_classes)
+    model = experiment.model.fitted(dataset.x) if isinstance(experiment.model, TextCnn) else experiment.model
+    if isinstance(model, TextCnn):
+        model.fitted(dataset.x_test)
+    net = model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
+    tasks = tasks_of(model, dataset.shape, dataset.num_classes)
     return tasks, tasks[0].space.flatten(net)
 
 

@@ -26,6 +26,7 @@ from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
 from fedskew.skew.compose import skews_of
 from fedskew.slots import (
+    AUGMENTATIONS,
     AVAILABILITIES,
     CODECS,
     REFINES,
@@ -38,6 +39,7 @@ from fedskew.slots import (
     Everyone,
     ServerSgd,
     Sgd,
+    Unaugmented,
     Uncompressed,
     Unrefined,
 )
@@ -153,6 +155,7 @@ COMPONENTS: dict[str, Mapping[str, Any]] = {
     "algorithm": Methods(ALGORITHMS),
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "augment": AUGMENTATIONS,
     "availability": AVAILABILITIES,
     "refine": REFINES,
     "selection": SELECTIONS,
@@ -196,6 +199,7 @@ class Experiment:
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    augment: Any = field(default_factory=Unaugmented)
     availability: Any = field(default_factory=Always)
     refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)

@@ -44,6 +44,10 @@ def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
     features of the test rows are nobody's and stay as the data set has them.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
+    require(
+        not skews.features or np.issubdtype(dataset.x.dtype, np.floating),
+        f"skew: {dataset.name} holds word ids, which a feature skew cannot change; use a label, quantity or concept skew",
+    )
     dealt = dealt_rows(experiment, dataset)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
     own = feature.drawn(skews.features, rows_of(dataset), number, seed)

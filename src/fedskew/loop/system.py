@@ -105,4 +105,4 @@ def values(option: str, choices: Choices) -> Sequence[int]:
 def partial(plan: Plan, parts: int, luck: float) -> Plan:
     """The first 1 to ``parts - 1`` of a plan's equal parts, as ``luck`` in [0, 1) has it; a single part is done."""
     steps = len(plan.index) // parts * (1 + int(luck * (parts - 1)))
-    return Plan(plan.index[:steps], plan.mask[:steps])
+    return plan.first(steps)

@@ -4,5 +4,6 @@ from fedskew.models.cnn import Cnn, Cnn1d
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp
 from fedskew.models.softmax import Softmax
+from fedskew.models.textcnn import TextCnn
 
-MODELS = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d, "mixed": Mixed}
+MODELS = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d, "text-cnn": TextCnn, "mixed": Mixed}

@@ -260,6 +260,21 @@ def test_fitted_counts_are_the_nearest_there_are(clients: int, classes: int, see
     assert np.abs(got - wanted).sum() == pytest.approx(best.fun, abs=1e-6)
 
 
+def test_largest_parts_get_what_floors_leave() -> None:
+    """1.7, 1.6, 0.7 to 4: floors 1, 1, 0, and the two rows left go to the parts .7."""
+    assert rounded(np.asarray([[1.7, 1.6, 0.7], [2.0, 0.0, 0.0]]), np.asarray([4, 2])).tolist() == [
+        [2, 1, 1],
+        [2, 0, 0],
+    ]
+
+
+def test_who_wants_only_a_class_that_ran_out_gets_what_is_left() -> None:
+    """Where it would ask for the same class for ever."""
+    counts = fitted(np.asarray([[3, 0], [3, 0]]), np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([3, 4]), rng())
+    assert counts.sum(0).tolist() == [3, 3]
+    assert counts.sum(1).tolist() == [3, 3]
+
+
 def test_label_proportions_are_kept_where_rows_allow() -> None:
     """Two classes of 60 and 60, two clients that want one each, of sizes 90 and 30: 30 rows have to be of the other class."""
     labels = np.repeat([0, 1], [60, 60])

@@ -73,12 +73,20 @@ selection, skew, data set, model, and fedskew itself.
 """
 
 REPRODUCE = """\
-Repeat an experiment of one of the documents that this project stands on, and
-print the document's numbers beside ours.
+Repeat a document's experiments, print its numbers beside ours, and say of each
+of its claims whether it holds, fails, or is undecided. What the run store holds
+already is not run again, so the same command goes on after an interruption.
 
-  drift-demo   the listing of the book section 'Non-IID Data' (14.4.1): 30
-               clients, softmax regression, 1 or 10 local epochs, IID or sorted
-               by label, on the same data and batch order
+  drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
+                  exercise 14.4.2, the ladder of mitigations
+  iid-to-noniid   From IID to Non-IID: Figures 2 to 5, 8 to 10, 12
+  fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
+  failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7
+  dualmetric      DualMetric: Tables 5.1 and 5.2, Figure 5.1
+  contradictions  where these contradict one another: eight joint experiments
+
+  fedskew reproduce drift-demo
+  fedskew reproduce fedpbs --only table-4
 """
 
 RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
@@ -160,8 +168,19 @@ def for_cite(parser: argparse.ArgumentParser) -> None:
 
 
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    parser.add_argument("document", metavar="DOCUMENT", help="one of those above")
+    parser.add_argument(
+        "--scale",
+        default="quick",
+        metavar="S",
+        help="quick (minutes, default), standard (hours), full (the document's)",
+    )
+    parser.add_argument("--only", metavar="TABLE", help="one table or figure, e.g. table-4, with the claims about it")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
+    )
+    store(parser)
 
 
 def store(parser: argparse.ArgumentParser) -> None:

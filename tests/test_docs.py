@@ -152,7 +152,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         sensitive="sex",
     )
     for method in (
-        {"evaluation": {"inexactness": True, "adapt_steps": 1}},
+        {"evaluation": {"inexactness": True, "adapt_steps": 1, "layers": True, "classes": True}},
         {"algorithm": "ifca"},
         {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},
     ):

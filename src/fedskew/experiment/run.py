@@ -23,7 +23,8 @@ from fedskew.engine.choose import choose
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
 from fedskew.experiment.config import Auto, Experiment, from_toml
-from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.watching import heard, note, watch_of
 from fedskew.loop.round import play_round, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
@@ -131,6 +132,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     assembly = settle_engine(store, run, assembly, server)
     experiment = assembly.experiment
     engine, rounds, clients = experiment.engine, experiment.training.rounds, measured_clients(assembly)
+    watch = watch_of(store, run, assembly, server.round)
 
     def tell(seconds: float, rows: list[Row]) -> None:
         known = {(split, name): value for client, split, name, value in rows if client is None}
@@ -151,10 +153,11 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         rows = round_rows(assembly, outcome, 0.0)
         if due:
             rows += model_rows(assembly, engine, server, states, clients)
-            rows += inexactness_rows(assembly, outcome)
+            rows += inexactness_rows(assembly, outcome) + layer_rows(assembly, outcome)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         store.write_round(run, server.round, rows)
+        note(store, run, heard(watch, server.round, rows))
         stopping = stop() and not last
         if last or stopping or server.round % experiment.checkpoint.every == 0:
             save(store, run, server, states)
@@ -189,6 +192,8 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
+    facts["layers"] = list(assembly.federation.task.space.layers())
+    facts["classes"] = list(dataset.classes)
     before = known.get("data", facts["data"])["fingerprint"]
     if before != facts["data"]["fingerprint"]:
         raise BadInput(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedskew.claims.claim import Claim, Region, judge, kendall
+from fedskew.claims.claim import OVER_ROUNDS, STATISTICS, Claim, Region, judge, kendall
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
 from fedskew.claims.quantities import QUANTITIES, measured, quantity
 from fedskew.claims.verdicts import cells, markdown, verdicts
@@ -280,3 +280,10 @@ def test_one_table_alone_needs_its_arms_only() -> None:
 def test_wrong_claims_are_refused(change: dict, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         claim(**change)
+
+
+def test_the_page_on_claims_counts_them() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "claims.md").read_text()
+    for name in DOCUMENTS:
+        assert f"| `{name}` | {len(load(name).claims)} |" in text
+    assert all(f"`{kind}`" in text for kind in [*STATISTICS, *OVER_ROUNDS, "correlation"])

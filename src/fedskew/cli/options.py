@@ -72,6 +72,16 @@ selection, skew, data set, model, and fedskew itself.
   fedskew cite c2 > used.bib
 """
 
+LANDSCAPE = """\
+Draw the loss around the global model of a run, on the test set and on chosen
+clients' own rows, from its newest checkpoint.
+
+  fedskew landscape 3             the plane through the global model and what
+                                  clients 0 and 1 make of it in the next round
+  fedskew landscape 3 --clients 2 7 --output plane.png
+  fedskew landscape 3 --kind line --points 51
+"""
+
 REPRODUCE = """\
 Repeat a document's experiments, print its numbers beside ours, and say of each
 of its claims whether it holds, fails, or is undecided. What the run store holds
@@ -154,6 +164,25 @@ def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
     budget(parser)
+    store(parser)
+
+
+def for_landscape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help="a run by its number (default: the latest)")
+    parser.add_argument(
+        "--kind",
+        choices=("plane", "surface", "line"),
+        default="plane",
+        help="plane: through three models; surface, line: along random directions with filter normalisation",
+    )
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=[0, 1], metavar="K", help="whose losses (default: 0 1)"
+    )
+    parser.add_argument("--points", type=int, default=25, metavar="N", help="points along each axis (default: 25)")
+    parser.add_argument(
+        "--reach", type=float, default=1.0, metavar="A", help="how far random directions go (default: 1)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="an .svg, .png or .pdf (default: in the run store)")
     store(parser)
 
 

@@ -8,7 +8,7 @@ import torch
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
     *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
-    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
+    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters", "landscape"),
 )
 
 

@@ -89,7 +89,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "divergence": "mean distance of the local models to their uniform mean (failure-modes study, eq. 4)",
         "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
         "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
-        "signal_to_noise": "square length of the mean update over the mean square distance to it: (1 - R) / R of the relative drift",
+        "signal_to_noise": "square length of the mean update over the mean square distance to it, (1 - R) / R of relative drift",
         "update_norm": "mean length of the clients' updates, before a codec",
         "cosine": "mean cosine over all pairs of updates, if `evaluation.layers` asks for it",
         "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",

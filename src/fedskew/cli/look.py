@@ -218,6 +218,9 @@ def show_one(store: RunStore, record: RunRecord) -> None:
         cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]
         table.add_row(str(at), *cells)
     console.print(table)
+    back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
+    if len(back):
+        console.print(f"back at 95 % of the accuracy before the change {int(back['value'].iloc[0])} rounds after it")
 
 
 def report(parsed: argparse.Namespace) -> int:

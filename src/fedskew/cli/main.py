@@ -52,7 +52,9 @@ def parser() -> argparse.ArgumentParser:
         verb("landscape", "landscape", "picture", "draw the loss around a run's model", options.LANDSCAPE)
     )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
+    options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
+    options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
     )

@@ -8,7 +8,8 @@ import torch
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
     *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
-    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters", "landscape"),
+    *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
+    *("features", "concepts", "test clients", "public", "landscape"),
 )
 
 

@@ -65,6 +65,7 @@ def landscape(
     """
     assembly, server, states = state_of(store, run)
     fed = assembly.federation
+    require(not fed.others, f"landscape: run {run} has clients of several architectures, and no plane holds them all")
     require(points >= 3, f"landscape: points must be at least 3, got {points}")
     require(reach > 0, f"landscape: reach must be above 0, got {reach:g}")
     require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")
@@ -92,16 +93,17 @@ def landscape(
         )
         window = around(server.x, first, second if kind == "surface" else None, reach, points)
     chosen = np.array(clients)
+    y, y_test = fed.targets(server.round), assembly.test_targets(server.round)
 
     def losses(w: Tensor) -> Tensor:
-        tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)["loss"]
-        own = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, chosen)["loss"]
+        tested = evaluate(fed.task, w, assembly.x_test, y_test)["loss"]
+        own = evaluate_clients(fed.task, w, fed.x, y, fed.partition, chosen)["loss"]
         return torch.cat([torch.tensor([tested], dtype=torch.float64), own])
 
     names = ["test set", *(f"client {k}" for k in clients)]
     sheets = dict(zip(names, losses_on(window, losses, tell), strict=True))
     own = [sheets[name] for name in names[1:3]]
-    return Landscape(kind, window, sheets, marks, sharp(assembly, server.x), overlap(*own) if len(own) == 2 else None)
+    return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
 
 
 def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, ClientStates]:
@@ -122,11 +124,11 @@ def projected(window: Window, w: Tensor) -> tuple[float, float]:
     return float(step @ window.first.double()), b
 
 
-def sharp(assembly: Assembly, w: Tensor) -> Sharpness:
+def sharp(assembly: Assembly, server: Server) -> Sharpness:
     """Of the mean loss on the training rows, or the first of them where there are many, at a twentieth of the model's length."""
     fed = assembly.federation
     rows = torch.as_tensor(fed.partition.indices[:ROWS], device=fed.x.device)
-    x, y = fed.x[rows], fed.y[rows]
+    w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]
 
     def loss(v: Tensor) -> Tensor:
         return fed.task.loss(fed.task.logits(v, x), y).mean()

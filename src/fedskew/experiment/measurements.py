@@ -15,9 +15,10 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.loop.evaluate import CHUNK, evaluate_clients, per_row
 from fedskew.loop.failures import client_cause, server_cause
+from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Federation, Outcome, States
+from fedskew.loop.round import Engine, Outcome, States
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.privacy import epsilon
 from fedskew.measure.updates import cosines, signal_to_noise
@@ -40,14 +41,15 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     Raises `Diverged` if a loss is not finite.
     """
     fed, w = assembly.federation, server.x
-    scored = per_row(fed.task, w, assembly.x_test, assembly.y_test)
+    y_test = assembly.test_targets(server.round)
+    scored = per_row(fed.task, w, assembly.x_test, y_test)
     tested = {name: float(values.mean()) for name, values in scored.items()}
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     if assembly.experiment.evaluation.classes:
-        rows += class_rows(assembly, scored["accuracy"])
+        rows += class_rows(assembly, scored["accuracy"], y_test)
     if assembly.dataset.sensitive:
-        rows += group_rows(assembly, w)
-    scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
+        rows += group_rows(assembly, w, y_test)
+    scores = evaluate_clients(fed.task, w, fed.x, fed.targets(server.round), fed.partition, clients)
     check_losses(fed, server, clients, tested["loss"], scores)
     rows += rows_of("global-model", "clients", clients, scores)
     if measures_personal(fed):
@@ -57,10 +59,10 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     return rows
 
 
-def class_rows(assembly: Assembly, accuracy: Tensor) -> list[Row]:
+def class_rows(assembly: Assembly, accuracy: Tensor, y: Tensor) -> list[Row]:
     """Accuracy on the test rows of each class that has any; the class's number takes the place of a client's."""
-    right = torch.bincount(assembly.y_test, weights=accuracy, minlength=assembly.dataset.num_classes)
-    rows = torch.bincount(assembly.y_test, minlength=assembly.dataset.num_classes)
+    right = torch.bincount(y, weights=accuracy, minlength=assembly.dataset.num_classes)
+    rows = torch.bincount(y, minlength=assembly.dataset.num_classes)
     share = (right / rows).tolist()
     return [(c, "class", "accuracy", share[c]) for c in range(len(share)) if rows[c]]
 
@@ -68,7 +70,7 @@ def class_rows(assembly: Assembly, accuracy: Tensor) -> list[Row]:
 def layer_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
     """How well the updates agree in each layer, whose number takes the place of a client's, and as a whole."""
     deltas = outcome.done.uploads.delta
-    if not assembly.experiment.evaluation.layers or not len(outcome.work.clients):
+    if not assembly.experiment.evaluation.layers or not outcome.measures:
         return []
     whole = float(cosines(deltas, {"all": [slice(None)]})["all"])
     rows: list[Row] = [(None, "round", "cosine", whole)]
@@ -77,9 +79,9 @@ def layer_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
     return [row for row in rows if not math.isnan(row[3])]
 
 
-def group_rows(assembly: Assembly, w: Tensor) -> list[Row]:
+def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
     """The gaps between the two groups on the test set; one that is undefined there is left out."""
-    x, y = assembly.x_test, assembly.y_test
+    x = assembly.x_test
     predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
     cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
     gaps = {"opportunity": opportunity(cells), "parity": parity(cells), "odds": odds(cells)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import time
@@ -26,6 +27,7 @@ from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
 from fedskew.experiment.watching import heard, note, watch_of
 from fedskew.loop.round import play_round, start
+from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
 
@@ -154,6 +156,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         if due:
             rows += model_rows(assembly, engine, server, states, clients)
             rows += inexactness_rows(assembly, outcome) + layer_rows(assembly, outcome)
+            rows += recovery_rows(store, run, assembly, server.round, rows)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         store.write_round(run, server.round, rows)
@@ -167,6 +170,21 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on"
             )
     store.update(run, status="finished")
+
+
+def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
+    """How long the model took to recover from the first change of the concept, in the round in which it has."""
+    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
+    if not changes or round_ < min(changes)[1]:
+        return []
+    frame = store.measurements([run], per_client=False).query("split == 'test'")
+    if (frame["name"] == "recovery").any():
+        return []
+    accuracy = frame[frame["name"] == "accuracy"]
+    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    known[round_] = next(value for client, split, name, value in rows if (split, name) == ("test", "accuracy"))
+    rounds = recovery(known, *min(changes))
+    return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
 
 def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:
@@ -214,7 +232,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return Assembly(experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test)
+    return dataclasses.replace(assembly, experiment=experiment)
 
 
 def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:

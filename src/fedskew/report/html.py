@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PARTITION_NUMBERS = (
+    ("skews", "how clients differ"),
     ("clients", "clients with rows"),
     ("empty", "clients left without rows"),
     ("rows", "rows dealt to train on"),
@@ -30,8 +31,13 @@ PARTITION_NUMBERS = (
     ("smallest", "smallest client, rows"),
     ("median", "median client, rows"),
     ("largest", "largest client, rows"),
+    ("size_variation", "variation of sizes, standard deviation over mean"),
     ("label_distance", "label distance, 0 (alike) to 1"),
     ("label_distance_by_chance", "label distance by chance alone"),
+    ("label_shift", "label distance from what was asked"),
+    ("changed_labels", "share of labels changed at the start"),
+    ("changed_labels_at_the_end", "share of labels changed at the end"),
+    ("test_set", "test set"),
 )
 
 

@@ -63,6 +63,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
         "accuracy": "of the global model on the unseen test set, 0..1",
         "loss": "mean cross-entropy of the global model on the test set, in nats",
+        "recovery": "rounds from a change of the concept until accuracy is 95 % of its mean over the ten measurements before; "
+        "stored in the round in which it is",
         "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
         "parity": "difference of the rates of positive predictions between the two groups",
         "odds": "the larger of the gaps in true and in false positive rate",

@@ -132,7 +132,7 @@ ROUNDS = 4
 def _traced_once():
     """Tracing a stacked step is what costs time here: keep every program's graphs to the end."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("fedskew.loop.round.program", cache(program.__wrapped__))
+        patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
         patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
         yield
 

@@ -38,6 +38,7 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "augmentations": "augment",
     "availabilities": "availability",
     "refines": "refine",
     "selections": "selection",

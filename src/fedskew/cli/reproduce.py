@@ -59,7 +59,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     console.print(f"{document.title}, {parsed.scale}: {len(planned)} runs, {len(left)} to do", markup=False)
     if not left:
         return
-    jobs = jobs_for(parsed, len(left))
+    jobs = jobs_for(parsed, len(left), workers=1)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("estimating", total=len({p.arm for p in left}))
         seconds = estimate(left, jobs, lambda: progress.advance(bar))

@@ -13,12 +13,11 @@ from torch import Tensor
 from fedskew.core.errors import require
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
-from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Auto, from_toml
 from fedskew.experiment.run import resume
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import play_round
+from fedskew.loop.round import States, play_round
 from fedskew.measure.landscape import (
     Floats,
     Sharpness,
@@ -106,7 +105,7 @@ def landscape(
     return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
 
 
-def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, ClientStates]:
+def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
     """The assembly, server and client states of a run's newest checkpoint."""
     record = store.run(run)
     require(record.rounds_done > 0, f"landscape: run {run} has not done a round yet; `fedskew resume {run}` goes on")

@@ -164,7 +164,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         sensitive="sex",
     )
     for method in (
-        {"evaluation": {"inexactness": True, "adapt_steps": 1}},
+        {"evaluation": {"inexactness": True, "adapt_steps": 1, "layers": True, "classes": True}},
         {"algorithm": "ifca"},
         {"skew": "concept-swap:clusters=1,at_round=1,rho=1e-9"},
         {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},

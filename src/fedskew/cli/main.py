@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
     options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
     options.for_report(verb("report", "look", "report", "write the HTML report of some runs", options.REPORT))
+    options.for_landscape(
+        verb("landscape", "landscape", "picture", "draw the loss around a run's model", options.LANDSCAPE)
+    )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedskew.cli.output import print_json, print_summary, print_unfinished, summary_json
+from fedskew.cli.output import print_json, print_summary, print_unfinished, print_warnings, summary_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.core.errors import Interrupted
@@ -139,6 +139,7 @@ def carry_out(
     else:
         print_summary(store, records, budget)
         print_unfinished(records)
+        print_warnings(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     failure = worst_error(results)
     return failure.exit_code if failure else 0

@@ -130,6 +130,7 @@ class Evaluation:
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
+    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class.
     """
 
     every: int = 1
@@ -138,6 +139,8 @@ class Evaluation:
     adapt_steps: int = 0
     adapt_lr: float | None = None
     inexactness: bool = False
+    layers: bool = False
+    classes: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")

@@ -10,7 +10,7 @@ from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
-from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
 from fedskew.loop.round import Engine, fresh, play_round
 from fedskew.store.runs import Row
 
@@ -36,7 +36,7 @@ def rounds_of(
         rows = round_rows(assembly, outcome, 0.0)
         if due:
             rows += model_rows(assembly, engine, server, states, clients)
-            rows += inexactness_rows(assembly, engine, outcome)
+            rows += inexactness_rows(assembly, engine, outcome) + layer_rows(assembly, outcome)
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         yield server, rows, seconds

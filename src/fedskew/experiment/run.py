@@ -28,6 +28,7 @@ from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.experiment.watching import heard, note, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
@@ -142,6 +143,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     """The rounds of one run, in as many processes as it has."""
     server, states = resume(store, run, assembly)
     assembly = settle_engine(store, run, assembly, server)
+    watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     with group_of(experiment, assembly.dataset) as group:
         engine = experiment.engine
@@ -154,6 +156,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 rows += recovery_rows(store, run, assembly, at.round, rows)
             if rows:
                 store.write_round(run, at.round, rows)
+            if fresh:
+                note(store, run, heard(watch, at.round, rows))
             stopping = fresh and asked(group, stop) and not last
             if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
                 checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
@@ -219,6 +223,8 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
+    facts["layers"] = list(assembly.federation.task.space.layers())
+    facts["classes"] = list(dataset.classes)
     if assembly.frozen_bytes:
         facts["frozen_bytes"] = assembly.frozen_bytes  # that every client needs once
     before = known.get("data", facts["data"])["fingerprint"]

@@ -160,8 +160,42 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    parser.add_argument(
+        "--tuned",
+        action="store_true",
+        help="first tune every method as `fedskew tune` does, then compare each at its best",
+    )
+    tuning(parser)
     budget(parser)
     store(parser)
+
+
+def tuning(parser: argparse.ArgumentParser) -> None:
+    search = parser.add_argument_group("tuning")
+    search.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=V,V",
+        help="values of SECTION.OPTION, for all methods, or METHOD.OPTION; may be repeated "
+        "(default: 0.3, 1 and 3 times the learning rate)",
+    )
+    search.add_argument(
+        "--trials",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let Optuna try N settings and prune, instead of the whole grid",
+    )
+    search.add_argument(
+        "--tuning-seeds", type=int, nargs="+", default=[1000, 1001], metavar="N", help="seeds (default: 1000 1001)"
+    )
+    search.add_argument(
+        "--by",
+        choices=("clients", "personal"),
+        default="clients",
+        help="held-out accuracy that counts: of the global model (default), or of the clients' own models",
+    )
 
 
 def budget(parser: argparse.ArgumentParser) -> None:

@@ -53,6 +53,7 @@ Write one self-contained HTML page about some runs.
 
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
+  fedskew report c2 --figures paper --tables paper
 """
 
 CHECK = """\
@@ -229,6 +230,8 @@ def for_show(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as PDF, SVG and PNG")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="also write the tables as CSV, LaTeX and Markdown")
     budget(parser)
     store(parser)
 

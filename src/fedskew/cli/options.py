@@ -121,7 +121,7 @@ of its claims whether it holds, fails, or is undecided. What the run store holds
 already is not run again, so the same command goes on after an interruption.
 
   drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
-                  exercise 14.4.2, the ladder of mitigations
+                  exercises 14.4.2 and 14.4.3, the ladder of mitigations
   iid-to-noniid   From IID to Non-IID: Figures 2 to 10, 12, 13
   fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
   failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7

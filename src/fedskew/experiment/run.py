@@ -153,7 +153,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         for at, rows, seconds in rounds_of(assembly, engine, server, states):
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
-                rows += recovery_rows(store, run, assembly, at.round, rows)
+                rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
+                    store, run, at.round, rows
+                )
             if rows:
                 store.write_round(run, at.round, rows)
             if fresh:
@@ -198,6 +200,22 @@ def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, ro
     known[round_] = tested[0]
     rounds = recovery(known, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
+
+
+HIGHEST = """
+SELECT client, max(value) FROM measurements WHERE run=? AND round<? AND split='class' AND name='accuracy' GROUP BY client
+"""
+
+
+def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:
+    """How far each class has fallen below its highest accuracy so far, and the mean over the classes."""
+    measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
+    if not measured:
+        return []
+    highest = dict(store.db.execute(HIGHEST, (run, round_)).fetchall())
+    lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
+    mean = sum(lost.values()) / len(lost)
+    return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]
 
 
 def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:

@@ -27,9 +27,10 @@ def draw_bound(found: Mapping[str, Bound], rate: float) -> Figure:
                 dashes = "--" if label.startswith("bound") else "-"
                 axes.plot(steps, getattr(part, field), label=label, color=SERIES[index], linestyle=dashes)
             axes.set(title=name, xlabel="local steps on all rows", yscale="log")
-            # beyond the convex bound the other says nothing
-            axes.set_ylim(float(part.drift.min()) / 2, float(max(p.convex.max() for p in found.values())) * 3)
             axes.grid(axis="y")
+        parts = found.values()
+        # far beyond the convex bound the other says nothing
+        panels[0].set_ylim(min(float(p.drift[0]) for p in parts) / 1.5, 3 * max(float(p.convex[-1]) for p in parts))
         panels[0].set_ylabel(f"distance, rate {rate:g}")
         panels[-1].legend(loc="lower right")
     return figure

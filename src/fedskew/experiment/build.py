@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ class Assembly:
     x0: Tensor  # (P,)
     x_test: Tensor
     y_test: Tensor
+    labels_told: bool = True  # whether the clients' labels are known here
 
     @property
     def partition(self) -> Partition:
@@ -51,13 +52,17 @@ class Assembly:
 
     def label_counts(self) -> np.ndarray[Any, Any]:
         """(clients, classes) training rows."""
-        return self.partition.label_counts(self.dataset.y, self.dataset.num_classes)
+        return self.partition.label_counts(self.federation.y.cpu().numpy(), self.dataset.num_classes)
 
     def partition_facts(self) -> dict[str, Any]:
         """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
         sizes, counts = self.partition.sizes, self.label_counts()
         server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
         each = int(self.experiment.shared_data.alpha * shared + 1e-9)
+        distances = {
+            "label_distance": label_distance(counts),
+            "label_distance_by_chance": label_distance_by_chance(counts),
+        }
         return {
             "clients": len(self.partition),
             "empty": self.partition.empty,
@@ -67,53 +72,41 @@ class Assembly:
             "server_rows": 0 if server_data is None else len(server_data.y),
             "shared_rows": shared,
             "shared_rows_each": each,
-            "shared_bytes": len(self.partition) * each * num_bytes((self.federation.x[0], self.federation.y[0])),
+            "shared_bytes": len(self.partition) * each * num_bytes((self.x_test[0], self.y_test[0])),
             "smallest": int(sizes.min()),
             "median": float(np.median(sizes)),
             "largest": int(sizes.max()),
-            "label_distance": label_distance(counts),
-            "label_distance_by_chance": label_distance_by_chance(counts),
+            **(distances if self.labels_told else {}),
         }
 
 
-def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
-    """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix."""
+class Held(NamedTuple):
+    """The clients' rows."""
+
+    x: Tensor  # (n, ...)
+    y: Tensor  # (n,)
+    partition: Partition
+
+
+def assemble(experiment: Experiment, dataset: Dataset, held: Held | None = None) -> Assembly:
+    """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
+
+    ``held`` is what this process knows of the clients' rows where they are not the data set's, dealt here.
+    """
     check_needs(experiment)
     require(
         SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
         f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
         "use --dataset adult, or own data with `sensitive`",
     )
-    partition = partition_of(experiment, dataset)
+    partition = held.partition if held else partition_of(experiment, dataset)
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     task, x0 = model_of(experiment, dataset)
     x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
     y = torch.as_tensor(dataset.y, device=device)
-    federation = Federation(
-        algorithm=experiment.algorithm,
-        task=task,
-        solver=experiment.solver,
-        server_optimiser=experiment.server,
-        selection=experiment.selection,
-        planner=SeededPlanner(
-            experiment.local,
-            experiment.training.seed,
-            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
-        ),
-        x=x,
-        y=y,
-        partition=partition,
-        seed=experiment.training.seed,
-        rounds=experiment.training.rounds,
-        refinement=experiment.refine,
-        server_data=batch_of(x, y, server_rows(experiment, dataset)),
-        availability=experiment.availability,
-        system=experiment.system,
-        codec=experiment.codec,
-        tuning=tuning_of(experiment),
-        kept=kept_of(experiment.sharing, task, device),
-    )
+    server_data = batch_of(x, y, server_rows(experiment, dataset))
+    federation = federation_of(experiment, task, held or Held(x, y, partition), server_data)
     x0 = x0.to(dtype).to(device)
     check_sharing(experiment, federation, x0)
     return Assembly(
@@ -123,6 +116,36 @@ def assemble(experiment: Experiment, dataset: Dataset) -> Assembly:
         x0=x0,
         x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
         y_test=torch.as_tensor(dataset.y_test, device=device),
+    )
+
+
+def federation_of(
+    experiment: Experiment, task: Classification, held: Held, server_data: Batch | None = None
+) -> Federation:
+    """The experiment's federation over these rows."""
+    return Federation(
+        algorithm=experiment.algorithm,
+        task=task,
+        solver=experiment.solver,
+        server_optimiser=experiment.server,
+        selection=experiment.selection,
+        planner=SeededPlanner(
+            experiment.local,
+            experiment.training.seed,
+            experiment.system.own_work(experiment.local, len(held.partition), experiment.training.seed),
+        ),
+        x=held.x,
+        y=held.y,
+        partition=held.partition,
+        seed=experiment.training.seed,
+        rounds=experiment.training.rounds,
+        refinement=experiment.refine,
+        server_data=server_data,
+        availability=experiment.availability,
+        system=experiment.system,
+        codec=experiment.codec,
+        tuning=tuning_of(experiment),
+        kept=kept_of(experiment.sharing, task, held.x.device),
     )
 
 

@@ -13,11 +13,11 @@ from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
-from fedskew.loop.evaluate import CHUNK, evaluate, evaluate_clients
+from fedskew.experiment.site import Site
+from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Federation, Outcome, States
+from fedskew.loop.round import Federation, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
@@ -32,7 +32,7 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
-def model_rows(assembly: Assembly, engine: Engine, server: Server, states: States, clients: Ints) -> list[Row]:
+def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
     """The global model on the test set and on each client's data, and each client's own model where it has one.
 
     Raises `Diverged` if a loss is not finite.
@@ -42,13 +42,13 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w)
-    scores = evaluate_clients(fed.task, w, fed.x, fed.y, fed.partition, clients)
-    check_losses(fed, server, clients, tested["loss"], scores)
-    rows += rows_of("global-model", "clients", clients, scores)
-    if measures_personal(fed):
-        scores = evaluate_personal(fed, engine, server, states, clients)
-        check_personal(fed, server, clients, scores)
-        rows += rows_of("personal-model", "personal", clients, scores)
+    scores = site.client_scores(fed, server, states, clients)
+    check_losses(fed, server, scores.clients, tested["loss"], scores.model)
+    if scores.model:
+        rows += rows_of("global-model", "clients", scores.clients, scores.model)
+    if scores.personal:
+        check_personal(fed, server, scores.clients, scores.personal)
+        rows += rows_of("personal-model", "personal", scores.clients, scores.personal)
     return rows
 
 

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +24,8 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
 from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
-from fedskew.loop.round import play_round, start
+from fedskew.experiment.site import Here, Site
+from fedskew.loop.round import start
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
 
@@ -80,12 +81,21 @@ def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
         raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
 
 
+Settle = Callable[[Experiment, Dataset], tuple[Assembly, Site | None]]
+"""Puts an experiment together and says where its clients are; None: wherever its engine has them, in this process."""
+
+
+def here(experiment: Experiment, dataset: Dataset) -> tuple[Assembly, Site | None]:
+    return assemble(experiment, dataset), None
+
+
 def execute(
     store: RunStore,
     run: int,
     dataset: Dataset | None = None,
     listener: Listener = lambda _: None,
     stop: Stop = lambda: False,
+    settle: Settle = here,
 ) -> None:
     """Carry out a registered run from where it is.
 
@@ -93,6 +103,10 @@ def execute(
     """
     record = store.run(run)
     check_not_running(record)
+    if "flower" in record.facts and settle is here:
+        raise BadInput(
+            f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
+        )
     experiment = from_toml(record.experiment, f"run {run}")
     threads = torch.get_num_threads()
     try:
@@ -100,7 +114,8 @@ def execute(
         dataset = dataset or experiment.dataset.load()
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
-        play(store, run, assemble(experiment, dataset), listener, stop)
+        assembly, site = settle(experiment, dataset)
+        play(store, run, assembly, listener, stop, site)
     except Diverged as error:
         store.update(run, status="diverged", message=str(error))
         raise
@@ -124,13 +139,16 @@ def check_not_running(record: RunRecord) -> None:
         raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
 
 
-def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop) -> None:
+def play(
+    store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None = None
+) -> None:
     """The rounds of one run."""
     fed = assembly.federation
-    server, states = resume(store, run, assembly)
+    server, states = resume(store, run, assembly, site.states if site else ClientStates)
     assembly = settle_engine(store, run, assembly, server)
     experiment = assembly.experiment
-    engine, rounds, clients = experiment.engine, experiment.training.rounds, measured_clients(assembly)
+    rounds, clients = experiment.training.rounds, measured_clients(assembly)
+    site = site or Here(experiment.engine)
 
     def tell(seconds: float, rows: list[Row]) -> None:
         known = {(split, name): value for client, split, name, value in rows if client is None}
@@ -139,19 +157,20 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
     rows: list[Row] = []
     if server.round == 0:
-        rows = model_rows(assembly, engine, server, states, clients)
+        rows = model_rows(assembly, site, server, states, clients)
         store.write_round(run, 0, rows)
     tell(0.0, rows)
     while server.round < rounds:
         began = time.perf_counter()
         last = server.round + 1 == rounds
         due = last or (server.round + 1) % experiment.evaluation.every == 0
-        outcome = play_round(fed, engine, server, states, measure_local=due and experiment.evaluation.local_models)
+        outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
         rows = round_rows(assembly, outcome, 0.0)
         if due:
-            rows += model_rows(assembly, engine, server, states, clients)
+            rows += model_rows(assembly, site, server, states, clients)
             rows += inexactness_rows(assembly, outcome)
+        rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         store.write_round(run, server.round, rows)
@@ -209,7 +228,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return Assembly(experiment, dataset, assembly.federation, assembly.x0, assembly.x_test, assembly.y_test)
+    return replace(assembly, experiment=experiment)
 
 
 def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:
@@ -224,14 +243,16 @@ def save(store: RunStore, run: int, server: Server, states: ClientStates) -> Non
     checkpoints.save(store.run_folder(run), server.round, tree, {"round": server.round})
 
 
-def resume(store: RunStore, run: int, assembly: Assembly) -> tuple[Server, ClientStates]:
+def resume(
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] = ClientStates
+) -> tuple[Server, ClientStates]:
     """The server and the clients as the newest checkpoint has them, or before round 0."""
     path = checkpoints.latest(store.run_folder(run))
     server = start(assembly.federation, assembly.x0)
     if path is None:
-        return server, ClientStates()
+        return server, kind()
     tree, facts = checkpoints.load(path)
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server = server._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=facts["round"])
     clients = tree["clients"]
-    return server, ClientStates.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))
+    return server, kind.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

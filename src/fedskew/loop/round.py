@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import Batch, Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Batch, Cohort, Info, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
@@ -93,6 +93,7 @@ class Turnout(NamedTuple):
 class Work(NamedTuple):
     """One round's work for an engine. The parts of the view named in `OWN` have a leading axis C, the rest is shared."""
 
+    round: int  # rounds finished before it
     clients: Ints  # (C,) sorted ids
     view: View
     plans: list[Plan]  # the local steps
@@ -108,6 +109,7 @@ class Done(NamedTuple):
     uploads: Upload  # leading axis C
     states: Tree  # leading axis C
     scores: Tree  # sums (C,) over the measured rows at each local model; {} if not measured
+    heard: Ints | None = None  # positions in the cohort of the clients that these are of, ascending; None: all of them
 
 
 class Outcome(NamedTuple):
@@ -201,6 +203,7 @@ def work_of(
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
     return Work(
+        round=server.round,
         clients=clients,
         view=view,
         plans=plans,
@@ -270,13 +273,25 @@ def prepare(
     return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
 
 
+def only(work: Work, members: Ints) -> Work:
+    """The work of the clients at these positions of the cohort."""
+    return work._replace(
+        clients=work.clients[members],
+        view=work.view._replace(**{part: pick(getattr(work.view, part), members) for part in OWN}),
+        plans=[work.plans[i] for i in members],
+        passes=[work.passes[i] for i in members],
+        measured=[work.measured[i] for i in members] if work.measured else [],
+        memory=pick(work.memory, members),
+    )
+
+
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     """Of so many models, or what is shared of them, and so many of the method's additions."""
     model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
     return models * model + extras * num_bytes(view.extras)
 
 
-def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
+def transmit(fed: Federation, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
     """What reaches the server, the codec's memory after it, and the bytes of all messages.
 
     The codec sees what the clients share: where they share nothing, there is nothing to encode.
@@ -287,7 +302,7 @@ def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tu
         return uploads, work.memory, extras
     draws = None
     if fed.codec.random:
-        streams = [torch_stream(fed.seed, "codec", server.round, int(k)) for k in work.clients]
+        streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
         draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
     model = Shared(fed.task, fed.kept) if fed.kept else fed.task
     delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, model)
@@ -319,9 +334,10 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     uploads, memory = done.uploads, done.states
     if len(work.clients):
         done = engine.run(fed.program, work, fed.x, fed.y)
+        work = work if done.heard is None else only(work, done.heard)
         measures = drift(done.uploads.delta, work.view.info.num_examples)
         check_finite(fed, server, work, done, measures["update_norm"])
-        uploads, memory, sent = transmit(fed, server, work, done.uploads)
+        uploads, memory, sent = transmit(fed, work, done.uploads)
     after = close_round(fed, server, work, done._replace(uploads=uploads))
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)

@@ -1,0 +1,411 @@
+"""The server's side of the nodes: an engine whose clients train elsewhere. Replies are checked, and taken in clients' order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.records import Info, Plan, Server, Upload, View
+from fedskew.core.trees import Tree, map_leaves, pick, stack
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.site import ClientScores
+from fedskew.flower.node import upload_tree
+from fedskew.flower.wire import (
+    Kind,
+    Rejected,
+    Reply,
+    Request,
+    Signature,
+    check_finite_leaves,
+    check_signature,
+    pack,
+    signature,
+    unpack,
+)
+from fedskew.loop.evaluate import per_row
+from fedskew.loop.local import Program
+from fedskew.loop.personal import measures_personal
+from fedskew.loop.round import Done, Federation, Outcome, States, Work, fresh, play_round, taken_apart
+from fedskew.skew.partition import Ints
+from fedskew.store.runs import Row
+
+POLL = 0.25
+"""Seconds between two looks for nodes or replies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """How the server deals with its nodes.
+
+    ``timeout`` is how many seconds a node has for an answer, ``fewest`` the share of the clients asked, at least one, without
+    which there is no round, ``attempts`` how often those that did not give a usable answer are asked in all, ``longest`` the
+    length above which an update is rejected (0: none is). ``labels`` lets nodes tell how many rows of each class they hold,
+    ``measure`` has them measure the global model on their rows. ``wait`` is how many seconds the server waits for all its clients.
+    """
+
+    timeout: float = 600.0
+    fewest: float = 0.5
+    attempts: int = 2
+    longest: float = 0.0
+    labels: bool = False
+    measure: bool = True
+    wait: float = 300.0
+
+    def __post_init__(self) -> None:
+        require(self.timeout > 0, f"timeout must be above 0 seconds, got {self.timeout}")
+        require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
+        require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
+        require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
+        require(self.wait > 0, f"wait must be above 0 seconds, got {self.wait}")
+
+
+class TooFew(FedskewError):
+    """Too few clients gave a usable answer; the run can be resumed from its last checkpoint."""
+
+
+class Silent(FedskewError):
+    """Some of those surveyed did not answer; the round is opened again without them."""
+
+
+class Channel(Protocol):
+    """The way to the nodes, which have numbers of their own."""
+
+    def nodes(self) -> Sequence[int]: ...
+
+    def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
+        """The replies of the nodes that answered in time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every request says of its run."""
+
+    run: str
+    toml: str
+    clients: int
+    classes: int
+    shape: tuple[int, ...]
+
+    def request(self, kind: Kind, round_: int, client: int, **facts: Any) -> Request:
+        return Request(
+            kind=kind,
+            run=self.run,
+            round=round_,
+            client=client,
+            clients=self.clients,
+            recipe=self.toml,
+            classes=self.classes,
+            shape=self.shape,
+            **facts,
+        )
+
+
+class Elsewhere(ClientStates):
+    """Client states that lie on the nodes: here each has only the stamp of the one that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: dict[int, int] = {}
+
+    def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
+        """The stamp that counts, and the one in the last checkpoint, before which no state is needed."""
+        needed = torch.tensor([self.needed.get(int(k), 0) for k in clients])
+        return {**super().get(clients, lambda: {"stamp": torch.tensor(0)}), "needed": needed}
+
+    def export(self) -> tuple[Ints, Tree]:
+        """For a checkpoint, after which older states are not needed."""
+        ids, rows = super().export()
+        self.needed = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
+        return ids, rows
+
+    @classmethod
+    def restore(cls, ids: Ints, states: Tree) -> Elsewhere:
+        made = cls()
+        if len(ids):
+            made.put(ids, states)
+        made.export()
+        return made
+
+
+@dataclass(eq=False)
+class Nodes:
+    """Who is who: which node is which client, and what has gone wrong since it was last told."""
+
+    channel: Channel
+    recipe: Recipe
+    deployment: Deployment
+    node_of: dict[int, int] = field(default_factory=dict)
+    met: dict[int, Reply] = field(default_factory=dict)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)  # client, fault, message
+
+    def meet(self) -> None:
+        """Ask every node that is not known yet who it is. A second one that says it is a client that is there is not heard."""
+        there = set(self.channel.nodes())
+        known = {client: node for client, node in self.node_of.items() if node in there}
+        strangers = sorted(there - set(known.values()))
+        request = pack(self.recipe.request("meet", 0, -1, labels=self.deployment.labels))
+        replies = self.channel.ask(dict.fromkeys(strangers, request), "meet", 0, self.deployment.timeout)
+        for node in sorted(replies):
+            try:
+                reply, _ = self.opened(replies[node], "meet", 0, None)
+                if reply.client in known:
+                    raise Rejected("garbage", f"two nodes say they are client {reply.client}")
+                self.check_met(reply)
+            except Rejected as error:
+                self.faults.append((-1, error.fault, str(error)))
+                continue
+            known[reply.client] = node
+            self.met[reply.client] = reply
+        self.node_of = known
+
+    def await_clients(self, wanted: int) -> None:
+        """Wait until as many clients are there; raises `TooFew` after ``wait`` seconds."""
+        end = time.monotonic() + self.deployment.wait
+        self.meet()
+        while len(self.node_of) < wanted:
+            if time.monotonic() > end:
+                missing = sorted(set(range(self.recipe.clients)) - set(self.node_of))
+                reasons = "".join(f"; {message}" for _, _, message in self.faults[-2:])
+                raise TooFew(
+                    f"{len(self.node_of)} of {self.recipe.clients} clients are there after {self.deployment.wait:g} s, and "
+                    f"{wanted} are needed; missing: {', '.join(map(str, missing))}{reasons}"
+                )
+            time.sleep(POLL)
+            self.meet()
+
+    def check_met(self, reply: Reply) -> None:
+        """Raise `Rejected` if this is no client of the run, or not the one it was."""
+        before = self.met.get(reply.client)
+        if not 0 <= reply.client < self.recipe.clients or reply.rows < 1 or reply.measured_rows < 0:
+            raise Rejected("garbage", f"client {reply.client} with {reply.rows} rows is none of this run")
+        if before and (before.rows, before.measured_rows) != (reply.rows, reply.measured_rows):
+            raise Rejected("garbage", f"client {reply.client} had {before.rows} rows, and has {reply.rows}")
+        counts = reply.label_counts
+        wanted = self.recipe.classes if self.deployment.labels else 0
+        if len(counts) != wanted or (counts and (min(counts) < 0 or sum(counts) != reply.rows)):
+            raise Rejected("garbage", f"client {reply.client}: rows of each class that are none")
+
+    def ask(
+        self, requests: Mapping[int, tuple[Request, Tree]], check: Callable[[Tree], None]
+    ) -> dict[int, tuple[Reply, Tree]]:
+        """The usable answers of these clients, in ascending order; those without one are asked again, as often as is configured."""
+        heard: dict[int, tuple[Reply, Tree]] = {}
+        if not requests:
+            return heard
+        kind, round_ = next((r.kind, r.round) for r, _ in requests.values())
+        for _ in range(self.deployment.attempts):
+            if set(heard) == set(requests):
+                break
+            self.meet()
+            left = [k for k in requests if k not in heard]
+            packed = {self.node_of[k]: pack(*requests[k]) for k in left if k in self.node_of}
+            replies = self.channel.ask(packed, kind, round_, self.deployment.timeout)
+            for k in left:
+                try:
+                    node = self.node_of.get(k)
+                    if node not in replies:
+                        raise Rejected("missing", f"client {k} is not there" if node is None else "no answer in time")
+                    reply, tensors = self.opened(replies[node], kind, round_, k)
+                    check(tensors)
+                    heard[k] = reply, tensors
+                except Rejected as error:
+                    self.faults.append((k, error.fault, str(error)))
+        return dict(sorted(heard.items()))
+
+    def opened(self, data: bytes, kind: Kind, round_: int, client: int | None) -> tuple[Reply, Tree]:
+        """A reply to this very request, or `Rejected`."""
+        reply, tensors = unpack(data, Reply)
+        if reply.kind == "refused":
+            raise Rejected("refused", reply.reason)
+        if (reply.run, reply.round, reply.kind) != (self.recipe.run, round_, kind):
+            raise Rejected("other_round", f"an answer of round {reply.round} of run {reply.run} ({reply.kind})")
+        if client is not None and reply.client != client:
+            raise Rejected("garbage", f"client {client} answers as client {reply.client}")
+        return reply, tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Remote:
+    """An engine whose clients are nodes: it sends each its view, and returns what the server accepts."""
+
+    fed: Federation
+    nodes: Nodes
+    row: Tensor  # (1, ...) any row, to find out what a reply must look like
+    away: set[int] = field(default_factory=set)  # in this round
+
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        """The candidates' answers; what they found on their rows stays with them."""
+        if not program.convenes:
+            return {}, {}
+        expected = signature(pick(self.imitated(program, work)[1], 0))
+        heard = self.nodes.ask(self.requests("survey", work), checker(expected))
+        if missing := [int(k) for k in work.clients if int(k) not in heard]:
+            self.away.update(missing)
+            raise Silent(f"round {work.round + 1}: no answer from {len(missing)} of {len(work.clients)} candidates")
+        told = [{"asked": torch.ones((), device=work.view.x.device)} for _ in heard]
+        return stack(told), self.here(stack([tensors for _, tensors in heard.values()]))
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        y = torch.zeros(1, dtype=torch.int64, device=self.row.device)
+        done = Sequential().run(program, self.imitated(program, work)[0], self.row, y)
+        kept, longest = self.fed.kept, self.nodes.deployment.longest
+        delta = kept.sent(done.uploads.delta) if kept else done.uploads.delta
+        pattern = {**upload_tree(done.uploads._replace(delta=delta)), "scores": done.scores}
+        expected = signature(pick(pattern, 0))
+
+        def check(tensors: Tree) -> None:
+            checker(expected)(tensors)
+            length = float(tensors["delta"].double().norm())
+            if longest and length > longest:
+                raise Rejected("too_long", f"an update of length {length:.3g}; the limit is {longest:g}")
+
+        heard = self.nodes.ask(self.requests("train", work), check)
+        self.check_enough(len(heard), work)
+        trees = self.here(stack([{k: tree.get(k, {}) for k in pattern} for _, tree in heard.values()]))
+        uploads = Upload(trees["delta"], trees["extras"], trees["report"])
+        if kept:
+            uploads = uploads._replace(delta=kept.received(uploads.delta))
+        stamps = torch.full((len(heard),), work.round + 1)
+        positions = np.flatnonzero(np.isin(work.clients, list(heard)))
+        return Done(uploads, {"stamp": stamps}, trees["scores"], positions)
+
+    def check_enough(self, heard: int, work: Work) -> None:
+        needed = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
+        if heard < max(needed, self.fed.algorithm.fewest(heard)):
+            told = "; ".join(f"client {k}: {message}" for k, _, message in self.nodes.faults[-3:])
+            raise TooFew(
+                f"round {work.round + 1}: {heard} of {len(work.clients)} clients gave a usable answer, and {needed} are "
+                f"needed ({told}); `flwr run` with resume goes on from the last checkpoint"
+            )
+
+    def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Tree]]:
+        """What each client of the cohort is asked and sent: the model and what the method adds."""
+        view, asked = work.view, work.view.before.get("asked")
+        tensors = {"x": view.x, "extras": view.extras}
+        made = {}
+        for i, k in enumerate(work.clients.tolist()):
+            request = self.nodes.recipe.request(
+                kind,
+                work.round,
+                k,
+                stamp=int(view.state["stamp"][i]),
+                needed=int(view.state["needed"][i]),
+                steps=len(work.plans[i].index),
+                measured=bool(work.measured),
+                asked=asked is None or bool(asked[i]),
+            )
+            made[k] = (request, tensors)
+        return made
+
+    def imitated(self, program: Program, work: Work) -> tuple[Work, Tree]:
+        """The work of a client with one row, and its answer: of what comes of it, only names, shapes and types are looked at."""
+        view, one = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
+        state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
+        alone = Work(
+            round=work.round,
+            clients=work.clients[:1],
+            view=View(view.x, view.extras, state, pick(view.info, slice(0, 1)), {}, view.lr, view.steps[:1] * 0 + 1),
+            plans=[one],
+            passes=[one],
+            measured=[one] if work.measured else [],
+            turnout=work.turnout,
+            memory=memory,
+        )
+        y = torch.zeros(1, dtype=torch.int64, device=self.row.device)
+        before, answers = Sequential().survey(program, alone, self.row, y)
+        return alone._replace(view=alone.view._replace(before=before)), answers
+
+    def here(self, tree: Any) -> Any:
+        return map_leaves(lambda leaf: leaf.to(self.row.device), tree)
+
+
+def checker(expected: Signature) -> Callable[[Tree], None]:
+    def check(tensors: Tree) -> None:
+        check_signature(tensors, expected)
+        check_finite_leaves(tensors)
+
+    return check
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The experiment's availability, of the clients whose nodes are there."""
+
+    inner: Any
+    nodes: Nodes
+    away: set[int]
+
+    def available(self, clients: Info, round_: int, seed: int) -> NDArray[np.bool_]:
+        there = [int(k) in self.nodes.node_of and int(k) not in self.away for k in clients.index]
+        return np.asarray(self.inner.available(clients, round_, seed)) & np.asarray(there, dtype=np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class There:
+    """Where clients are: on nodes."""
+
+    remote: Remote
+
+    states: ClassVar[type[ClientStates]] = Elsewhere
+
+    @property
+    def engine(self) -> Remote:
+        return self.remote
+
+    def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
+        """One round; those who are silent when they are surveyed are left out when it is opened again."""
+        nodes = self.remote.nodes
+        self.remote.away.clear()
+        nodes.await_clients(ceil(nodes.deployment.fewest * nodes.recipe.clients))
+        fed = replace(fed, availability=Connected(fed.availability, self.remote.nodes, self.remote.away))
+        while True:
+            try:
+                return play_round(fed, self.remote, server, states, measure_local)
+            except Silent:
+                continue
+
+    def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
+        """Each client's own measurement of the models, of those that answer."""
+        nodes, row = self.remote.nodes, self.remote.row
+        if not nodes.deployment.measure:
+            return ClientScores(clients[:0], {}, None)
+        personal = measures_personal(fed)
+        tensors = {"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}}
+        stamps = states.get(clients, dict)["stamp"].tolist()
+        requests = {
+            k: (nodes.recipe.request("measure", server.round, k, stamp=stamp), tensors)
+            for k, stamp in zip(clients.tolist(), stamps, strict=True)
+        }
+        score = per_row(fed.task, server.x, row, torch.zeros(1, dtype=torch.int64, device=row.device))
+        wanted = {"global": score, "personal": score} if personal else {"global": score}
+        heard = nodes.ask(requests, checker(signature(pick(wanted, 0))))
+        if not heard:
+            return ClientScores(clients[:0], {}, None)
+        found = stack([tensors for _, tensors in heard.values()])
+        return ClientScores(np.asarray(list(heard)), found["global"], found.get("personal"))
+
+    def fault_rows(self) -> list[Row]:
+        """What was rejected since it was last asked."""
+        faults, self.remote.nodes.faults = self.remote.nodes.faults, []
+        return faults_as_rows(faults)
+
+
+def faults_as_rows(faults: Sequence[tuple[int, str, str]]) -> list[Row]:
+    counts: dict[tuple[int, str], int] = {}
+    for client, fault, _ in faults:
+        counts[client, fault] = counts.get((client, fault), 0) + 1
+    rows: list[Row] = [
+        (None if client < 0 else client, "fault", fault, float(n)) for (client, fault), n in sorted(counts.items())
+    ]
+    return [*rows, (None, "round", "rejected", float(len(faults)))]

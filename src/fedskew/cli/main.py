@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
     )
+    options.for_flower(verb("flower", "deploy", "flower", "run between real machines, on Flower", options.FLOWER))
     return top
 
 

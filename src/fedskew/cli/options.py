@@ -81,6 +81,15 @@ print the document's numbers beside ours.
                by label, on the same data and batch order
 """
 
+FLOWER = """\
+The same run between real machines, on Flower (pip install 'fedskew[flower]').
+
+  fedskew flower init FOLDER --recipe my.toml    a Flower app for `flwr run`
+  fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
+                                                 one client, on its machine
+  fedskew flower demo --nodes 4                  all of it on this machine
+"""
+
 RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
 
 
@@ -150,6 +159,32 @@ def for_cite(parser: argparse.ArgumentParser) -> None:
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def for_flower(parser: argparse.ArgumentParser) -> None:
+    whats = parser.add_subparsers(title="what", metavar="WHAT", required=True, dest="what")
+    recipe = "an experiment file, or the name of a method (default: fedavg)"
+
+    init = whats.add_parser("init", help="write a Flower app that runs an experiment")
+    init.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it; must not exist, or be empty")
+    init.add_argument("--recipe", default="fedavg", metavar="NAME|FILE.toml", help=recipe)
+    init.add_argument(
+        "--rows", action="store_true", help="also write each simulated client's rows, FOLDER-rows/0.npz ..."
+    )
+    init.add_argument("--runs", default="runs", metavar="DIR", help="folder of the run store, on the server's machine")
+
+    node = whats.add_parser("node", help="run one client beside a SuperNode")
+    node.add_argument("--client", type=int, required=True, metavar="K", help="which client this is, from 0")
+    node.add_argument("--rows", type=Path, required=True, metavar="FILE.npz", help="its rows: arrays x and y")
+    node.add_argument("--states", type=Path, metavar="DIR", help="where it keeps its state (default: beside the rows)")
+    node.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink's address")
+    node.add_argument("options", nargs="*", metavar="-- OPTION", help="further options of flower-supernode, after --")
+
+    demo = whats.add_parser("demo", help="a server and its nodes on this machine, and a run on them")
+    demo.add_argument("--recipe", default="fedavg", metavar="NAME|FILE.toml", help=recipe)
+    demo.add_argument("--nodes", type=int, default=4, metavar="N", help="how many nodes (default: 4)")
+    demo.add_argument("--rounds", type=int, default=3, metavar="R", help="rounds (default: 3)")
+    store(demo)
 
 
 def store(parser: argparse.ArgumentParser) -> None:

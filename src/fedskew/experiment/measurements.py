@@ -44,7 +44,7 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         rows += group_rows(assembly, w)
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
-    if scores.model:
+    if len(scores.clients):
         rows += rows_of("global-model", "clients", scores.clients, scores.model)
     if scores.personal:
         check_personal(fed, server, scores.clients, scores.personal)

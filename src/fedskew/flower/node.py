@@ -179,15 +179,16 @@ class Visit:
         )
 
     def before(self, fed: Federation, work: Work) -> Tree:
-        """What the client found on its rows: in this round's survey, else now; zeros if it was not among those surveyed."""
+        """What the client found on its rows: in this round's survey, zeros if it was not in it; where there is none, now."""
         if not fed.program.before:
             return {}
-        path = checkpoints.latest(self.surveyed) if fed.program.convenes and self.request.asked else None
-        if path and path.name == checkpoints.file_name(self.request.round):
-            found: Tree = checkpoints.load(path)[0].get("before", {})
-            return checkpoints.to_device(found, work.view.x.device)
-        found, _ = Sequential().survey(fed.program, work, fed.x, fed.y)
-        return found if self.request.asked else map_leaves(torch.zeros_like, found)
+        if not fed.program.convenes:
+            return Sequential().survey(fed.program, work, fed.x, fed.y)[0]
+        if not self.request.asked:
+            return map_leaves(lambda leaf: leaf[None].to(work.view.x.device), self.tensors.get("before", {}))
+        tree, facts = checkpoints.load(self.surveyed / checkpoints.file_name(self.request.round))
+        require(facts.get("run") == self.request.run, f"client {self.node.client} was not surveyed in this run's round")
+        return checkpoints.to_device(tree.get("before", {}), work.view.x.device)
 
     # the state on disk: one folder a stamp, the number of rounds finished when it was kept
     @property

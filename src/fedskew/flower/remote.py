@@ -42,6 +42,8 @@ from fedskew.store.runs import Row
 POLL = 0.25
 """Seconds between two looks for nodes or replies."""
 
+NOBODY = ClientScores(np.empty(0, np.int64), {"loss": torch.empty(0), "accuracy": torch.empty(0)}, None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -243,12 +245,18 @@ class Remote:
     nodes: Nodes
     row: Tensor  # (1, ...) any row, to find out what a reply must look like
     away: set[int] = field(default_factory=set)  # in this round
+    found: Tree = field(
+        default_factory=dict
+    )  # what a client finds that was not among those surveyed: zeros, leading axis 1
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         """The candidates' answers; what they found on their rows stays with them."""
         if not program.convenes:
             return {}, {}
-        expected = signature(pick(self.imitated(program, work)[1], 0))
+        y = torch.zeros(1, dtype=torch.int64, device=self.row.device)
+        before, answers = Sequential().survey(program, self.imitated(work), self.row, y)
+        self.found.update(map_leaves(torch.zeros_like, before))
+        expected = signature(pick(answers, 0))
         heard = self.nodes.ask(self.requests("survey", work), checker(expected))
         if missing := [int(k) for k in work.clients if int(k) not in heard]:
             self.away.update(missing)
@@ -257,8 +265,9 @@ class Remote:
         return stack(told), self.here(stack([tensors for _, tensors in heard.values()]))
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
-        y = torch.zeros(1, dtype=torch.int64, device=self.row.device)
-        done = Sequential().run(program, self.imitated(program, work)[0], self.row, y)
+        alone, y = self.imitated(work), torch.zeros(1, dtype=torch.int64, device=self.row.device)
+        found = self.found if program.convenes else Sequential().survey(program, alone, self.row, y)[0]
+        done = Sequential().run(program, alone._replace(view=alone.view._replace(before=found)), self.row, y)
         kept, longest = self.fed.kept, self.nodes.deployment.longest
         delta = kept.sent(done.uploads.delta) if kept else done.uploads.delta
         pattern = {**upload_tree(done.uploads._replace(delta=delta)), "scores": done.scores}
@@ -305,14 +314,14 @@ class Remote:
                 measured=bool(work.measured),
                 asked=asked is None or bool(asked[i]),
             )
-            made[k] = (request, tensors)
+            made[k] = (request, tensors if request.asked else {**tensors, "before": pick(self.found, 0)})
         return made
 
-    def imitated(self, program: Program, work: Work) -> tuple[Work, Tree]:
-        """The work of a client with one row, and its answer: of what comes of it, only names, shapes and types are looked at."""
+    def imitated(self, work: Work) -> Work:
+        """The work of a client with one row: of what comes of it, only names, shapes and types are looked at."""
         view, one = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
-        alone = Work(
+        return Work(
             round=work.round,
             clients=work.clients[:1],
             view=View(view.x, view.extras, state, pick(view.info, slice(0, 1)), {}, view.lr, view.steps[:1] * 0 + 1),
@@ -322,9 +331,6 @@ class Remote:
             turnout=work.turnout,
             memory=memory,
         )
-        y = torch.zeros(1, dtype=torch.int64, device=self.row.device)
-        before, answers = Sequential().survey(program, alone, self.row, y)
-        return alone._replace(view=alone.view._replace(before=before)), answers
 
     def here(self, tree: Any) -> Any:
         return map_leaves(lambda leaf: leaf.to(self.row.device), tree)
@@ -379,7 +385,7 @@ class There:
         """Each client's own measurement of the models, of those that answer."""
         nodes, row = self.remote.nodes, self.remote.row
         if not nodes.deployment.measure:
-            return ClientScores(clients[:0], {}, None)
+            return NOBODY
         personal = measures_personal(fed)
         tensors = {"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}}
         stamps = states.get(clients, dict)["stamp"].tolist()
@@ -391,7 +397,7 @@ class There:
         wanted = {"global": score, "personal": score} if personal else {"global": score}
         heard = nodes.ask(requests, checker(signature(pick(wanted, 0))))
         if not heard:
-            return ClientScores(clients[:0], {}, None)
+            return NOBODY
         found = stack([tensors for _, tensors in heard.values()])
         return ClientScores(np.asarray(list(heard)), found["global"], found.get("personal"))
 

@@ -1,39 +1,21 @@
-"""Flower's two apps: what a run's server and a node's client do with Flower's messages."""
+"""The server's side in Flower: the run that an app's configuration describes, over Flower's grid."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, cast
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from fedskew.core.errors import require
 from fedskew.experiment.run import Progress
-from fedskew.flower.node import Node
+from fedskew.flower.client import content, data_of
 from fedskew.flower.remote import POLL
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind, Reply, pack
 
-NAME = "fedskew"
 TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", "measure": "evaluate"}
-
-
-def content(data: bytes) -> RecordDict:
-    """Bytes as Flower carries arrays, in pieces where they are many."""
-    array = Array(dtype="uint8", shape=(len(data),), stype=NAME, data=data)
-    return RecordDict({NAME: ArrayRecord({NAME: array})})
-
-
-def data_of(message: Message) -> bytes:
-    """Inverse of `content`; no bytes for anything else."""
-    record = message.content.get(NAME)
-    array = record.get(NAME) if isinstance(record, ArrayRecord) else None
-    return array.data if array is not None and array.stype == NAME else b""
 
 
 class GridChannel:
@@ -87,23 +69,3 @@ def server_app() -> ServerApp:
         serve(GridChannel(grid), context.run_config, versions, say)
 
     return app
-
-
-def client_app() -> ClientApp:
-    """The client's app: the node that the SuperNode's configuration describes."""
-    app = ClientApp()
-
-    def handle(message: Message, context: Context) -> Message:
-        return Message(content(node_from(context.node_config).answer(data_of(message))), reply_to=message)
-
-    for register in (app.query(), app.train(), app.evaluate()):
-        register(handle)
-    return app
-
-
-def node_from(config: Mapping[str, Any]) -> Node:
-    """``client`` (a number from 0), ``rows`` (its file) and ``folder`` (for its states; by default beside the rows)."""
-    require("client" in config and "rows" in config, '--node-config: write client=0 and rows="PATH.npz"')
-    rows = Path(str(config["rows"])).expanduser()
-    folder = Path(str(config.get("folder", rows.with_suffix("")))).expanduser()
-    return Node(int(cast(int, config["client"])), rows, folder)

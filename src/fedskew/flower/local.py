@@ -26,13 +26,11 @@ IMPATIENT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 """Waiting work is looked for ten times a second."""
 
 
-def free_ports(number: int) -> list[int]:
-    """Ports of this machine that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
 
 
 def tool(name: str) -> str:
@@ -44,26 +42,23 @@ def tool(name: str) -> str:
 class Loopback:
     """Flower's processes as a context: started on entry, gone at exit with everything that they started.
 
-    Everything that Flower writes goes under ``folder``. ``superlink`` and ``supernode`` are further options of the commands.
+    Everything that Flower writes goes under ``folder``. ``superlink`` are further options of its command.
     """
 
     folder: Path
     nodes: Sequence[Node]
     secure: Path | None = None  # the certificate of the authority that signed the SuperLink's; None: no TLS
     superlink: Sequence[str] = ()
-    supernode: Mapping[int, Sequence[str]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Loopback:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port, *ports = free_ports(1 + len(self.nodes))
-        trust = ["--insecure"] if self.secure is None else []
-        roots = [] if self.secure is None else ["--root-certificates", str(self.secure)]
-        address = f"{HOST}:{self.port}"
-        lines = ["[superlink]", f'default = "{CONNECTION}"', f"[superlink.{CONNECTION}]", f'address = "{address}"']
+        self.port = free_port()
+        lines = ["[superlink]", f'default = "{CONNECTION}"', f"[superlink.{CONNECTION}]", f'address = "{self.address}"']
         lines.append("insecure = true" if self.secure is None else f'root-certificates = "{self.secure}"')
         (self.folder / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        trust = ["--insecure"] if self.secure is None else []
         try:
             self.start(
                 "superlink",
@@ -73,15 +68,8 @@ class Loopback:
                 ],
             )
             self.await_port()
-            for node, port in zip(self.nodes, ports, strict=True):
-                place = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
-                self.start(
-                    f"node-{node.client}",
-                    [
-                        *(sys.executable, "-m", "fedskew", "flower", "node", *place, "--superlink", address, "--"),
-                        *(*trust, *roots, "--host", HOST, "--port", str(port), *self.supernode.get(node.client, ())),
-                    ],
-                )
+            for node in self.nodes:
+                self.start_node(node)
         except BaseException:
             self.close()
             raise
@@ -91,6 +79,22 @@ class Loopback:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def start_node(self, node: Node, roots: Path | None = None, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start one client; ``roots`` is the certificate that it trusts instead of the right one."""
+        trust = ["--insecure"] if self.secure is None else ["--root-certificates", str(roots or self.secure)]
+        place = ["--client", str(node.client), "--rows", str(node.rows), "--states", str(node.folder)]
+        return self.start(
+            f"node-{node.client}",
+            [
+                *(sys.executable, "-m", "fedskew", "flower", "node", *place, "--superlink", self.address, "--"),
+                *(*trust, "--host", HOST, "--port", str(free_port()), *options),
+            ],
+        )
 
     def variables(self) -> dict[str, str]:
         own = {"PATH": with_tools(os.environ), "FLWR_HOME": str(self.folder)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 
 import msgspec
@@ -11,14 +12,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fedskew.flower.wire import (
-    DIGEST_ENDS,
     MAGIC,
     START,
     Rejected,
     Reply,
     Request,
+    body,
     check_finite_leaves,
     check_signature,
+    checksum,
     pack,
     signature,
     unpack,
@@ -49,9 +51,9 @@ def test_what_is_packed_comes_back_to_the_last_bit() -> None:
 @example(MAGIC)
 @example(MAGIC + bytes(START.size))
 def test_garbage_is_rejected(data: bytes) -> None:
-    for body in (data, MAGIC + data):
+    for message in (data, MAGIC + data):
         with pytest.raises(Rejected):
-            unpack(body, Reply)
+            unpack(message, Reply)
 
 
 @settings(max_examples=200, deadline=None)
@@ -73,31 +75,30 @@ def test_a_truncated_message_is_rejected(length: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_forger_who_knows_the_checksum_makes_no_crash(data: st.DataObject) -> None:
-    """Any bytes behind a right checksum are rejected, or are a well-typed message."""
-    import hashlib
-
-    rest = bytearray(MESSAGE[DIGEST_ENDS:])
+    """Any head and any tensors behind a right checksum are rejected, or are a well-typed message."""
+    text, tail = bytearray(msgspec.json.encode(REPLY)), bytearray(body(TREE).data)
+    part = data.draw(st.sampled_from([text, tail]))
     for _ in range(data.draw(st.integers(1, 4))):
-        rest[data.draw(st.integers(0, len(rest) - 1))] = data.draw(st.integers(0, 255))
-    rest = rest[: data.draw(st.integers(0, len(rest)))] if data.draw(st.booleans()) else rest
-    forged = MAGIC + hashlib.sha256(rest).digest() + bytes(rest)
+        part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del part[data.draw(st.integers(0, len(part))) :]
     try:
-        head, tree = unpack(forged, Reply)
+        head, tree = unpack(forged(bytes(text), bytes(tail)), Reply)
     except Rejected:
         return
     assert isinstance(head, Reply)
     assert all(isinstance(shape, tuple) for shape, _ in signature(tree).values())
 
 
+def forged(text: bytes, tail: bytes) -> bytes:
+    return START.pack(MAGIC, checksum(text, hashlib.sha256(tail).digest()), len(text)) + text + tail
+
+
 @pytest.mark.parametrize("change", [{"kind": "run"}, {"round": "3"}, {"extra": 1}, {"client": None}])
 def test_heads_are_typed(change: dict[str, object]) -> None:
-    import hashlib
-    import struct
-
     text = msgspec.json.encode({**msgspec.to_builtins(REPLY), **change})
-    rest = struct.pack("<I", len(text)) + text + MESSAGE[-10:]
     with pytest.raises(Rejected):
-        unpack(MAGIC + hashlib.sha256(rest).digest() + rest, Reply)
+        unpack(forged(text, body(TREE).data), Reply)
 
 
 @pytest.mark.parametrize(

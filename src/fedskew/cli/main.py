@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
     )
+    options.for_export(verb("export", "export", "export", "write a run's model to a file", options.EXPORT))
     options.for_flower(verb("flower", "deploy", "flower", "run between real machines, on Flower", options.FLOWER))
     return top
 

@@ -81,6 +81,14 @@ print the document's numbers beside ours.
                by label, on the same data and batch order
 """
 
+EXPORT = """\
+Write the model of a run's newest checkpoint to a file: its parameters by name
+(safetensors), or a program from rows to logits (TorchScript).
+
+  fedskew export 7
+  fedskew export 7 --format torchscript --output model.pt
+"""
+
 FLOWER = """\
 The same run between real machines, on Flower (pip install 'fedskew[flower]').
 
@@ -159,6 +167,15 @@ def for_cite(parser: argparse.ArgumentParser) -> None:
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
+def for_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", default="latest", metavar="RUN", help="a run's number, or latest (default)")
+    parser.add_argument("--format", choices=("safetensors", "torchscript"), default="safetensors")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run's folder)")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)"
+    )
 
 
 def for_flower(parser: argparse.ArgumentParser) -> None:

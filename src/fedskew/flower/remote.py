@@ -21,11 +21,13 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.site import ClientScores
 from fedskew.flower.node import upload_tree
 from fedskew.flower.wire import (
+    Body,
     Kind,
     Rejected,
     Reply,
     Request,
     Signature,
+    body,
     check_finite_leaves,
     check_signature,
     pack,
@@ -199,7 +201,7 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client}: rows of each class that are none")
 
     def ask(
-        self, requests: Mapping[int, tuple[Request, Tree]], check: Callable[[Tree], None]
+        self, requests: Mapping[int, tuple[Request, Body]], check: Callable[[Tree], None]
     ) -> dict[int, tuple[Reply, Tree]]:
         """The usable answers of these clients, in ascending order; those without one are asked again, as often as is configured."""
         heard: dict[int, tuple[Reply, Tree]] = {}
@@ -275,8 +277,8 @@ class Remote:
 
         def check(tensors: Tree) -> None:
             checker(expected)(tensors)
-            length = float(tensors["delta"].double().norm())
-            if longest and length > longest:
+            length = float(tensors["delta"].double().norm()) if longest else 0.0
+            if length > longest:
                 raise Rejected("too_long", f"an update of length {length:.3g}; the limit is {longest:g}")
 
         heard = self.nodes.ask(self.requests("train", work), check)
@@ -298,11 +300,11 @@ class Remote:
                 f"needed ({told}); `flwr run` with resume goes on from the last checkpoint"
             )
 
-    def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Tree]]:
+    def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
         """What each client of the cohort is asked and sent: the model and what the method adds."""
         view, asked = work.view, work.view.before.get("asked")
         tensors = {"x": view.x, "extras": view.extras}
-        made = {}
+        told, made = body(tensors), {}
         for i, k in enumerate(work.clients.tolist()):
             request = self.nodes.recipe.request(
                 kind,
@@ -314,7 +316,7 @@ class Remote:
                 measured=bool(work.measured),
                 asked=asked is None or bool(asked[i]),
             )
-            made[k] = (request, tensors if request.asked else {**tensors, "before": pick(self.found, 0)})
+            made[k] = (request, told if request.asked else body({**tensors, "before": pick(self.found, 0)}))
         return made
 
     def imitated(self, work: Work) -> Work:
@@ -387,10 +389,10 @@ class There:
         if not nodes.deployment.measure:
             return NOBODY
         personal = measures_personal(fed)
-        tensors = {"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}}
+        told = body({"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}})
         stamps = states.get(clients, dict)["stamp"].tolist()
         requests = {
-            k: (nodes.recipe.request("measure", server.round, k, stamp=stamp), tensors)
+            k: (nodes.recipe.request("measure", server.round, k, stamp=stamp), told)
             for k, stamp in zip(clients.tolist(), stamps, strict=True)
         }
         score = per_row(fed.task, server.x, row, torch.zeros(1, dtype=torch.int64, device=row.device))

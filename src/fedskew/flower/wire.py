@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 import safetensors.torch
@@ -16,8 +16,9 @@ from fedskew.core.errors import FedskewError
 from fedskew.core.trees import Tree, from_leaves, leaves
 
 MAGIC = b"fedskew1"
-START = struct.Struct("<8s32sI")  # magic, SHA-256 of all that follows the checksum, bytes of the head
-DIGEST_ENDS = 8 + 32
+START = struct.Struct(
+    "<8s32sI"
+)  # magic, SHA-256 of the head with its length and of the tensors' SHA-256, bytes of the head
 
 Kind = Literal["meet", "survey", "train", "measure"]
 Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "too_long"]
@@ -69,12 +70,28 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 Head = TypeVar("Head", Request, Reply)
 
 
-def pack(head: Request | Reply, tensors: Tree | None = None) -> bytes:
+class Body(NamedTuple):
+    """Tensors as they travel: made once where many messages carry the same."""
+
+    data: bytes
+    digest: bytes
+
+
+def body(tensors: Tree) -> Body:
+    """Tensors as safetensors."""
+    data = safetensors.torch.save({path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tensors)})
+    return Body(data, hashlib.sha256(data).digest())
+
+
+def pack(head: Request | Reply, tensors: Tree | Body | None = None) -> bytes:
     """The message as bytes."""
-    flat = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tensors or {})}
     text = msgspec.json.encode(head)
-    rest = struct.pack("<I", len(text)) + text + safetensors.torch.save(flat)
-    return MAGIC + hashlib.sha256(rest).digest() + rest
+    tail = tensors if isinstance(tensors, Body) else body(tensors or {})
+    return b"".join((START.pack(MAGIC, checksum(text, tail.digest), len(text)), text, tail.data))
+
+
+def checksum(text: bytes, digest: bytes) -> bytes:
+    return hashlib.sha256(struct.pack("<I", len(text)) + text + digest).digest()
 
 
 def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
@@ -82,11 +99,12 @@ def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
     if len(data) < START.size or not data.startswith(MAGIC):
         raise Rejected("garbage", "the message is not one of fedskew's")
     _, digest, size = START.unpack_from(data)
-    if hashlib.sha256(memoryview(data)[DIGEST_ENDS:]).digest() != digest:
+    text, tail = data[START.size : START.size + size], memoryview(data)[START.size + size :]
+    if len(text) != size or checksum(text, hashlib.sha256(tail).digest()) != digest:
         raise Rejected("garbage", "the message's checksum is wrong")
     try:
-        head = msgspec.json.decode(data[START.size : START.size + size], type=kind)
-        flat = safetensors.torch.load(data[START.size + size :])
+        head = msgspec.json.decode(text, type=kind)
+        flat = safetensors.torch.load(bytes(tail))
         # in memory of its own: the message's tensors are not aligned, and a kernel's last bit may depend on that
         return head, tree_of({name: leaf.clone() for name, leaf in flat.items()})
     except (msgspec.MsgspecError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:

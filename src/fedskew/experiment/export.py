@@ -1,0 +1,60 @@
+"""The model of a run as a file that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.experiment.build import model_of
+from fedskew.experiment.config import from_toml
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+
+Format = Literal["safetensors", "torchscript"]
+SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt"}
+
+
+class Logits(nn.Module):
+    """A model without its features: rows in, one score a class out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)[1]
+        return logits
+
+
+def export(store: RunStore, run: int, form: Format = "safetensors", path: Path | None = None) -> Path:
+    """Write the global model of a run's newest checkpoint; the file.
+
+    ``safetensors`` holds the parameters by their names in the model, ``torchscript`` a program from rows (n, ...) to logits (n, K).
+    """
+    experiment = from_toml(store.run(run).experiment, f"run {run}")
+    found = checkpoints.latest(store.run_folder(run))
+    if found is None:
+        raise BadInput(f"run {run}: there is no checkpoint of it yet")
+    path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
+    dataset = experiment.dataset.load()
+    task, _ = model_of(experiment, dataset)
+    w = checkpoints.load(found)[0]["x"]
+    named = {name: value.contiguous().clone() for name, value in task.space.unflatten(w).items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if form == "safetensors":
+            save_file(named, path)
+        else:
+            generator = torch.Generator()
+            model = experiment.model.build(dataset.shape, dataset.num_classes, generator).to(w.dtype)
+            model.load_state_dict(named, strict=False)
+            example = torch.as_tensor(dataset.x_test[:2], dtype=w.dtype)
+            torch.jit.trace(Logits(model).eval(), example).save(str(path))
+    except OSError as error:
+        raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,14 @@ import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Info
 from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble, partition_of
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
 from fedskew.flower.remote import Recipe, TooFew
@@ -291,3 +293,37 @@ def test_two_nodes_that_claim_one_client_are_not_both_heard(tmp_path: Path) -> N
     impostor = replace(nodes[1], client=0)
     with pytest.raises(TooFew, match="missing: 1; two nodes say they are client 0"):
         serve(Direct([nodes[0], impostor, *nodes[2:]]), configuration(experiment, tmp_path, wait=0.1), VERSIONS)
+
+
+# the command line
+
+
+def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> None:
+    build = pytest.importorskip("flwr.cli.build")
+    recipe = tmp_path / "my.toml"
+    recipe.write_text(small("scaffold").toml())
+    app = tmp_path / "My App"
+    assert main(["flower", "init", str(app), "--recipe", str(recipe), "--rows"]) == 0
+    table = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert from_toml(table["config"]["recipe"]) == small("scaffold")
+    assert len(build.build_fab_from_disk(app)) < 20_000
+    assert sorted(path.name for path in (tmp_path / "My App-rows").iterdir()) == [f"{k}.npz" for k in range(4)]
+    assert main(["flower", "init", str(app)]) == 2  # there is something already
+
+
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [
+        (lambda path: path.write_bytes(b"PK garbage"), "not a NumPy .npz file"),
+        (lambda path: np.savez(path, x=np.zeros((2, 3))), "it needs the arrays x and y"),
+        (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),
+        (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2)), "must be integers"),
+        (lambda path: np.savez(path, x=np.full((2, 3), np.nan), y=np.zeros(2, int)), "not finite"),
+        (lambda path: np.savez(path, x=np.array([{}]), y=np.zeros(1, int)), "not a NumPy .npz file"),
+    ],
+)
+def test_a_bad_file_of_rows_is_named(write: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    write(path)
+    with pytest.raises(BadInput, match=reason):
+        read_rows(path)

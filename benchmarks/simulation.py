@@ -28,8 +28,9 @@ from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.choose import choose
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Federation, play_round, start
+from fedskew.loop.round import play_round, start
 from fedskew.models import Cnn, Mlp, Softmax
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd

@@ -25,7 +25,7 @@ from fedskew.store.runs import MEASUREMENTS
 
 HERE = Path(__file__).parent
 
-SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+SERVER_HOOKS = ("server_init", "convene", "public", "broadcast", "weights", "shares", "mean_delta", "aggregate")
 NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
 CLIENT_HOOKS = tuple(
     name

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch, Info, View
-from fedskew.loop.round import Federation
+from fedskew.loop.federation import Federation
 from tests.reference import f64
 from tests.small import Quadratic, exact_clients
 
@@ -50,7 +50,7 @@ def labelled(
 def client_view(x: Tensor, *, extras=None, counts: Sequence[float] = (1.0, 1.0, 1.0)) -> View:
     """What a client sees; ``counts`` are its rows of each class."""
     info = Info(torch.tensor(0), f64(sum(counts)), f64(counts), f64(1.0))
-    return View(x, extras or {}, {}, info, {}, f64(0.1), f64(1.0))
+    return View(x, extras or {}, {}, info, {}, f64(0.1), f64(1.0), {})
 
 
 def rows_of(labels: Sequence[int], x: Tensor | None = None) -> Batch:

@@ -15,8 +15,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Plan
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Federation, Outcome
+from fedskew.loop.round import Outcome
 from fedskew.slots import Sgd
 from tests import small
 from tests.small import Quadratic, TinyNet, exact_clients, play

@@ -13,8 +13,9 @@ from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Federation, Outcome, play_round, start
+from fedskew.loop.round import Outcome, play_round, start
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
 

@@ -47,6 +47,20 @@ def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
+def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+    """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
+    script = (
+        "import sys; from fedskew.cli import main; import fedskew.experiment.run as run\n"
+        "def round(*_, **__):\n"
+        "    slow = {'sklearn', 'scipy', 'pandas', 'matplotlib', 'sympy', 'jinja2', 'torch._dynamo'}\n"
+        "    print(sorted(slow & set(sys.modules))); raise SystemExit\n"
+        "run.play_round = round; main.main(sys.argv[1:])"
+    )
+    words = ["run", "--engine", "sequential", "--runs", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> None:
     code, out, _ = call(capsys, "show", "c1", "--runs", str(compared))
     assert code == 0
@@ -122,7 +136,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
     assert e.server_data.share == 0.02
     assert (e.selection.clients, e.local.steps, e.local.batch_size) == (3, 2, "all")
     assert (e.training.seed, e.training.rounds, e.evaluation.every) == (4, 1, 2)
-    assert e.skew == build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7")
+    assert e.skew == (build("skew", COMPONENTS["skew"], "label-dirichlet-per-class:alpha=0.7"),)
     assert e.server == build("server", COMPONENTS["server"], "adam:lr=0.02")
 
 

@@ -12,11 +12,11 @@ import pytest
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.uci_har import FILE, UciHar
-from fedskew.data.find import VARIABLE, find, folders
+from fedskew.data.find import VARIABLE, Files, folders
 
 
 def real_data() -> Path:
@@ -43,6 +43,13 @@ def one_line(error: pytest.ExceptionInfo[BadInput], *words: str) -> None:
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     return Digits().load()
+
+
+def test_digits_are_read_as_scikit_learn_reads_them():
+    from sklearn.datasets import load_digits
+
+    for ours, theirs in zip(carried(), load_digits(return_X_y=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_digits_sizes(digits):
@@ -196,13 +203,29 @@ def test_a_missing_file_is_one_line_with_the_places_and_what_to_do(folder, monke
 def test_the_named_folder_comes_before_the_cache(folder):
     cache = folders()[1]
     cache.mkdir(parents=True)
+    files = Files(dataset="a", licence="", classes=2, others=(("a.npz",), ("b.npz", "c.npz")), common=("c.npz",))
     (cache / "a.npz").write_text("cache")
-    assert find("a", "a.npz", "").read_text() == "cache"
+    assert files.paths() == [cache / "a.npz"]
     (folder / "a.npz").write_text("named")
-    assert find("a", "a.npz", "").read_text() == "named"
+    assert files.paths() == [folder / "a.npz"]
+    (folder / "a").mkdir()
+    (folder / "a" / "a.npz").write_text("in a folder of its own")
+    assert files.paths() == [folder / "a" / "a.npz"]
+
+
+def test_a_set_of_files_counts_when_it_is_whole(folder):
+    files = Files(dataset="a", licence="", classes=2, others=(("b.npz", "c.npz"),), common=("c.npz",))
     (folder / "b.npz").mkdir()
-    with pytest.raises(BadInput):
-        find("b", "b.npz", "")
+    assert files.here() == []
+    (folder / "b.npz").rmdir()
+    (folder / "b.npz").write_text("b")
+    (folder / "c.npz").write_text("some other data set's")
+    with pytest.raises(BadInput) as error:
+        files.paths()
+    one_line(error, "data set a: no file b.npz in", "fedskew data get a")
+    (folder / "a").mkdir()
+    (folder / "a" / "c.npz").write_text("c")
+    assert files.paths() == [folder / "b.npz", folder / "a" / "c.npz"]
 
 
 def test_a_tilde_is_the_home_folder(folder, monkeypatch):

@@ -66,10 +66,15 @@ def numbers(runs) -> list[tuple]:
     [(section, name) for section, catalogue in COMPONENTS.items() for name in catalogue if name != "own"],
 )
 def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
-    spec = "uniform:clients=3" if name == "uniform" and section == "selection" else name
+    needed = {
+        "selection uniform": ":clients=3",
+        "skew quantity-sizes": ":rows=[5,3]",
+        "skew from-folder": ":path=there",
+    }
+    spec = name + needed.get(f"{section} {name}", "")
     experiment = Experiment(**{section: spec})
     assert from_toml(experiment.toml()) == experiment
-    component = getattr(experiment, section)
+    component = experiment.skew[0] if section == "skew" else getattr(experiment, section)
     options = {f.name for f in dataclasses.fields(component) if getattr(component, f.name) is not None}
     assert set(tomllib.loads(experiment.toml())[section]) == {"name", *options}
 

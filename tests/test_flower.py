@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -19,18 +20,19 @@ from fedskew.core.records import Info
 from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble, partition_of
+from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.deal import partition_of
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
-from fedskew.flower.remote import Recipe, TooFew
+from fedskew.flower.nodes import Recipe, TooFew
 from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
-from fedskew.flower.wire import Kind, Reply, pack, unpack
+from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.loop.round import play_round, start
 from fedskew.slots import Uncompressed
 from fedskew.store import checkpoints
-from fedskew.store.runs import RunStore
+from fedskew.store.runs import MEASUREMENTS, RunStore
 from tests.flower_nodes import Direct, configuration, nodes_of, small
 
 VERSIONS = {"flwr": "none"}
@@ -206,6 +208,10 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
     "other_round": old,
     "refused": lambda data: pack(Reply(kind="refused", run="", round=0, client=0, reason="disk full")),
 }
+
+
+def test_every_fault_is_described() -> None:
+    assert set(FAULTS) == set(MEASUREMENTS["fault"]) == set(get_args(Fault))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

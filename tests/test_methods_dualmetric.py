@@ -109,6 +109,7 @@ def mu_next(d_local: float, d_global: float, lead: float, **options) -> float:
         before={"right": f64(now)},
         lr=f64(0.1),
         steps=f64(1.0),
+        public={},
     )
     return float(method.local_init(view)[1]["mu"])
 

@@ -22,8 +22,8 @@ from fedskew.data.datasets.adult import FILES, Adult
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Federation
 from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import apart, assert_close, f64, trajectory
 from tests.small import partition_of, play

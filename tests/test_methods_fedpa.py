@@ -54,7 +54,7 @@ def test_golden_round() -> None:
 def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
     """The delta of a client at x whose windows had these means (l, P)."""
     number, one = len(samples), x.new_ones(())
-    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one)
+    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one, {})
     scratch = {"sums": 3 * (samples - x), "counts": x.new_full((number,), 3.0)}
     carry = Carry(samples[-1], {}, scratch, view.steps)
     return algorithm.local_final(Sgd(lr=0.1), view, carry, {})[0].delta
@@ -131,7 +131,7 @@ def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dty
     for steps in (*range(1, 13), 100):
         x = torch.zeros(steps, dtype=dtype)
         view = View(
-            x, {}, {}, Info(*(x.new_zeros(()) for _ in Info._fields)), {}, x.new_tensor(0.1), x.new_tensor(steps)
+            x, {}, {}, Info(*(x.new_zeros(()) for _ in Info._fields)), {}, x.new_tensor(0.1), x.new_tensor(steps), {}
         )
         scratch = algorithm.local_init(view)[1]
         for t in range(steps):

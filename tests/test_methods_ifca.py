@@ -13,8 +13,9 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.results import run as run_experiment
+from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
-from fedskew.loop.round import Federation, start
+from fedskew.loop.round import start
 from fedskew.slots import Momentum, ServerSgd, Uniform
 from tests.reference import assert_close, f64, ragged, run, trajectory
 from tests.small import X0, Quadratic, exact_clients, play

@@ -22,9 +22,10 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Evaluation
 from fedskew.experiment.results import run
 from fedskew.loop.evaluate import evaluate, evaluate_clients
+from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Federation, Tuning, play_round, start
+from fedskew.loop.round import play_round, start
 from fedskew.loop.system import System
 from fedskew.slots import Everyone, Random, Sgd, TopK, Uniform
 from tests.reference import PAIR, apart, assert_close, f64, network, torch_sgd, train_plain

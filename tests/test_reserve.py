@@ -13,16 +13,21 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import SERVER_DATA, Algorithm
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.build import assemble, check_needs, partition_of, server_rows, shared_rows
+from fedskew.experiment.build import assemble, check_needs
 from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.deal import partition_of, server_rows, shared_rows
 from fedskew.experiment.results import run
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
+from fedskew.skew.compose import mixture
 from fedskew.skew.partition import Partition, deal
 from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
 from tests.test_experiment import DATA, blobs, numbers, small
+
+DEALERS = [name for name, cls in SKEWS.items() if cls.face in ("none", "label") and name != "from-folder"]
+"""Skews that deal rows by themselves."""
 
 
 def rng() -> np.random.Generator:
@@ -85,7 +90,7 @@ def test_fewer_rows_than_classes_are_refused() -> None:
 # what is left for the clients
 
 
-@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("skew", DEALERS)
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_every_skew_deals_the_other_rows_once(skew: str, held_out: float) -> None:
     experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, server_data={"share": 0.2})
@@ -101,7 +106,7 @@ def test_the_other_rows_are_dealt_as_if_the_reserved_ones_did_not_exist() -> Non
     labels, groups = DATA.y, np.arange(120) % 7
     reserved = np.arange(3, 120, 5)
     others = np.setdiff1d(np.arange(120), reserved)
-    for name in SKEWS:
+    for name in DEALERS:
         skew = SKEWS[name]()
         part = deal_others(skew, labels, groups, reserved, 3, 5, 0.2)
         alone = deal(skew, labels[others], groups[others], 3, 5, 0.2)
@@ -121,7 +126,7 @@ def test_natural_clients_keep_their_own_rows_and_names() -> None:
 def test_nothing_reserved_changes_nothing() -> None:
     experiment = small()
     who = experiment.clients
-    plain = deal(experiment.skew, DATA.y, DATA.groups, who.number, who.partition_seed, who.held_out)
+    plain = deal(mixture(experiment.skew), DATA.y, DATA.groups, who.number, who.partition_seed, who.held_out)
     assert np.array_equal(partition_of(experiment, DATA).indices, plain.indices)
 
 
@@ -194,7 +199,7 @@ def own_and_drawn(part: Partition, shared: np.ndarray) -> list[tuple[list[int], 
     return [(sorted(set(rows) - set(shared)), sorted(set(rows) & set(shared))) for rows in parts_of(part)]
 
 
-@pytest.mark.parametrize("skew", SKEWS)
+@pytest.mark.parametrize("skew", DEALERS)
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
 def test_every_client_gets_its_part_beside_its_own_rows(skew: str, held_out: float) -> None:
     data = {"shared_data": {"beta": 0.25, "alpha": 0.5}, "server_data": {"share": 0.1}}

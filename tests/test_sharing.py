@@ -29,10 +29,10 @@ from fedskew.experiment.results import compare
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
 from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Federation
 from fedskew.loop.sharing import PART, Kept
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Everyone, Momentum, Norm, Personal, Sgd, Uniform, Yogi

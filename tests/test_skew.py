@@ -16,13 +16,22 @@ from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.skew import SKEWS, Iid, LabelDirichlet, LabelDirichletPerClass, LabelSorted, Natural, Pooled
+from fedskew.skew.balanced import LabelDirichletBalanced, LabelDirichletTopUp
+from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity
+from fedskew.skew.exported import FromFolder
 from fedskew.skew.label import dirichlet, top_up
 from fedskew.skew.partition import Partition, deal
+from fedskew.skew.plain import IidStratified
 
 QUICK = settings(
     max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-RANDOM = [Iid(), LabelDirichlet(), LabelDirichlet(remainder="largest"), LabelDirichletPerClass()]
+RANDOM = [
+    *(Iid(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="largest"), LabelDirichletPerClass()),
+    *(LabelDirichletBalanced(), LabelDirichletTopUp(), LabelShards(), LabelSimilarity()),
+]
+STRUCTURED = [LabelClasses(), LabelBlocks()]
+"""Random too, but they need several classes."""
 FIXED = [LabelSorted(), Natural(), Pooled()]
 
 
@@ -49,11 +58,12 @@ def balanced(num_rows: int, num_classes: int) -> np.ndarray:
 
 
 def deal_some(*args) -> Partition:
-    """`deal`, unless the paper's rule drops every row of a tiny example."""
+    """`deal`, unless the paper's rule drops every row of a tiny example, or it has not the classes or rows that are asked."""
     try:
         return deal(*args)
     except BadInput:
         assume(getattr(args[0], "remainder", "") != "drop")
+        assume(not isinstance(args[0], LabelShards | LabelClasses | LabelBlocks))
         raise
 
 
@@ -74,6 +84,14 @@ def cases(draw):
                 LabelDirichlet(alpha=alpha, remainder="largest"),
                 LabelDirichletPerClass(alpha=alpha, min_size=0),
                 LabelDirichletPerClass(alpha=alpha, min_size=0, balance=False),
+                IidStratified(),
+                LabelDirichletBalanced(alpha=alpha),
+                LabelDirichletBalanced(alpha=alpha, prior="data"),
+                LabelDirichletTopUp(alpha=alpha),
+                LabelShards(shards=draw(st.integers(1, 3))),
+                LabelClasses(k=draw(st.integers(1, 3))),
+                LabelSimilarity(similarity=draw(st.floats(0, 1))),
+                LabelBlocks(primary=draw(st.floats(0, 1)), secondary=draw(st.integers(0, 2))),
             ]
         )
     )
@@ -153,7 +171,7 @@ def test_label_counts_are_those_of_the_training_rows(case):
     assert np.array_equal(part.label_counts(labels, 6), expected)
 
 
-@pytest.mark.parametrize("skew", RANDOM, ids=repr)
+@pytest.mark.parametrize("skew", [*RANDOM, *STRUCTURED], ids=repr)
 def test_another_seed_gives_another_partition(skew):
     labels = balanced(300, 5)
     dealt = [deal(skew, labels, None, 5, seed) for seed in range(4)]
@@ -181,7 +199,7 @@ def test_a_seed_changes_only_the_order_where_nothing_is_random(skew):
     assert not np.array_equal(one.indices, two.indices), "within a client the rows are shuffled"
 
 
-@pytest.mark.parametrize("skew", [*RANDOM, *FIXED], ids=repr)
+@pytest.mark.parametrize("skew", [*RANDOM, *STRUCTURED, *FIXED], ids=repr)
 def test_rows_within_a_client_are_shuffled(skew):
     labels = balanced(300, 5)
     part = deal(skew, labels, balanced(300, 7), 3, 0)
@@ -191,7 +209,8 @@ def test_rows_within_a_client_are_shuffled(skew):
 
 
 def test_every_skew_is_in_the_catalogue_and_is_tested_here():
-    assert {type(skew) for skew in [*RANDOM, *FIXED]} == set(SKEWS.values())
+    dealers = {cls for cls in SKEWS.values() if cls.face in ("none", "label")}
+    assert {type(skew) for skew in [*RANDOM, *STRUCTURED, *FIXED]} == dealers - {FromFolder}
 
 
 def test_empty_clients_are_left_out_and_counted():

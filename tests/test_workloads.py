@@ -38,6 +38,23 @@ def test_fedavg_on_unseen_people(tmp_path, skew: str, lr: float, rounds: int, at
 
 
 @needs_data
+@pytest.mark.slow
+def test_an_mlp_on_features_of_unseen_people(tmp_path) -> None:
+    """On the official 561 features, or on those computed from the signals."""
+    experiment = Experiment(
+        dataset="uci-har:form=features",
+        skew="natural",
+        solver="sgd:lr=0.05,momentum=0.9",
+        local={"epochs": 1, "batch_size": 32},
+        training={"rounds": 50, "threads": 1},
+        evaluation={"every": 50, "local_models": False},
+        engine="stacked",
+    )
+    runs = compare(experiment, ["fedavg"], seeds=3, folder=tmp_path)
+    assert runs.table()["accuracy"][0] >= 0.94
+
+
+@needs_data
 def test_a_step_that_is_too_large_for_sensor_data_is_diagnosed(tmp_path) -> None:
     with pytest.raises(
         Diverged, match=r"round \d+, client \d+.*most likely cause: the client learning rate 5 is too large.*try lr"

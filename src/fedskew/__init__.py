@@ -23,6 +23,7 @@ PLACES = {
     "RunStore": "fedskew.store.runs",
     "Runs": "fedskew.experiment.results",
     "compare": "fedskew.experiment.results",
+    "from_torch": "fedskew.data.datasets.own",
     "load": "fedskew.experiment.shortcuts",
     "partition": "fedskew.experiment.shortcuts",
     "run": "fedskew.experiment.results",

@@ -15,6 +15,7 @@ from fedskew.algorithms.fedga import FedGA
 from fedskew.algorithms.fedga_alignment import FedGAAlignment
 from fedskew.algorithms.fedga_generalisation import FedGAGeneralisation
 from fedskew.algorithms.fedlc import FedLc
+from fedskew.algorithms.fedmd import FedMd
 from fedskew.algorithms.fednova import FedNova
 from fedskew.algorithms.fedntd import FedNtd
 from fedskew.algorithms.fedpa import FedPa
@@ -75,6 +76,7 @@ ALGORITHMS = {
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
     "ifca": Ifca,
+    "fedmd": FedMd,
     # privacy
     "dp-fedavg": DpFedAvg,
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.progress import stop_on_signal
-from fedskew.core.errors import BadInput, FedskewError, Interrupted, require
+from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
@@ -22,10 +23,7 @@ from fedskew.store.runs import RunStore
 
 def flower(parsed: argparse.Namespace) -> int:
     """One of the parts of a deployment."""
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise BadInput("flower: the package flwr is not installed; pip install 'fedskew[flower]'") from None
+    require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
     return {"init": init, "node": node, "demo": demo}[parsed.what](parsed)
 
 

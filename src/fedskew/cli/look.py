@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedskew.cli.output import number, print_json, print_summary, print_unfinished, summary_json
+from fedskew.cli.output import number, print_json, print_ranks, print_summary, print_unfinished, summary_json
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
+from fedskew.report.budget import budget_from
 from fedskew.report.html import write_report
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
@@ -164,15 +165,17 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 def show(parsed: argparse.Namespace) -> int:
     """A run in detail, or the table of several."""
+    budget = budget_from(parsed.budget) if parsed.budget else None
     store = RunStore(parsed.runs)
     records = store.select(parsed.runs_wanted)
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
-        print_json({**summary_json(store, records), **facts})
+        print_json({**summary_json(store, records, budget), **facts})
         return 0
     if len(records) == 1:
         show_one(store, records[0])
-    print_summary(store, records)
+    print_summary(store, records, budget)
+    print_ranks(store, records)
     print_unfinished(records)
     return 0
 
@@ -206,6 +209,9 @@ def show_one(store: RunStore, record: RunRecord) -> None:
         cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]
         table.add_row(str(at), *cells)
     console.print(table)
+    back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
+    if len(back):
+        console.print(f"back at 95 % of the accuracy before the change {int(back['value'].iloc[0])} rounds after it")
 
 
 def report(parsed: argparse.Namespace) -> int:
@@ -217,7 +223,7 @@ def report(parsed: argparse.Namespace) -> int:
     path = parsed.output or store.folder / (
         f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html"
     )
-    path = write_report(store, records, path)
+    path = write_report(store, records, path, budget_from(parsed.budget) if parsed.budget else None)
     if parsed.json:
         print_json({"report": str(path), "runs": [r.id for r in records]})
     else:

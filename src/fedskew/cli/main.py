@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
     options.for_report(verb("report", "look", "report", "write the HTML report of some runs", options.REPORT))
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
+    options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
+    options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
     )

@@ -64,12 +64,35 @@ without effect, and that it reduces to what it says it reduces to.
   fedskew check ./mine.py::Mine
 """
 
+SKEW = """\
+Deal a data set to clients that differ, show what came out beside what was asked,
+and write it to a folder of plain files for any other program.
+
+  fedskew skew --skew label-dirichlet:alpha=0.1 --skew quantity-lognormal:sigma=0.6
+  fedskew skew --clients 20 --skew label-shards:shards=2 --export clients
+  fedskew run --skew from-folder:path=clients       trains on what was written
+
+`fedskew list skews` says what there is.
+"""
+
 CITE = """\
 Print BibTeX of exactly what some runs used: method, server optimiser, solver,
 selection, skew, data set, model, and fedskew itself.
 
   fedskew cite                the latest run or comparison
   fedskew cite c2 > used.bib
+"""
+
+DATA = """\
+List the data sets, fetch their files from the public source (a broken download
+goes on where it ended; checksums are checked), check what is here, or say
+where it is. Files that you place by hand are found in the folder that
+FEDSKEW_DATA names, or in its subfolder named after the data set.
+
+  fedskew data list
+  fedskew data get cifar-10
+  fedskew data verify
+  fedskew data path mnist
 """
 
 REPRODUCE = """\
@@ -127,7 +150,17 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    budget(parser)
     store(parser)
+
+
+def budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        metavar="B",
+        help="read every run where equal budgets are spent: rounds, steps (local), u (rate x steps), bytes, seconds; "
+        "bytes=5e6 says how much (default: the least that a run spent)",
+    )
 
 
 def for_resume(parser: argparse.ArgumentParser) -> None:
@@ -145,12 +178,14 @@ def for_list(parser: argparse.ArgumentParser) -> None:
 
 def for_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
+    budget(parser)
     store(parser)
 
 
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    budget(parser)
     store(parser)
 
 
@@ -159,9 +194,22 @@ def for_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
+def for_skew(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
+    clients(parser)
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="write the clients' rows and transforms there")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
 def for_cite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     store(parser)
+
+
+def for_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["list", "get", "verify", "path"], help="what to do")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all of them)")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
@@ -211,18 +259,30 @@ def store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
-def experiment(parser: argparse.ArgumentParser) -> None:
-    """What an experiment is made of; each option overrides the file."""
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
+def clients(parser: argparse.ArgumentParser) -> None:
+    """Whose data: what there is to deal, and how."""
     data = parser.add_argument_group("data and clients")
     data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
-    data.add_argument("--skew", metavar="S", help="how rows are dealt, e.g. label-dirichlet:alpha=0.1, iid, natural")
+    data.add_argument(
+        "--skew",
+        metavar="S",
+        action="append",
+        help="how clients differ, e.g. label-dirichlet:alpha=0.1, iid, natural; give it again for more faces at once",
+    )
     data.add_argument("--clients", type=int, metavar="K", help="number of clients (natural skews bring their own)")
     data.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")
     data.add_argument("--held-out", type=float, metavar="F", help="share of each client's rows kept to measure it")
     data.add_argument("--server-data", type=float, metavar="F", help="share of the training rows that the server keeps")
+
+
+def experiment(parser: argparse.ArgumentParser) -> None:
+    """What an experiment is made of; each option overrides the file."""
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="an experiment file to start from")
+    clients(parser)
     work = parser.add_argument_group("method and local work")
-    work.add_argument("--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d")
+    work.add_argument(
+        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+    )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
     work.add_argument("--momentum", type=float, help="the local solver's momentum")

@@ -11,8 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedskew.report.budget import Budget
+from fedskew.report.ranks import caption, ranking
 from fedskew.report.tables import summary, unfinished
 from fedskew.store.runs import RunRecord, RunStore
+
+CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction; "
 
 
 def print_json(value: Any) -> None:
@@ -31,10 +35,10 @@ def clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def summary_json(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:
+def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, Any]:
     """The summary table and the runs it was made from."""
     return {
-        "methods": summary(store, records).to_dict("records"),
+        "methods": summary(store, records, budget).to_dict("records"),
         "runs": [
             {
                 "run": r.id,
@@ -49,9 +53,9 @@ def summary_json(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any
     }
 
 
-def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
+def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
     """One row a method."""
-    frame = summary(store, records)
+    frame = summary(store, records, budget)
     first = str(frame["method"].iloc[0])
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
@@ -89,11 +93,24 @@ def print_summary(store: RunStore, records: Sequence[RunRecord]) -> None:
     )
     loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(
-        f"accuracy on the unseen test set after the last round; {what}; "
+        f"accuracy on the unseen test set after the last round{f' within the budget {budget}' if budget else ''}; {what}; "
+        + (CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "")
         + ("personal: mean over the clients of each one's own model on its own data; " if personal else "")
         + f"MB: all rounds, both ways{loss}",
         style="dim",
     )
+
+
+def print_ranks(store: RunStore, records: Sequence[RunRecord]) -> None:
+    """The methods' mean ranks, where the runs are on several data sets."""
+    found = ranking(store, records)
+    if found is None:
+        return
+    names, blocks, ranks = found
+    console = Console(highlight=False)
+    console.print(f"\n{caption(blocks, ranks)}", markup=False)
+    for k in sorted(range(len(names)), key=lambda k: float(ranks.mean[k])):
+        console.print(f"  {ranks.mean[k]:.2f}  {names[k]}", markup=False)
 
 
 def print_unfinished(records: Sequence[RunRecord]) -> None:

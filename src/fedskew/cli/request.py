@@ -55,20 +55,24 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
             base = base.replace(**{section: given[section]})
             if section == "dataset" and given.get("model") is None and not parsed.file:
                 base = base.replace(model=base.dataset.model)
-    if parsed.cohort is not None:
+    if given.get("cohort") is not None:
         base = base.replace(selection={"name": "uniform", "clients": parsed.cohort})
     settings = [(OPTIONS[name], given[name]) for name in OPTIONS if given.get(name) is not None]
-    for text in parsed.settings:
+    for text in given.get("settings", []):
         key, equals, value = text.partition("=")
         require(bool(equals) and key.count(".") == 1, f"--set: cannot read {text!r}; write SECTION.OPTION=VALUE")
         settings.append((key, literal(value)))
-    if parsed.system is not None:
+    if given.get("system") is not None:
         settings = [
             (f"system.{key}", value) for key, value in parse(f"system:{parsed.system}", "--system")[1].items()
         ] + settings
     table = base.table()
     for key, value in settings:
         section, option = key.split(".")
+        require(
+            not isinstance(table.get(section), list),
+            f"--set {key}: there are several skews; write their options with --skew NAME:OPTION=VALUE",
+        )
         if section not in (*COMPONENTS, *SETTINGS):
             raise BadInput(f"--set: unknown section {section!r}; known are: {', '.join([*COMPONENTS, *SETTINGS])}")
         table[section][option] = typed(section, option, value)
@@ -90,11 +94,12 @@ def described(experiment: Experiment) -> str:
     table = experiment.table()
 
     def compact(section: str) -> str:
-        return label(getattr(experiment, section), COMPONENTS[section], with_first=section != "dataset")
+        return " + ".join(experiment.labels(section, with_first=section != "dataset"))
 
     local = plain(experiment.local)
     work = f"{local['steps']} steps" if "steps" in local else f"{local['epochs']} epochs"
-    clients = "" if table["skew"]["name"] in ("natural", "pooled") else f"{experiment.clients.number} clients, "
+    named = {one["name"] for one in (table["skew"] if isinstance(table["skew"], list) else [table["skew"]])}
+    clients = "" if named & {"natural", "pooled", "from-folder"} else f"{experiment.clients.number} clients, "
     text = (
         f"{compact('dataset')}, {clients}{compact('skew')}, {compact('model')}, {compact('solver')}, {work} of batch "
         f"{local['batch_size']}, {experiment.training.rounds} rounds"

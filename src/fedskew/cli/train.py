@@ -17,6 +17,7 @@ from fedskew.core.errors import Interrupted
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.run import register
+from fedskew.report.budget import Budget, budget_from
 from fedskew.store.runs import RunStore
 
 
@@ -32,6 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
 def compare(parsed: argparse.Namespace) -> int:
     """Several methods on the same partitions and seeds."""
     base = experiment_from(parsed)
+    asked_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
     planned = plan(base, parsed.algorithms, seeds)
     jobs = jobs_for(parsed, len(planned))
@@ -54,6 +56,11 @@ def resume(parsed: argparse.Namespace) -> int:
         return 0
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, ids, None, jobs_for(parsed, len(ids)), parsed, again, shown=[r.id for r in chosen])
+
+
+def asked_budget(parsed: argparse.Namespace) -> Budget | None:
+    text = getattr(parsed, "budget", None)
+    return budget_from(text) if text else None
 
 
 def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
@@ -101,16 +108,17 @@ def carry_out(
             raise Interrupted(f"{error}; everything finished is stored; `{again}` goes on") from None
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or ids]
+    budget = asked_budget(parsed)
     comparison = records[0].comparison
     path = getattr(parsed, "report", None) or store.folder / (
         f"c{comparison}.html" if comparison else f"{records[0].id}.html"
     )
     with Console(stderr=True).status("writing the report"):
-        path = write_report(store, records, path)
+        path = write_report(store, records, path, budget)
     if parsed.json:
-        print_json({**summary_json(store, records), "report": str(path), "seconds": round(seconds, 3)})
+        print_json({**summary_json(store, records, budget), "report": str(path), "seconds": round(seconds, 3)})
     else:
-        print_summary(store, records)
+        print_summary(store, records, budget)
         print_unfinished(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     failure = worst_error(results)

@@ -23,8 +23,9 @@ from fedskew.loop.round import Done, Work, close_round, prepare
 from fedskew.slots import ServerSgd
 
 LEGEND = (
-    "state and messages in models |w|, s: single numbers, C: classes, d: features, K: clients; "
-    "f: forward passes besides those of the gradients; pass: over all local rows"
+    "state and messages in models |w|, s: single numbers, C: classes, d: features, K: clients, n: public rows; "
+    "f: forward passes besides those of the gradients; pass: over all local rows, or the public ones; "
+    "first: gradients before the local steps"
 )
 
 
@@ -46,12 +47,14 @@ class Cost:
     forwards: float  # forward passes in a local step beyond one for each gradient
     passes: float  # forward passes over a client's rows before and after training
     server_forwards: float  # forward passes at the server in a round
+    first: float  # gradients before the first local step
 
     @property
     def compute(self) -> str:
         """``1 + 2f``: what a local step computes, then what the round adds."""
         step = f"{self.gradients:g}" + (f" + {self.forwards:g}f" if self.forwards else "")
         passes = f", {self.passes:g} pass{'es' if self.passes != 1 else ''} a round" if self.passes else ""
+        passes += f", {self.first:g} first" if self.first else ""
         return step + passes + (f", {self.server_forwards:g}f at the server" if self.server_forwards else "")
 
     def row(self) -> dict[str, Any]:
@@ -137,16 +140,19 @@ class Counted:
             tally.steps += 1
             return program.step(counted, view, carry, batch)
 
-        def within(phase: str, hook: Callable[..., Tree] | None) -> Callable[..., Tree] | None:
-            def noted(*arguments: Any) -> Tree:
+        def within(phase: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*arguments: Any) -> Any:
                 tally.phase = phase
-                assert hook is not None
                 return hook(*arguments)
 
-            return noted if hook else None
+            return noted
 
-        before, after = within("before", program.before), within("after", program.after)
-        return program._replace(step=step, before=before, after=after)
+        return program._replace(
+            step=step,
+            init=within("init", program.init),
+            before=within("before", program.before) if program.before else None,
+            after=within("after", program.after) if program.after else None,
+        )
 
 
 @lru_cache(maxsize=256)
@@ -168,7 +174,12 @@ def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
     candidates = len(next(leaves(tally.answers))[1]) if tally.answers else len(work.clients)
     done = engine.run(fed.program, work, fed.x, fed.y)
     server = close_round(fed, server, work, done)
-    down, up = units((work.view.x, work.view.extras)), units(pick(done.uploads, 0))
+    models = (
+        (fed.kept.sent(work.view.x), fed.kept.sent(done.uploads.delta))
+        if fed.kept
+        else (work.view.x, done.uploads.delta)
+    )
+    down, up = units((models[0], work.view.extras)), units(pick(done.uploads._replace(delta=models[1]), 0))
     if fed.program.convenes:
         down += " to all candidates"
         up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""
@@ -182,6 +193,7 @@ def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
         forwards=round((tally.forwards["step"] - tally.gradients) / tally.steps, 2),
         passes=round(passes, 2),
         server_forwards=tally.forwards["server"],
+        first=tally.forwards["init"] / len(work.clients),
     )
 
 
@@ -193,6 +205,8 @@ def units(tree: Any) -> str:
         miniature.CLASSES: "C s",
         miniature.FEATURES: "d s",
         len(miniature.SIZES): "K s",
+        miniature.PUBLIC: "n s",
+        miniature.CLASSES * miniature.PUBLIC: "n·C s",
     }
     models, numbers, others = 0, 0, Counter[str]()
     for _, leaf in leaves(tree):

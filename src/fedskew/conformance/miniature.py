@@ -15,13 +15,16 @@ from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification, Task
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Federation, Outcome, play_round, start
+from fedskew.loop.round import Engine, Outcome, play_round, start
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
 
 SIZES = (5, 17, 40, 3, 1, 9, 24)
 CLASSES, FEATURES, INPUTS = 3, 5, 4
+PUBLIC = 24
+"""Rows of the server's own."""
 
 
 class Net(nn.Module):
@@ -74,7 +77,7 @@ def federation(
         partition=Partition(np.arange(sum(sizes)), offsets(rows), tuple(map(str, range(len(sizes)))), 0, 0),
         seed=7,
         rounds=rounds,
-        server_data=server_rows(24),
+        server_data=server_rows(PUBLIC),
         **(options | changes),
     )
 

@@ -24,8 +24,9 @@ from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Federation, Work, close_round, prepare, start
+from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
 from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
 from fedskew.store import checkpoints
 
@@ -170,7 +171,7 @@ def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
     fed, states = subject.federation(), ClientStates()
     server = start(fed, X0)
-    client, own = shapes(fed.algorithm.client_init(server.x)), shapes((server.state, server.opt))
+    client, own = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
     for outcome in play(fed, Sequential(), states=states):
         at = f"after round {outcome.server.round}"
         for what, first, now in (

@@ -80,6 +80,7 @@ class Algorithm:
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
     acts_alone: ClassVar[bool] = False  # whether the server takes a step even when nobody answered
+    shares_model: ClassVar[bool] = True  # False: each client keeps its model, and only what the method adds is sent
 
     def needs(self) -> frozenset[str]:
         """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`, `PLAIN_SERVER`."""
@@ -112,6 +113,10 @@ class Algorithm:
 
     def broadcast(self, server: Server) -> Tree:
         """What is sent besides the model."""
+        return {}
+
+    def public(self, server: Server) -> Tree:
+        """What every client has at hand without its being sent, such as public rows: in ``view.public``, not counted in bytes."""
         return {}
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
@@ -158,6 +163,10 @@ class Algorithm:
     def local_init(self, view: View) -> tuple[Tensor, Tree]:
         """Where the client starts (P,), and its scratch."""
         return view.x, {}
+
+    def digest(self, task: Task, solver: Solver, view: View, w: Tensor) -> Tensor:
+        """The model (P,) that trains on the client's own rows, from where it starts and what the client received."""
+        return w
 
     def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
         """The scratch before the first step, where it depends on the solver."""

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
     """
     place = where or kind
     if isinstance(spec, str):
-        name, options = parse(spec, place)
+        name, options = parse(spec, place, catalogue)
     elif isinstance(spec, Mapping):
         options = dict(spec)
         name = options.pop("name", None)
@@ -49,13 +50,19 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
     return from_table(catalogue[name], options, f"{place} {name}")
 
 
-def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
-    """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string."""
-    in_file = re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
+def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
+    """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string.
+
+    A class of the catalogue may say which option it ``takes`` first, without its name: ``"name:value,key=value"``.
+    """
+    takes = getattr(catalogue.get(spec.partition(":")[0]), "takes", None)
+    in_file = None if takes else re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
     name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
     require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
     options: dict[str, Any] = {}
-    for part in re.split(r",(?![^\[]*\])", rest) if rest else []:
+    for part in split(rest):
+        if takes and not options and "=" not in part:
+            part = f"{takes}={part}"
         key, equals, text = part.partition("=")
         if not equals or not key.strip():
             raise BadInput(f"{place}: cannot read {part!r} in {spec!r}; write NAME:OPTION=VALUE,OPTION=VALUE")
@@ -63,12 +70,25 @@ def parse(spec: str, place: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), options
 
 
+def split(text: str) -> list[str]:
+    """The parts between the commas outside brackets; none of an empty text."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
+
+
 def literal(text: str) -> Any:
-    """A TOML value, or the text itself."""
+    """A TOML value, a list in brackets of such, or the text itself."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
-        return text
+        listed = text.startswith("[") and text.endswith("]")
+        return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
 def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:

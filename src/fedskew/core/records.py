@@ -36,6 +36,7 @@ class View(NamedTuple):
     before: Tree  # sums over the local data at x, if the algorithm asked for them
     lr: Tensor  # () the client learning rate of this round
     steps: Tensor  # () local steps that the client takes in this round
+    public: Tree  # what every client holds besides its own rows; never sent
 
 
 OWN = ("state", "info", "before", "steps")
@@ -58,6 +59,12 @@ class Batch(NamedTuple):
     def mean(self, values: Tensor) -> Tensor:
         """Mean of (B, ...) over the real rows."""
         return self.sum(values) / self.mask.sum().clamp(min=1)
+
+
+def rows_of(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An array of rows as a tensor of this type; integers, such as word ids, stay integers. Nothing is copied that fits."""
+    rows = torch.as_tensor(values, device=device)
+    return rows.to(dtype if rows.is_floating_point() else torch.long)
 
 
 class Carry(NamedTuple):

@@ -9,6 +9,7 @@ PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
     *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
     *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
+    *("features", "concepts", "test clients", "public"),
 )
 
 

@@ -1,9 +1,34 @@
 """Data sets: pooled rows with a test set, loaded by name."""
 
 from fedskew.data.datasets.adult import Adult
+from fedskew.data.datasets.ag_news import AgNews
+from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
+from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.femnist import Femnist
+from fedskew.data.datasets.hugging_face import HuggingFace
+from fedskew.data.datasets.mnist import FashionMnist, Mnist
+from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.synthetic import Synthetic
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.uci_har import UciHar
 
-DATASETS = {"digits": Digits, "uci-har": UciHar, "adult": Adult, "synthetic-softmax": SyntheticSoftmax, "own": Own}
+DATASETS = {
+    "digits": Digits,
+    "cifar-10": Cifar10,
+    "cifar-100": Cifar100,
+    "mnist": Mnist,
+    "fashion-mnist": FashionMnist,
+    "femnist": Femnist,
+    "uci-har": UciHar,
+    "ag-news": AgNews,
+    "20-newsgroups": Newsgroups,
+    "bitext-support": BitextSupport,
+    "bitext-retail": BitextRetail,
+    "adult": Adult,
+    "synthetic-softmax": SyntheticSoftmax,
+    "synthetic": Synthetic,
+    "hf": HuggingFace,
+    "own": Own,
+}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +17,19 @@ from fedskew.core.errors import require
 class Dataset:
     """Arrays in memory.
 
-    x: (n, ...) floating point; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    x: (n, ...) floating point, or integers such as word ids; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    texts: the training and the test rows as texts, where they are texts, for models that cut words in a way of their own.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
     Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
     """
 
-    x: NDArray[np.floating]
+    x: NDArray[Any]
     y: NDArray[np.int64]
-    x_test: NDArray[np.floating]
+    x_test: NDArray[Any]
     y_test: NDArray[np.int64]
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
+    texts: tuple[Sequence[str], Sequence[str]] | None = None
     sensitive: str = ""
     name: str = "own data"
     source: str = ""
@@ -40,7 +44,11 @@ class Dataset:
                 bool(y.min() >= 0 and y.max() < len(self.classes)),
                 f"{self.name}: {part} labels must lie in 0..{len(self.classes) - 1}, found {y.min()}..{y.max()}",
             )
-            bad = int((~np.isfinite(x).reshape(len(x), -1).all(1)).sum())
+            numeric = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
+            require(numeric, f"{self.name}: {part} rows must be numbers, not {x.dtype}")
+            # a part at a time, so that large images need no second copy
+            parts = (x[lo : lo + 4096] for lo in range(0, len(x), 4096))
+            bad = sum(int((~np.isfinite(rows).reshape(len(rows), -1).all(1)).sum()) for rows in parts)
             require(bad == 0, f"{self.name}: {bad} {part} rows hold values that are not finite")
         require(
             self.x.shape[1:] == self.x_test.shape[1:],
@@ -51,6 +59,11 @@ class Dataset:
                 x.ndim == 2 and bool(np.isin(x[:, -1], (0, 1)).all()) and len(self.classes) == 2,
                 f"{self.name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
             )
+        lengths = (len(self.y), len(self.y_test))
+        require(
+            self.texts is None or (len(self.texts[0]), len(self.texts[1])) == lengths,
+            f"{self.name}: texts must have one entry a row in each part",
+        )
         require(
             self.groups is None or len(self.groups) == len(self.y),
             f"{self.name}: the client ids (groups) must have one entry a training row",
@@ -72,4 +85,6 @@ class Dataset:
             if array is not None:
                 digest.update(f"{array.dtype}{array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        for texts in self.texts or ():
+            digest.update("\0".join(texts).encode())
         return digest.hexdigest()[:16]

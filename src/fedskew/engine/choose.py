@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedskew.core.records import OWN, Plan, Server
-from fedskew.core.trees import pick
+from fedskew.core.records import Plan, Server
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Engine, Federation, Work, prepare
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import Engine, Work, members_of, prepare, train
 
 STEPS = 4
 """Local steps of a trial."""
@@ -76,19 +76,17 @@ def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float]:
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
     began = time.perf_counter()
-    engine.run(fed.program, work, fed.x, fed.y)
+    train(fed, engine, work)
     return time.perf_counter() - began
 
 
 def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> Work:
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
-    at = np.sort(members)
-    return work._replace(
-        clients=work.clients[at],
-        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
-        plans=[cut(work.plans[i], limit) for i in at],
-        passes=[cut(work.passes[i], 1) for i in at],
-        measured=[cut(work.measured[i], 1) for i in at] if work.measured else [],
+    few = members_of(work, np.sort(members))
+    return few._replace(
+        plans=[cut(plan, limit) for plan in few.plans],
+        passes=[cut(plan, 1) for plan in few.passes],
+        measured=[cut(plan, 1) for plan in few.measured],
     )
 
 

@@ -34,7 +34,7 @@ class Sequential:
         """Client i's sums over its data at the model it receives, and its answer."""
         view = one(work.view, i)
         if program.before:
-            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y))
+            view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y, view.x))
         return view.before, program.answer(view)
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
@@ -48,11 +48,11 @@ class Sequential:
         """Client i of the cohort from its view to what it sends, its new state and its own model's scores."""
         view = one(work.view, i)
         carry = program.init(view)
-        for batch in batches(work.plans[i], x, y):
+        for batch in batches(work.plans[i], x, y, view.x):
             carry = program.step(differentiate, view, carry, batch)
-        sums = total(bind(program.after, view, carry.w), work.passes[i], x, y) if program.after else {}
+        sums = total(bind(program.after, view, carry.w), work.passes[i], x, y, view.x) if program.after else {}
         upload, state = program.final(view, carry, sums)
-        scores = total(bind(program.score, carry.w), work.measured[i], x, y) if work.measured else {}
+        scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
         return upload, state, scores
 
 
@@ -65,10 +65,10 @@ def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tre
     return lambda batch: function(*first, batch)
 
 
-def batches(plan: Plan, x: Tensor, y: Tensor) -> Iterator[Batch]:
-    """The batches of a plan; image batches are channels-last, which convolutions on CPUs prefer."""
+def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
+    """The batches of a plan, masks in the model's type, as rows may be integers; images are channels-last, which CPUs prefer."""
     index = torch.as_tensor(plan.index, device=x.device)
-    mask = torch.as_tensor(plan.mask, dtype=x.dtype, device=x.device)
+    mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
     for rows, m in zip(index, mask, strict=True):
         inputs = x.index_select(0, rows)
         if inputs.dim() == 4:
@@ -76,10 +76,10 @@ def batches(plan: Plan, x: Tensor, y: Tensor) -> Iterator[Batch]:
         yield Batch(inputs, y.index_select(0, rows), m)
 
 
-def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor) -> Tree:
+def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
     """The sum of ``function`` over the batches; a function that returns nothing is asked once."""
     sums: Tree = {}
-    for batch in batches(plan, x, y):
+    for batch in batches(plan, x, y, model):
         part = function(batch)
         if not part:
             return {}

@@ -105,7 +105,7 @@ class Stacked:
         """Sums over the data of the clients at these positions, and their answers."""
         view = some(work.view, members)
         if steps.before:
-            view = view._replace(before=total(steps.before, (view,), [work.passes[i] for i in members], x, y))
+            view = view._replace(before=total(steps.before, (view,), [work.passes[i] for i in members], x, y, view.x))
         return view.before, steps.answer(view)
 
     def block(
@@ -115,16 +115,16 @@ class Stacked:
         view = some(work.view, members)
         carry = self.train(steps, view, [work.plans[i] for i in members], x, y)
         passes = [work.passes[i] for i in members]
-        sums = total(steps.after, (view, carry.w), passes, x, y) if steps.after else {}
+        sums = total(steps.after, (view, carry.w), passes, x, y, view.x) if steps.after else {}
         uploads, states = steps.final(view, carry, sums)
         measured = [work.measured[i] for i in members] if work.measured else []
-        return uploads, states, total(steps.score, (carry.w,), measured, x, y)
+        return uploads, states, total(steps.score, (carry.w,), measured, x, y, view.x)
 
     def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
         """The local steps of a block; finished clients leave it at its tail."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
-        index, mask = packed(plans, x)
+        index, mask = packed(plans, view.x)
         running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
 
         def parts(begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -163,8 +163,11 @@ def block_width(model: Tensor) -> int:
     return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
 
 
-def packed(plans: list[Plan], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Plans of different lengths and widths as (T, C, B) row indices and masks, padded with row 0 under a mask of 0."""
+def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
+    """Plans of different lengths and widths as (T, C, B) row indices and masks, padded with row 0 under a mask of 0.
+
+    Masks have the model's type: rows may be integers.
+    """
     steps = max(plan.index.shape[0] for plan in plans)
     rows = max(plan.index.shape[1] for plan in plans)
     index = np.zeros((steps, len(plans), rows), dtype=np.int64)
@@ -173,7 +176,7 @@ def packed(plans: list[Plan], x: Tensor) -> tuple[Tensor, Tensor]:
         t, b = plan.index.shape
         index[:t, c, :b] = plan.index
         mask[:t, c, :b] = plan.mask
-    return torch.as_tensor(index, device=x.device), torch.as_tensor(mask, dtype=x.dtype, device=x.device)
+    return torch.as_tensor(index, device=model.device), torch.as_tensor(mask, dtype=model.dtype, device=model.device)
 
 
 def take(data: Tensor, rows: Tensor) -> Tensor:
@@ -181,12 +184,12 @@ def take(data: Tensor, rows: Tensor) -> Tensor:
     return data.index_select(0, rows.reshape(-1)).view(*rows.shape, *data.shape[1:])
 
 
-def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y: Tensor) -> Tree:
+def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y: Tensor, model: Tensor) -> Tree:
     """The sum of a stacked function over each client's batches; a function that returns nothing is asked once."""
     sums: Tree = {}
     if not plans:
         return sums
-    index, mask = packed(plans, x)
+    index, mask = packed(plans, model)
     for rows, m in zip(index, mask, strict=True):
         part = function(*first, Batch(take(x, rows), take(y, rows), m))
         if not part:

@@ -6,30 +6,33 @@ import dataclasses
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, rows_of
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
+from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
-from fedskew.loop.round import Federation, Tuning, start
+from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
-from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.measure.privacy import check_installed
+from fedskew.models import Mixed
+from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
-from fedskew.skew.reserve import class_balanced, deal_others, share_out
-from fedskew.slots import REFINES, Poisson, ServerSgd, Uncompressed
+from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -43,55 +46,35 @@ class Assembly:
     federation: Federation
     x0: Tensor  # (P,)
     x_test: Tensor
-    y_test: Tensor
+    y_test: Tensor  # at the start
+    data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
+
+    def test_targets(self, round_: int) -> Tensor:
+        """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
+        return (
+            torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
+        )
 
     @property
     def partition(self) -> Partition:
         return self.federation.partition
 
     def label_counts(self) -> np.ndarray[Any, Any]:
-        """(clients, classes) training rows."""
-        return self.partition.label_counts(self.federation.y.cpu().numpy(), self.dataset.num_classes)
+        """(clients, classes) training rows, as the clients see them at the start."""
+        return self.partition.label_counts(self.data.labels.at(0), self.dataset.num_classes)
 
     def partition_facts(self) -> dict[str, Any]:
-        """The partition in numbers: clients, rows, how far labels differ and how far they would by chance."""
-        sizes, counts = self.partition.sizes, self.label_counts()
-        server_data, shared = self.federation.server_data, len(shared_rows(self.experiment, self.dataset))
-        each = int(self.experiment.shared_data.alpha * shared + 1e-9)
-        distances = {
-            "label_distance": label_distance(counts),
-            "label_distance_by_chance": label_distance_by_chance(counts),
-        }
-        return {
-            "clients": len(self.partition),
-            "empty": self.partition.empty,
-            "unassigned": self.partition.unassigned,
-            "rows": int(sizes.sum()),
-            "held_out": 0 if self.partition.held_out is None else len(self.partition.held_out[0]),
-            "server_rows": 0 if server_data is None else len(server_data.y),
-            "shared_rows": shared,
-            "shared_rows_each": each,
-            "shared_bytes": len(self.partition) * each * num_bytes((self.x_test[0], self.y_test[0])),
-            "smallest": int(sizes.min()),
-            "median": float(np.median(sizes)),
-            "largest": int(sizes.max()),
-            **(distances if self.labels_told else {}),
-        }
+        """See `fedskew.experiment.deal.partition_facts`."""
+        row_bytes = num_bytes((self.x_test[0], self.y_test[0]))
+        facts = partition_facts(self.experiment, self.dataset, self.data, row_bytes)
+        return facts if self.labels_told else {k: v for k, v in facts.items() if not k.startswith("label_")}
 
 
-class Held(NamedTuple):
-    """The clients' rows."""
-
-    x: Tensor  # (n, ...)
-    y: Tensor  # (n,)
-    partition: Partition
-
-
-def assemble(experiment: Experiment, dataset: Dataset, held: Held | None = None) -> Assembly:
+def assemble(experiment: Experiment, dataset: Dataset, data: ClientData | None = None) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
-    ``held`` is what this process knows of the clients' rows where they are not the data set's, dealt here.
+    ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here.
     """
     check_needs(experiment)
     require(
@@ -99,44 +82,54 @@ def assemble(experiment: Experiment, dataset: Dataset, held: Held | None = None)
         f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
         "use --dataset adult, or own data with `sensitive`",
     )
-    partition = held.partition if held else partition_of(experiment, dataset)
+    data = data or client_data(experiment, dataset)
+    partition = data.partition
     check_clients(experiment, len(partition))
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    task, x0 = model_of(experiment, dataset)
-    x = torch.as_tensor(dataset.x, dtype=dtype, device=device)
-    y = torch.as_tensor(dataset.y, device=device)
-    server_data = batch_of(x, y, server_rows(experiment, dataset))
-    federation = federation_of(experiment, task, held or Held(x, y, partition), server_data)
-    x0 = x0.to(dtype).to(device)
+    (task, *others), x0 = model_of(experiment, dataset)
+    x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
+    y = torch.as_tensor(data.labels.at(0), device=device)
+    server_data = batch_of(dataset, server_rows(experiment, dataset), dtype, device)
+    moving = data.labels if data.labels.change else None
+    federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
+    x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
         x0=x0,
-        x_test=torch.as_tensor(dataset.x_test, dtype=dtype, device=device),
-        y_test=torch.as_tensor(dataset.y_test, device=device),
+        x_test=x_test,
+        y_test=torch.as_tensor(data.test_labels.at(0), device=device),
+        data=data,
     )
 
 
 def federation_of(
-    experiment: Experiment, task: Classification, held: Held, server_data: Batch | None = None
+    experiment: Experiment,
+    tasks: tuple[Classification, ...],
+    x: Tensor,
+    y: Tensor,
+    partition: Partition,
+    server_data: Batch | None = None,
+    moving: Labels | None = None,
 ) -> Federation:
     """The experiment's federation over these rows."""
     return Federation(
         algorithm=experiment.algorithm,
-        task=task,
+        task=tasks[0],
+        others=tasks[1:],
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
         planner=SeededPlanner(
             experiment.local,
             experiment.training.seed,
-            experiment.system.own_work(experiment.local, len(held.partition), experiment.training.seed),
+            experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
         ),
-        x=held.x,
-        y=held.y,
-        partition=held.partition,
+        x=x,
+        y=y,
+        partition=partition,
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         refinement=experiment.refine,
@@ -145,7 +138,9 @@ def federation_of(
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
-        kept=kept_of(experiment.sharing, task, held.x.device),
+        kept=kept_of(experiment.sharing, tasks[0], x.device),
+        moving=moving,
+        dtype=DTYPES[experiment.training.dtype],
     )
 
 
@@ -157,57 +152,40 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Deal the data set's rows to the experiment's clients."""
-    who = experiment.clients
-    shared = shared_rows(experiment, dataset)
-    reserved = np.concatenate([server_rows(experiment, dataset), shared])
-    partition = deal_others(
-        experiment.skew, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
-    )
-    require(
-        partition.held_out is None or len(partition.held_out[0]) > 0,
-        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
-    )
-    return share_out(partition, shared, experiment.shared_data.alpha, who.partition_seed) if len(shared) else partition
+def batch_of(dataset: Dataset, rows: Ints, dtype: torch.dtype, device: torch.device) -> Batch | None:
+    """These of the training rows in one batch, as the data set has them; None if there are none."""
+    if not len(rows):
+        return None
+    y = torch.as_tensor(dataset.y[rows], device=device)
+    return Batch(rows_of(dataset.x[rows], dtype, device), y, torch.ones(len(rows), dtype=dtype, device=device))
 
 
-def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows that the server keeps, in ascending order."""
-    rows, share = np.arange(len(dataset.y)), experiment.server_data.share
-    if share == 0:
-        return rows[:0]
-    rng = stream(experiment.clients.partition_seed, "server data")
-    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
-
-
-def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
-    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
-    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
-    beta = experiment.shared_data.beta
-    if beta == 0:
-        return rows[:0]
-    rng = stream(experiment.clients.partition_seed, "shared data")
-    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
-
-
-def batch_of(x: Tensor, y: Tensor, rows: Ints) -> Batch | None:
-    """These rows in one batch; None if there are none."""
-    at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], x.new_ones(len(rows))) if len(rows) else None
-
-
-def model_of(experiment: Experiment, dataset: Dataset) -> tuple[Classification, Tensor]:
-    """The task, shared by all runs of one model on one kind of data, and this seed's initial parameters (P,)."""
+def model_of(experiment: Experiment, dataset: Dataset) -> tuple[tuple[Classification, ...], Tensor]:
+    """The task of each architecture, shared by all runs of one model on one kind of data, and this seed's initial (P,)."""
     net = experiment.model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
-    task = task_of(experiment.model, dataset.shape, dataset.num_classes)
-    return task, task.space.flatten(net)
+    tasks = tasks_of(experiment.model, dataset.shape, dataset.num_classes)
+    return tasks, tasks[0].space.flatten(net)
 
 
 @lru_cache(maxsize=16)
-def task_of(model: Any, shape: tuple[int, ...], num_classes: int) -> Classification:
-    skeleton = model.build(shape, num_classes, torch.Generator())
-    return Classification(skeleton, ParameterSpace(skeleton), num_classes)
+def tasks_of(model: Any, shape: tuple[int, ...], num_classes: int) -> tuple[Classification, ...]:
+    skeletons = [model.build(shape, num_classes, torch.Generator())]
+    if isinstance(model, Mixed):
+        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
+    space = ParameterSpace(skeletons[0])
+    return tuple(Classification(skeleton, space, num_classes) for skeleton in skeletons)
+
+
+def warmed_up(federation: Federation, x: Tensor, steps: int) -> Tensor:
+    """The initial model (P,) of every architecture after ``steps`` steps of the local solver on all of the server's rows."""
+    data, solver = federation.server_data, federation.solver
+    if data is None or not steps:
+        return x
+    state = solver.init(x)
+    slope = grad(lambda w: sum(local_loss(task, w, data) for task in federation.tasks))
+    for _ in range(steps):
+        x, state = solver.update(slope(x), state, x, x.new_tensor(federation.rate(0)))
+    return x
 
 
 @lru_cache(maxsize=16)
@@ -219,7 +197,13 @@ def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
     """Refuse what needs the clients' whole models, or keeps vectors over them: it would mix, or send, what clients keep."""
-    if federation.kept is None:
+    whole = federation.kept is not None and not len(federation.kept.others)
+    require(
+        whole or not federation.others,
+        f"{name_of(experiment.algorithm)} averages models, and clients of different architectures have no parameters in common; "
+        "use --algorithms fedmd or local-only",
+    )
+    if isinstance(experiment.sharing, All) or federation.kept is None:
         return
     needy = judge(experiment)
     require(
@@ -263,6 +247,11 @@ def check_needs(experiment: Experiment) -> None:
         f"{name} trains from more than one model, and inexactness is told of training from the global one; leave out "
         "evaluation.inexactness",
     )
+    require(
+        algorithm.shares_model or exchanges_nothing_else(experiment),
+        f"{name} exchanges no models: a server optimiser, a refinement, a codec, a sharing or inexactness would have nothing to "
+        "work on; use --server sgd --refine none --codec none --sharing all, and leave out evaluation.inexactness",
+    )
     needy = judge(experiment)
     require(
         not needy or experiment.server_data.share > 0,
@@ -281,6 +270,12 @@ def check_needs(experiment: Experiment) -> None:
         )
         if privacy.noise:
             check_installed()
+
+
+def exchanges_nothing_else(experiment: Experiment) -> bool:
+    """Whether every slot that works on models on their way is as it is without one."""
+    slots = (experiment.server, experiment.refine, experiment.codec, experiment.sharing)
+    return slots == (ServerSgd(), Unrefined(), Uncompressed(), All()) and not experiment.evaluation.inexactness
 
 
 def name_of(algorithm: Any) -> str:

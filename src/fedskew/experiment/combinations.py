@@ -14,6 +14,7 @@ from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
 from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
+from fedskew.skew import Pooled
 from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
@@ -75,7 +76,9 @@ def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
 
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
-    return experiment.replace(algorithm="fedavg", skew="pooled", selection=Everyone())
+    own = tuple(skew for skew in experiment.skew if not isinstance(skew, Pooled))
+    seen = any(skew.face in ("feature", "concept") for skew in own)
+    return experiment.replace(algorithm="fedavg", skew=(*own, Pooled()) if seen else Pooled(), selection=Everyone())
 
 
 def local_sgd(experiment: Experiment, options: Any) -> Experiment:

@@ -14,9 +14,10 @@ from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, r
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.engine.choose import choose
-from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, partition_of, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Auto, Experiment
+from fedskew.experiment.deal import partition_of
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.loop.round import start
 from fedskew.store.runs import RunStore

@@ -24,6 +24,7 @@ from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
+from fedskew.skew.compose import skews_of
 from fedskew.slots import (
     AVAILABILITIES,
     CODECS,
@@ -63,11 +64,17 @@ class Clients:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerData:
-    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets."""
+    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets.
+
+    ``warm_up`` is how many steps of the local solver the initial model takes on all of them before round 0.
+    """
 
     share: float = 0.0
+    warm_up: int = 0
 
     def __post_init__(self) -> None:
+        require(self.warm_up >= 0, f"warm_up must be at least 0, got {self.warm_up}")
+        require(self.share > 0 or not self.warm_up, f"warm_up {self.warm_up} needs rows: set share above 0")
         require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
 
 
@@ -172,13 +179,16 @@ SETTINGS: dict[str, type] = {
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
 
+    ``skew`` may be a list of them, and is kept as a tuple: at most one deals the rows, one sets the sizes, any number change
+    features and concepts.
+
     ``name`` is what tables call the run; by default the compact form of the algorithm. ``model`` defaults to the one that
     suits the data set. Raises `BadInput` naming the section and the option.
     """
 
     name: str = ""
     dataset: Any = field(default_factory=Digits)
-    skew: Any = field(default_factory=lambda: LabelDirichlet(alpha=0.1))
+    skew: Any = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),))
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
@@ -203,7 +213,8 @@ class Experiment:
             spec = getattr(self, section)
             if section == "model" and spec is None:
                 spec = self.dataset.model
-            object.__setattr__(self, section, build(section, catalogue, spec))
+            made = skews_of(spec) if section == "skew" else build(section, catalogue, spec)
+            object.__setattr__(self, section, made)
         for section, cls in SETTINGS.items():
             if isinstance(getattr(self, section), Mapping):
                 object.__setattr__(self, section, from_table(cls, getattr(self, section), section))
@@ -224,11 +235,19 @@ class Experiment:
         """The experiment as nested plain values, complete."""
         result: dict[str, Any] = {"name": self.name}
         for f in dataclasses.fields(self):
-            if f.name in COMPONENTS:
+            if f.name == "skew":
+                tables = [to_table(skew, SKEWS) for skew in self.skew]
+                result["skew"] = tables[0] if len(tables) == 1 else tables
+            elif f.name in COMPONENTS:
                 result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
             elif f.name in SETTINGS:
                 result[f.name] = plain(getattr(self, f.name))
         return result
+
+    def labels(self, section: str, with_first: bool = False) -> list[str]:
+        """The compact forms of a section's components; several only of ``skew``."""
+        held = getattr(self, section)
+        return [label(c, COMPONENTS[section], with_first) for c in (held if section == "skew" else [held])]
 
     def toml(self) -> str:
         """The experiment as TOML; `from_toml` reads it back to an equal object."""

@@ -21,8 +21,9 @@ from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
 from fedskew.loop.plan import in_batches
-from fedskew.loop.round import Engine, Federation, play_round, start
+from fedskew.loop.round import Engine, play_round, start
 from fedskew.models import Softmax
 from fedskew.skew.partition import Ints, Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd

@@ -42,9 +42,11 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
-    task, _ = model_of(experiment, dataset)
+    tasks, _ = model_of(experiment, dataset)
+    if len(tasks) > 1:
+        raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
     w = checkpoints.load(found)[0]["x"]
-    named = {name: value.contiguous().clone() for name, value in task.space.unflatten(w).items()}
+    named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":

@@ -16,8 +16,9 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.site import Site
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.loop.failures import client_cause, server_cause
+from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.round import Federation, Outcome, States
+from fedskew.loop.round import Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
@@ -38,10 +39,11 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     Raises `Diverged` if a loss is not finite.
     """
     fed, w = assembly.federation, server.x
-    tested = evaluate(fed.task, w, assembly.x_test, assembly.y_test)
+    y_test = assembly.test_targets(server.round)
+    tested = evaluate(fed.task, w, assembly.x_test, y_test)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     if assembly.dataset.sensitive:
-        rows += group_rows(assembly, w)
+        rows += group_rows(assembly, w, y_test)
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
@@ -52,9 +54,9 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     return rows
 
 
-def group_rows(assembly: Assembly, w: Tensor) -> list[Row]:
+def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
     """The gaps between the two groups on the test set; one that is undefined there is left out."""
-    x, y = assembly.x_test, assembly.y_test
+    x = assembly.x_test
     predicted = torch.cat([assembly.federation.task.logits(w, part).argmax(-1) for part in x.split(CHUNK)])
     cells = counts(predicted, y, x[:, -1], torch.ones_like(y, dtype=torch.float64))
     gaps = {"opportunity": opportunity(cells), "parity": parity(cells), "odds": odds(cells)}
@@ -118,6 +120,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     values = {
         **{name: float(measures[name].mean()) for name in updates},
         "local_steps": float(outcome.steps.sum()),
+        "update_amount": update_amount(assembly.federation, outcome),
         "clients": float(len(work.clients)),
         **{name: float(count) for name, count in work.turnout._asdict().items()},
         "bytes_down": float(outcome.bytes_down),
@@ -135,6 +138,13 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
     return rows + privacy_rows(assembly, outcome.server)
+
+
+def update_amount(fed: Federation, outcome: Outcome) -> float:
+    """Rate times local steps, the mean over those who took part by their rows (u of 'From IID to Non-IID', eq. 3)."""
+    n = outcome.work.view.info.num_examples.cpu().double().numpy()
+    steps = float(n @ outcome.steps / n.sum()) if len(n) else 0.0
+    return fed.rate(outcome.server.round - 1) * steps
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:

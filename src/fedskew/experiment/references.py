@@ -103,7 +103,7 @@ def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
     found = [
         (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
         for section, catalogue in COMPONENTS.items()
-        if (component := getattr(experiment, section)) is not None
+        for component in (experiment.skew if section == "skew" else [getattr(experiment, section)])
     ]
     return [*combination(experiment), *found]
 

@@ -42,7 +42,7 @@ class Runs:
         return self.store.measurements(self.ids)
 
     def plot(self, what: str = "accuracy") -> Figure:
-        """A matplotlib figure: ``accuracy``, ``loss``, ``drift``, ``divergence``, ``clients`` or ``partition``."""
+        """A matplotlib figure: ``accuracy``, ``loss``, ``drift``, ``divergence``, ``clients``, ``partition`` or ``ranks``."""
         from fedskew.report.plots import plot
 
         return plot(self.store, self.records, what)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
 from fedskew.experiment.site import Here, Site
 from fedskew.loop.round import start
+from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunRecord, RunStore
 
@@ -170,6 +172,7 @@ def play(
         if due:
             rows += model_rows(assembly, site, server, states, clients)
             rows += inexactness_rows(assembly, outcome)
+            rows += recovery_rows(store, run, assembly, server.round, rows)
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
@@ -183,6 +186,21 @@ def play(
                 f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on"
             )
     store.update(run, status="finished")
+
+
+def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
+    """How long the model took to recover from the first change of the concept, in the round in which it has."""
+    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
+    if not changes or round_ < min(changes)[1]:
+        return []
+    frame = store.measurements([run], per_client=False).query("split == 'test'")
+    if (frame["name"] == "recovery").any():
+        return []
+    accuracy = frame[frame["name"] == "accuracy"]
+    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
+    known[round_] = next(value for client, split, name, value in rows if (split, name) == ("test", "accuracy"))
+    rounds = recovery(known, *min(changes))
+    return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
 
 def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:
@@ -228,7 +246,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return replace(assembly, experiment=experiment)
+    return dataclasses.replace(assembly, experiment=experiment)
 
 
 def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fedskew.core.component import build
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
-from fedskew.skew import SKEWS
+from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 
 
@@ -18,5 +18,5 @@ def load(dataset: Any) -> Dataset:
 
 
 def partition(dataset: Dataset, how: Any, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
-    """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says."""
-    return deal(build("skew", SKEWS, how), dataset.y, dataset.groups, clients, seed, held_out)
+    """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says, or a list of a label and a quantity skew."""
+    return deal(mixture(skews_of(how)), dataset.y, dataset.groups, clients, seed, held_out)

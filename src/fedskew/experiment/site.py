@@ -10,8 +10,9 @@ from torch import Tensor
 from fedskew.core.records import Server
 from fedskew.engine.states import ClientStates
 from fedskew.loop.evaluate import evaluate_clients
+from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Federation, Outcome, States, play_round
+from fedskew.loop.round import Engine, Outcome, States, play_round
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -53,7 +54,7 @@ class Here:
         return play_round(fed, self.engine, server, states, measure_local)
 
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
-        model = evaluate_clients(fed.task, server.x, fed.x, fed.y, fed.partition, clients)
+        model = evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), fed.partition, clients)
         personal = evaluate_personal(fed, self.engine, server, states, clients) if measures_personal(fed) else None
         return ClientScores(clients, model, personal)
 

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedskew.experiment.run import Progress
 from fedskew.flower.client import content, data_of
-from fedskew.flower.remote import POLL
+from fedskew.flower.nodes import POLL
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind, Reply, pack
 

@@ -17,14 +17,15 @@ from fedskew.core.own import MARK
 from fedskew.core.records import Plan, Upload, View
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import DTYPES, Held, device_of, federation_of, task_of
+from fedskew.experiment.build import DTYPES, device_of, federation_of, rows_of, tasks_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.rows import Rows, read_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
+from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
 from fedskew.loop.plan import one_pass
-from fedskew.loop.round import Federation, Turnout, Work, fresh, taken_apart, together, transmit
+from fedskew.loop.round import Turnout, Work, fresh, taken_apart, together, transmit
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 
@@ -121,10 +122,10 @@ class Visit:
         """The run's federation as far as this client knows it: its own rows, none of the others'."""
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
-        task = task_of(self.experiment.model, shape, self.request.classes)
-        x = torch.as_tensor(np.concatenate([self.held.x, self.held.x_measured]), dtype=dtype, device=device)
+        tasks = tasks_of(self.experiment.model, shape, self.request.classes)
+        x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
-        return federation_of(self.experiment, task, Held(x, y, self.partition()))
+        return federation_of(self.experiment, tasks, x, y, self.partition())
 
     def partition(self) -> Partition:
         """All rows are this client's, the measured ones last."""
@@ -143,8 +144,8 @@ class Visit:
         """The model that the server sent."""
         x = self.tensors.get("x")
         require(
-            isinstance(x, Tensor) and tuple(x.shape) == (fed.task.space.size,) and x.dtype == fed.x.dtype,
-            f"the model that was sent is not one of {fed.task.space.size} {fed.x.dtype} parameters",
+            isinstance(x, Tensor) and tuple(x.shape) == (fed.task.space.size,) and x.dtype == fed.dtype,
+            f"the model that was sent is not one of {fed.task.space.size} {fed.dtype} parameters",
         )
         assert isinstance(x, Tensor)
         return x.to(fed.x.device)
@@ -163,6 +164,7 @@ class Visit:
             state=state,
             info=pick(fed.info, torch.as_tensor(own, device=x.device)),
             before={},
+            public={},
             lr=torch.tensor(fed.rate(r.round) if lr is None else lr, dtype=x.dtype, device=x.device),
             steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
         )

@@ -55,7 +55,7 @@ def read_rows(path: Path) -> Rows:
 
 def rows_of(assembly: Assembly, client: int) -> Rows:
     """The rows of one simulated client, in the order in which it trains on them."""
-    data, partition = assembly.dataset, assembly.partition
+    data, partition, y = assembly.data, assembly.partition, assembly.data.labels.at(0)
     own = partition.rows(client)
     aside = partition.measured_rows(client) if partition.held_out else own[:0]
-    return Rows(data.x[own], data.y[own], data.x[aside], data.y[aside])
+    return Rows(data.x[own], y[own], data.x[aside], y[aside])

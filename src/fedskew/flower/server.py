@@ -10,19 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import from_table, to_table
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
 from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import DTYPES, Assembly, Held, assemble, check_needs, device_of, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_needs, with_engine
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.deal import ClientData
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
-from fedskew.flower.remote import Channel, Deployment, Nodes, Recipe, Remote, There
+from fedskew.flower.nodes import Channel, Deployment, Nodes, Recipe
+from fedskew.flower.remote import Remote, There
 from fedskew.flower.wire import Reply
+from fedskew.models import Mixed
+from fedskew.skew.compose import mixture
+from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Partition
 from fedskew.slots import Blocks, Uncompressed
 from fedskew.store.runs import RunStore
@@ -74,6 +79,14 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         f"algorithm {name} is a file here, which the nodes do not have; offer it from a package that is installed on them",
     )
     require(
+        type(experiment.algorithm).public is Algorithm.public and not isinstance(experiment.model, Mixed),
+        f"{name} on public rows, and clients of different architectures, are only simulated so far; use another method and model",
+    )
+    require(
+        not mixture(experiment.skew).concepts,
+        "skew: labels whose meaning changes are only simulated; on nodes labels are those of their own rows: leave it out",
+    )
+    require(
         not experiment.evaluation.inexactness,
         "evaluation.inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out",
     )
@@ -99,7 +112,7 @@ def settle(
         met = [nodes.met[k] for k in range(clients)]
         told = [[one.rows, one.measured_rows, list(one.label_counts)] for one in met]
         store.add_facts(run, {"flower": {**facts, "population": told}})
-    held = population([nodes.met[k] for k in range(clients)], experiment, dataset)
+    held = population([nodes.met[k] for k in range(clients)], dataset)
     assembly = assemble(experiment, dataset, held)
     # the nodes encode their updates, and the server gets them decoded
     federation = dataclasses.replace(assembly.federation, codec=Uncompressed())
@@ -126,9 +139,8 @@ def reply(recipe: Recipe, client: int, rows: int, measured_rows: int, label_coun
     )
 
 
-def population(met: list[Reply], experiment: Experiment, dataset: Dataset) -> Held:
+def population(met: list[Reply], dataset: Dataset) -> ClientData:
     """The clients' rows as the server knows them: how many each has, and of which class if they told. It has none of them."""
-    device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     classes = np.arange(dataset.num_classes)
     labels = [np.repeat(classes, one.label_counts) if one.label_counts else np.zeros(one.rows, np.int64) for one in met]
     sizes, aside = [one.rows for one in met], [one.measured_rows for one in met]
@@ -141,5 +153,10 @@ def population(met: list[Reply], experiment: Experiment, dataset: Dataset) -> He
         unassigned=0,
         held_out=(np.arange(ends[-1], ends[-1] + last[-1]), last) if last[-1] else None,
     )
-    none = torch.empty(0, *dataset.shape, dtype=dtype, device=device)
-    return Held(none, torch.as_tensor(np.concatenate(labels), device=device), partition)
+    return ClientData(
+        partition=partition,
+        x=dataset.x[:0],
+        labels=Labels(np.concatenate(labels), ()),
+        test_labels=Labels(dataset.y_test, ()),
+        drawn={},
+    )

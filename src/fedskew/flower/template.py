@@ -12,7 +12,7 @@ import tomli_w
 
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.config import Experiment
-from fedskew.flower.remote import Deployment
+from fedskew.flower.nodes import Deployment
 from fedskew.flower.server import PREFIX, deployable
 
 SERVER = '''"""The server: the rounds of the experiment in this app's configuration, into a fedskew run store."""

@@ -11,7 +11,8 @@ from fedskew.core.records import Server
 from fedskew.core.trees import leaves
 
 if TYPE_CHECKING:
-    from fedskew.loop.round import Done, Federation, Work
+    from fedskew.loop.federation import Federation
+    from fedskew.loop.round import Done, Work
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:

@@ -20,8 +20,9 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
+from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
-from fedskew.loop.round import Engine, Federation, Outcome
+from fedskew.loop.round import Engine, Outcome, by_architecture
 from fedskew.loop.sharing import PART, Kept
 
 
@@ -32,7 +33,10 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
     if fed.kept:
         models = models.index_copy(1, fed.kept.at, outcome.done.states[PART])
     at_models = work._replace(view=view._replace(state={"own": view.state, "w": models}))
-    slopes, _ = engine.survey(surveying(fed.algorithm, fed.task, fed.solver, fed.kept), at_models, fed.x, fed.y)
+    programs = tuple(surveying(fed.algorithm, task, fed.solver, fed.kept) for task in fed.tasks)
+    slopes, _ = by_architecture(
+        programs, at_models, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round))
+    )
     start, end = (vector_norm(slopes[place].double(), dim=1) for place in ("start", "end"))
     return torch.where(start > 0, end / start, torch.nan)
 

@@ -59,6 +59,7 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
     def init(view: View) -> Carry:
         w, scratch = algorithm.local_init(view)
+        w = algorithm.digest(task, solver, view, w)
         carry = Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
         return carry._replace(scratch=algorithm.begin(solver, view, carry))
 

@@ -16,9 +16,10 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
+from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import Engine, Federation, States, Work, work_of
+from fedskew.loop.round import Engine, States, Work, by_architecture, survey, work_of
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
@@ -67,8 +68,9 @@ def tuning_rate(fed: Federation, round_: int) -> float:
 def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
     """Sums (clients,) of the scores, from the work whose plans are the tuning's."""
     if fed.program.personal and fed.program.before:
-        work = work._replace(view=work.view._replace(before=engine.survey(fed.program, work, fed.x, fed.y)[0]))
-    done = engine.run(measuring(fed.program, fed.task, fed.solver), work, fed.x, fed.y)
+        work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
+    programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
+    done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
     return {name: sums.double().cpu() for name, sums in done.scores.items()}
 
 

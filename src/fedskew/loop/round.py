@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import Diverged
-from fedskew.core.records import OWN, Batch, Cohort, Info, Plan, Server, Upload, View
+from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
-from fedskew.core.task import Task
-from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
+from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.loop.failures import check_finite, server_cause
-from fedskew.loop.local import Program, program
-from fedskew.loop.plan import Planner, one_pass
-from fedskew.loop.sharing import PART, Kept, Shared, keeping
-from fedskew.loop.system import Late, System, partial
+from fedskew.loop.federation import Federation
+from fedskew.loop.local import Program
+from fedskew.loop.plan import one_pass
+from fedskew.loop.sharing import PART, Shared
+from fedskew.loop.system import Late, partial
 from fedskew.measure.drift import drift
-from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import Always, Uncompressed, Unrefined
+from fedskew.skew.partition import Ints
 
 
 class States(Protocol):
@@ -33,52 +30,6 @@ class States(Protocol):
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree: ...
 
     def put(self, clients: Ints, states: Tree) -> None: ...
-
-
-class Tuning(NamedTuple):
-    """Steps on a client's own rows that each personal model takes before it is measured."""
-
-    planner: Planner
-    lr: float | None  # None: the local solver's rate of the round
-
-
-@dataclass(frozen=True, eq=False)
-class Federation:
-    """Everything that stays the same over the rounds."""
-
-    algorithm: Algorithm
-    task: Task
-    solver: Any
-    server_optimiser: Any
-    selection: Any
-    planner: Planner
-    x: Tensor  # (n, ...) pooled training rows
-    y: Tensor  # (n,)
-    partition: Partition
-    seed: int
-    rounds: int = 1  # that are planned
-    availability: Any = field(default_factory=Always)
-    system: System = field(default_factory=System)
-    server_data: Batch | None = None  # the server's own labelled rows
-    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
-    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
-    tuning: Tuning | None = None  # of personal models, before they are measured
-    kept: Kept | None = None  # the part of the model that clients keep to themselves
-    program: Program = field(init=False)
-    info: Info = field(init=False)  # leading axis: all clients
-
-    def __post_init__(self) -> None:
-        made = program(self.algorithm, self.task, self.solver)
-        object.__setattr__(self, "program", keeping(made, self.kept) if self.kept else made)
-        object.__setattr__(self, "info", describe(self))
-
-    @property
-    def clients(self) -> Ints:
-        return np.arange(len(self.partition))
-
-    def rate(self, round_: int) -> float:
-        """The client learning rate of a round."""
-        return float(self.solver.lr * self.solver.lr_decay**round_)
 
 
 class Turnout(NamedTuple):
@@ -134,18 +85,39 @@ class Engine(Protocol):
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done: ...
 
 
-def describe(fed: Federation) -> Info:
-    """`Info` of all clients."""
-    sizes = fed.partition.sizes
-    num_classes = fed.task.num_classes
-    counts = fed.partition.label_counts(fed.y.cpu().numpy(), num_classes)
-    batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
-    return Info(
-        index=torch.arange(len(sizes), device=fed.x.device),
-        num_examples=torch.as_tensor(sizes).to(fed.x),
-        label_counts=torch.as_tensor(counts).to(fed.x),
-        batch_size=torch.as_tensor(batch).to(fed.x),
+T = TypeVar("T")
+
+
+def members_of(work: Work, at: Ints) -> Work:
+    """The work of the clients at these positions of the cohort."""
+    return work._replace(
+        clients=work.clients[at],
+        view=work.view._replace(**{part: pick(getattr(work.view, part), at) for part in OWN}),
+        plans=[work.plans[i] for i in at],
+        passes=[work.passes[i] for i in at],
+        measured=[work.measured[i] for i in at] if work.measured else [],
+        memory=pick(work.memory, at),
     )
+
+
+def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Program, Work], T]) -> T:
+    """What ``act`` gives (leading axis C) with each architecture's program and clients, back in the cohort's order."""
+    if len(programs) == 1:
+        return act(programs[0], work)
+    own = work.clients % len(programs)
+    groups = [np.flatnonzero(own == g) for g in range(len(programs))]
+    parts = [act(p, members_of(work, at)) for p, at in zip(programs, groups, strict=True) if len(at)]
+    back = torch.as_tensor(np.argsort(np.concatenate(groups)), device=work.view.x.device)
+    joined: T = pick(concatenate(parts), back)
+    return joined
+
+
+def train(fed: Federation, engine: Engine, work: Work) -> Done:
+    return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
+
+
+def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
+    return by_architecture(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round)))
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
@@ -197,8 +169,9 @@ def work_of(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
         state=state,
-        info=pick(fed.info, torch.as_tensor(clients, device=fed.x.device)),
+        info=pick(fed.known(server.round), torch.as_tensor(clients, device=fed.x.device)),
         before={},
+        public=fed.algorithm.public(server),
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
@@ -255,11 +228,11 @@ def prepare(
     if not (fed.program.convenes and len(answered)):
         work = open_training(fed, server, states, measure_local, answered, turnout)
         if fed.program.before and len(work.clients):
-            before, _ = engine.survey(fed.program, work, fed.x, fed.y)
+            before, _ = survey(fed, engine, work)
             work = work._replace(view=work.view._replace(before=before))
         return server, work, (bytes_down(fed, work.view, len(answered), len(answered)), 0)
     work = open_round(fed, server, states, False, answered, turnout, {})
-    before, answers = engine.survey(fed.program, work, fed.x, fed.y)
+    before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
     state, chosen = fed.algorithm.convene(server, work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
@@ -271,18 +244,6 @@ def prepare(
     asked = torch.tensor([int(k) in known for k in work.clients], dtype=torch.bool, device=fed.x.device)
     before = map_leaves(lambda leaf: leaf[at] * asked.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
     return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
-
-
-def only(work: Work, members: Ints) -> Work:
-    """The work of the clients at these positions of the cohort."""
-    return work._replace(
-        clients=work.clients[members],
-        view=work.view._replace(**{part: pick(getattr(work.view, part), members) for part in OWN}),
-        plans=[work.plans[i] for i in members],
-        passes=[work.passes[i] for i in members],
-        measured=[work.measured[i] for i in members] if work.measured else [],
-        memory=pick(work.memory, members),
-    )
 
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
@@ -333,8 +294,8 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
-        done = engine.run(fed.program, work, fed.x, fed.y)
-        work = work if done.heard is None else only(work, done.heard)
+        done = train(fed, engine, work)
+        work = work if done.heard is None else members_of(work, done.heard)
         measures = drift(done.uploads.delta, work.view.info.num_examples)
         check_finite(fed, server, work, done, measures["update_norm"])
         uploads, memory, sent = transmit(fed, work, done.uploads)

@@ -34,6 +34,12 @@ class Kept:
         mask = torch.zeros(size, dtype=torch.bool, device=at.device).index_fill(0, at, True)
         return cls(at, mask, (~mask).nonzero()[:, 0])
 
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def everything(size: int, device: torch.device) -> Kept:
+        """All of a model, one object for all runs, so that they share what engines make of it."""
+        return Kept.of(torch.arange(size, device=device), size)
+
     def of_model(self, w: Tensor) -> Tensor:
         """The kept entries (n,) of a model (P,)."""
         return w.index_select(0, self.at)

@@ -17,7 +17,8 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
     """
     with torch.device("meta"):
         module = make()
-    module = module.to_empty(device="cpu")
+    # `to_empty` would take the empty tensors from their meta ones, at the price of importing PyTorch's compiler
+    module = module._apply(lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype))
     initialise(module, generator)
     return module
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import FedskewError
 from fedskew.report import experiments, plots, tables, words
+from fedskew.report.budget import Budget
+from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PARTITION_NUMBERS = (
+    ("skews", "how clients differ"),
     ("clients", "clients with rows"),
     ("empty", "clients left without rows"),
     ("rows", "rows dealt to train on"),
@@ -28,19 +31,24 @@ PARTITION_NUMBERS = (
     ("smallest", "smallest client, rows"),
     ("median", "median client, rows"),
     ("largest", "largest client, rows"),
+    ("size_variation", "variation of sizes, standard deviation over mean"),
     ("label_distance", "label distance, 0 (alike) to 1"),
     ("label_distance_by_chance", "label distance by chance alone"),
+    ("label_shift", "label distance from what was asked"),
+    ("changed_labels", "share of labels changed at the start"),
+    ("changed_labels_at_the_end", "share of labels changed at the end"),
+    ("test_set", "test set"),
 )
 
 
-def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path) -> Path:
+def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path, budget: Budget | None = None) -> Path:
     """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
 
     Raises `BadInput` without records, and `FedskewError` if the file cannot be written.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    text = page(store, records)
+    text = page(store, records, budget)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8")
@@ -51,8 +59,8 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
     return path
 
 
-def page(store: RunStore, records: Sequence[RunRecord]) -> str:
-    """The report as HTML text."""
+def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> str:
+    """The report as HTML text; under a budget, every run is read where it is spent."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -60,7 +68,7 @@ def page(store: RunStore, records: Sequence[RunRecord]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (words.share, words.points, words.figures, words.half, words.ranges, words.count, words.breakable)
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
-    frame = tables.read(store, records)
+    frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
     methods = tables.methods(records)
     return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
@@ -71,11 +79,12 @@ def page(store: RunStore, records: Sequence[RunRecord]) -> str:
         asked=experiments.asked(records),
         mixed=experiments.mixed(records),
         summary=summary.to_dict("records"),
+        budget=budget,
         personal=bool(summary["personal"].notna().any()),
         private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
-        figures=curve_figures(frame, records) + client_figure(store, records),
+        figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
         measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),
@@ -131,6 +140,18 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
             svg = Markup(inline(figure, f"figure-{key}", f"{curve.label} over rounds"))
             made.append({"key": key, "heading": curve.label, "svg": svg})
     return made
+
+
+def rank_figure(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """The methods' ranks, where the runs are on several data sets."""
+    from markupsafe import Markup
+
+    if ranking(store, records) is None:
+        return []
+    heading = "ranks over the data sets"
+    return [
+        {"key": "ranks", "heading": heading, "svg": Markup(inline(draw_ranks(store, records), "figure-ranks", heading))}
+    ]
 
 
 def client_figure(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, Any]]:

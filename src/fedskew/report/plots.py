@@ -78,7 +78,7 @@ CURVES = {
     "drift": Curve("round", "drift", "drift"),
     "divergence": Curve("round", "divergence", "divergence"),
 }
-PICTURES = (*CURVES, "clients", "partition")
+PICTURES = (*CURVES, "clients", "partition", "ranks")
 
 
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") -> Figure:
@@ -96,6 +96,10 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") 
         return draw_curves(table, curve, order)
     if what == "clients":
         return draw_clients(tables.per_client(store, records), order)
+    if what == "ranks":
+        from fedskew.report.ranks import draw_ranks
+
+        return draw_ranks(store, records)
     rows = store.partition(records[0].id)
     require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
     return draw_partition(rows, known_clients(records[0]))

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.measure.intervals import mean_interval, verdict
+from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import cliffs_delta, hedges_g, holm, paired_p
+from fedskew.report.budget import Budget, within
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
     return list(dict.fromkeys(record.name for record in records))
 
 
-def read(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """All measurements that belong to no client, in one query.
+def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
+    """All measurements that belong to no client, in one query; under a budget, those of the rounds within it.
 
     Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """
@@ -59,10 +61,11 @@ def read(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     require(bool(records), "there are no runs to report on")
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
-    return store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
+    frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
+    return within(frame, budget) if budget else frame
 
 
-def summary(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """One row a method, in order of first appearance; measures are taken over finished runs only.
 
     ========================================  ==========================================================================
@@ -83,12 +86,15 @@ def summary(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     ``epsilon``                               privacy loss of a whole run, at the method's delta: mean; NaN if not bounded
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
     ``difference``, ``difference_half``       accuracy minus the first method's over these pairs, in -1..1
-    ``verdict``                               higher, lower or undecided against the first method; empty for the first
+    ``effect``                                the differences' Hedges's g: their mean in standard deviations
+    ``cliffs_delta``                          how much more often its seeds' accuracies win than the first's, -1..1
+    ``p``, ``comparisons``                    of the t test of these differences, times Holm's correction for so many
+    ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty for the first
     ========================================  ==========================================================================
 
     Half-widths are those of 95 % intervals. A number that does not exist is NaN.
     """
-    return summarise(read(store, records), records)
+    return summarise(read(store, records, budget), records)
 
 
 def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame:
@@ -112,14 +118,39 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
             row[column], half = interval(own[column])
             if column in WITH_INTERVAL:
                 row[f"{column}_half"] = half
-        row |= {"pairs": len(own), "difference": NAN, "difference_half": NAN, "verdict": ""}
+        row |= {
+            "pairs": len(own),
+            "difference": NAN,
+            "difference_half": NAN,
+            "effect": NAN,
+            "cliffs_delta": NAN,
+            "p": NAN,
+        }
         if method != order[0]:
-            paired = (own["accuracy"] - of_method(seeds, order[0])["accuracy"]).dropna()
+            first = of_method(seeds, order[0])["accuracy"]
+            paired = (own["accuracy"] - first).dropna()
             row["pairs"] = len(paired)
             row["difference"], row["difference_half"] = interval(paired)
-            row["verdict"] = verdict(paired.tolist()) if len(paired) else "undecided"
+            row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
+            row["cliffs_delta"] = cliffs_delta(
+                own["accuracy"].loc[paired.index].tolist(), first.loc[paired.index].tolist()
+            )
         rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    table["comparisons"] = int(table["p"].notna().sum())
+    table["p"] = holm(table["p"].tolist())
+    table["verdict"] = [
+        "" if method == order[0] else decided(p, difference)
+        for method, p, difference in zip(table["method"], table["p"], table["difference"], strict=True)
+    ]
+    return table
+
+
+def decided(p: float, difference: float) -> str:
+    """``higher``, ``lower`` or, where ``p`` is not below 0.05, ``undecided``."""
+    if not p < 0.05:
+        return "undecided"
+    return "higher" if difference > 0 else "lower"
 
 
 def per_seed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -109,10 +109,19 @@ def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
     same = best["pairs"] == best["seeds"] == first["seeds"]
     note = "" if same else " The two means are over all seeds that each method finished."
     if best["verdict"] == "higher":
-        return f"{highest}: {difference}, and the 95\u00a0% interval leaves out zero.{note}"
+        return f"{highest}: {difference}, and the 95\u00a0% interval leaves out zero{corrected(best)}.{note}"
     if best["verdict"] == "lower":
         return f"Undecided. {highest}, but {difference}: on the seeds that both finished it is lower.{note}"
+    if abs(best["difference"]) > best["difference_half"]:
+        return f"Undecided. {highest}, but {difference}, which is not enough{corrected(best)}.{note}"
     return f"Undecided. {highest}, but {difference}, and the 95\u00a0% interval includes zero.{note}"
+
+
+def corrected(row: dict[str, Any]) -> str:
+    """Of how many comparisons this is one, and what Holm's correction makes of its p-value; nothing of a single one."""
+    if row["comparisons"] < 2:
+        return ""
+    return f", p\u00a0=\u00a0{row['p']:.2g} after Holm's correction for {row['comparisons']} comparisons"
 
 
 def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
@@ -122,9 +131,7 @@ def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
     if not by_verdict["lower"]:
         few = all(row["pairs"] < 2 for row in others)
         reason = (
-            too_few(max(others, key=lambda row: row["pairs"]))
-            if few
-            else "no 95\u00a0% interval of a paired difference lies below zero"
+            too_few(max(others, key=lambda row: row["pairs"])) if few else "no paired difference is surely below zero"
         )
         return f"Undecided. {highest}, but {reason}."
     parts = [f"lower with a 95\u00a0% interval that leaves out zero: {listed(by_verdict['lower'])}"]

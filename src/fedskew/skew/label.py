@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,7 +14,8 @@ from fedskew.core.errors import require
 from fedskew.skew.partition import Ints
 from fedskew.skew.plain import check_clients
 
-REDRAWS = 1000
+REDRAWS, DRAWN = 1000, 2 * 10**6
+"""A partition is drawn anew at most so many times, and no more than so many counts are drawn in all."""
 
 
 def check_alpha(alpha: float) -> None:
@@ -23,8 +25,10 @@ def check_alpha(alpha: float) -> None:
     )
 
 
-def dirichlet(alpha: float, size: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Logarithms of ``size[0]`` draws from a symmetric Dirichlet of dimension ``size[1]``.
+def dirichlet(
+    alpha: float | NDArray[np.float64], size: tuple[int, int], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Logarithms of ``size[0]`` draws from a Dirichlet of dimension ``size[1]``; one alpha for all entries, or one for each.
 
     In log space, since a Gamma(alpha) draw underflows for small alpha: log G(alpha) = log G(alpha + 1) + log(U) / alpha.
     """
@@ -45,6 +49,7 @@ class LabelDirichlet:
     alpha: float = 0.1
     remainder: Literal["drop", "largest"] = "drop"
 
+    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
@@ -74,14 +79,15 @@ class LabelDirichletPerClass:
     """Each class is cut among the clients in proportions q_c ~ Dir(alpha) over clients (Yurochkin et al. 2019; NIID-Bench).
 
     With ``balance`` a client that already holds rows / clients takes no more of the following classes (NIID-Bench). The whole
-    draw is repeated until every client has ``min_size`` rows, at most 1,000 times; then random rows move from the largest
-    client. All rows are assigned.
+    draw is repeated until every client has ``min_size`` rows, at most 1,000 times and two million counts in all; then random
+    rows move from the largest client. All rows are assigned.
     """
 
     alpha: float = 0.5
     min_size: int = 10
     balance: bool = True
 
+    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "each class is cut among the clients by Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("probabilistic-federated-matching", "niid-bench")
 
@@ -97,7 +103,7 @@ class LabelDirichletPerClass:
             f"there are {len(labels)}",
         )
         by_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
-        for _ in range(REDRAWS):
+        for _ in range(min(REDRAWS, max(1, DRAWN // (num_clients * len(by_class))))):
             counts = self.draw_counts([len(rows) for rows in by_class], num_clients, rng)
             if counts.sum(0).min() >= self.min_size:
                 break
@@ -125,13 +131,20 @@ class LabelDirichletPerClass:
 
 def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[Ints]:
     """Move random rows from the largest client until every client has ``min_size``."""
+    largest = [(-len(rows), k) for k, rows in enumerate(parts)]
+    heapq.heapify(largest)
     for k in range(len(parts)):
         while len(parts[k]) < min_size:
-            largest = max(range(len(parts)), key=lambda j: len(parts[j]))
-            moved = rng.permutation(len(parts[largest]))
-            take = min(min_size - len(parts[k]), max(1, len(parts[largest]) - min_size))
-            parts[k] = np.concatenate([parts[k], parts[largest][moved[:take]]])
-            parts[largest] = parts[largest][np.sort(moved[take:])]
+            size, giver = heapq.heappop(largest)
+            if -size != len(parts[giver]):
+                # it has gained rows since
+                heapq.heappush(largest, (-len(parts[giver]), giver))
+                continue
+            moved = rng.permutation(len(parts[giver]))
+            take = min(min_size - len(parts[k]), max(1, len(parts[giver]) - min_size))
+            parts[k] = np.concatenate([parts[k], parts[giver][moved[:take]]])
+            parts[giver] = parts[giver][np.sort(moved[take:])]
+            heapq.heappush(largest, (-len(parts[giver]), giver))
     return parts
 
 
@@ -139,6 +152,7 @@ def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[I
 class LabelSorted:
     """Rows sorted by label (stable) and cut into nearly equal blocks: one or two classes a client, no randomness."""
 
+    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "sorted by label and chopped: one or two classes a client"
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
 

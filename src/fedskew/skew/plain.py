@@ -20,6 +20,7 @@ def check_clients(num_clients: int, num_rows: int) -> None:
 class Iid:
     """A random permutation in nearly equal blocks."""
 
+    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "every client is a fair sample, of nearly equal size"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
@@ -28,9 +29,24 @@ class Iid:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IidStratified:
+    """Each class in a random order is dealt round: a client has as many rows of a class as another, up to one."""
+
+    face: ClassVar[str] = "none"
+    idea: ClassVar[str] = "every client has the same number of rows of each class, up to one"
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        return [order[k::num_clients] for k in range(num_clients)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Natural:
     """One client per person, writer or device, as the data set records them; the number of clients is theirs."""
 
+    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "one client per person or device that the data set names"
     by_groups: ClassVar[bool] = True
 
@@ -44,8 +60,12 @@ class Natural:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
-    """All rows on one client: centralised training on the same code."""
+    """All rows on one client: centralised training on the same code.
 
+    Beside other skews it pools what they dealt, so that their features and concepts stay.
+    """
+
+    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "all rows on one client: centralised training"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:

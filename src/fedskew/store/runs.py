@@ -63,6 +63,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
         "accuracy": "of the global model on the unseen test set, 0..1",
         "loss": "mean cross-entropy of the global model on the test set, in nats",
+        "recovery": "rounds from a change of the concept until accuracy is 95 % of its mean over the ten measurements before; "
+        "stored in the round in which it is",
         "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
         "parity": "difference of the rates of positive predictions between the two groups",
         "odds": "the larger of the gaps in true and in false positive rate",
@@ -88,6 +90,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "update_norm": "mean length of the clients' updates, before a codec",
         "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
+        "update_amount": "learning rate times local steps, mean over the clients by their rows (u of 'From IID to Non-IID', eq. 3)",
         "clients": "clients that took part: trained, and were heard",
         "available": "clients that were there",
         "selected": "clients that the selection asked, of those that were there",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -11,12 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.data.find import find
+from fedskew.data.find import Files, Remote, reading
 
-FILES = ("adult.data.gz", "adult.test.gz")
-HOW = "it is the file of that name of the UCI data set 'Adult', packed with gzip; put it there or set FEDSKEW_DATA to its folder"
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 COLUMNS = (
     *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
     *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
@@ -41,9 +38,31 @@ class Adult:
     model: ClassVar[str] = "mlp"
     cites: ClassVar[tuple[str, ...]] = ("adult",)
     idea: ClassVar[str] = "census rows: income above 50,000 dollars or not, with sex or race as the sensitive attribute"
+    files: ClassVar[Files] = Files(
+        dataset="adult",
+        licence="CC BY 4.0",
+        classes=2,
+        natural="groups of people",
+        remotes=(
+            Remote(
+                "adult.data",
+                f"{UCI}/adult.data",
+                3974305,
+                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            ),
+            Remote(
+                "adult.test",
+                f"{UCI}/adult.test",
+                2003153,
+                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+            ),
+        ),
+        others=(("adult.data.gz", "adult.test.gz"),),
+        how="`fedskew data get adult` fetches the UCI data set 'Adult'; its files may be packed with gzip",
+    )
 
     def load(self) -> Dataset:
-        train, test = (read(find("adult", name, HOW)) for name in FILES)
+        train, test = (read(path) for path in self.files.paths())
         favoured = {"sex": "Male", "race": "White"}[self.sensitive]
 
         def rows(part: Table) -> NDArray[np.float32]:
@@ -70,12 +89,9 @@ class Adult:
 
 def read(path: Path) -> Table:
     """The columns of a file by name; raises `BadInput` if it is damaged or another file."""
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
+    with reading("adult", path):
+        with gzip.open(path, "rt", encoding="ascii") if path.suffix == ".gz" else path.open(encoding="ascii") as file:
             lines = [line.rstrip("\n.").split(", ") for line in file if line.strip() and not line.startswith("|")]
-        columns = np.asarray(lines).T
-        assert len(columns) == len(COLUMNS)
-        return dict(zip(COLUMNS, columns, strict=True))
-    except (OSError, EOFError, ValueError, AssertionError, zlib.error) as error:
-        reason = str(error).strip() or "its lines do not have 15 columns"
-        raise BadInput(f"data set adult: cannot read {path}, it is damaged or another file: {reason}") from None
+        if {len(line) for line in lines} != {len(COLUMNS)}:
+            raise ValueError(f"its lines do not have {len(COLUMNS)} columns")
+        return dict(zip(COLUMNS, np.asarray(lines).T, strict=True))

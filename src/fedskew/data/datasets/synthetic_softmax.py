@@ -9,6 +9,7 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class SyntheticSoftmax:
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
     idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the book section on non-IID data)"
+
+    files: ClassVar[Files] = Files(dataset="synthetic-softmax", licence="drawn here", classes=6)
 
     def __post_init__(self) -> None:
         require(min(self.rows, self.features, self.classes) >= 1, "rows, features and classes must be at least 1")

@@ -1,0 +1,112 @@
+"""FedMD (Li, Wang 2019, arXiv:1910.03581, Algorithm 1).
+
+    client   digest: ``steps`` steps on the mean over X_p and classes of |f_k(X_p) - f~|, or of its square
+             revisit: the round's local steps on its own rows
+             communicate: its logits f_k on the public rows X_p of the next round
+    server   f~ <- mean over the cohort of f_k(X_p);  draws the next X_p
+
+No model is sent, so clients may have different architectures (model ``mixed``). X_p is ``rows`` of the server's rows, drawn afresh
+in every round from the common seed; clients hold them from the start. What is measured are the clients' own models.
+
+Departures: the order of a round starts with the digest, so that a round is one message each way; round 0 has nothing to digest. The
+paper first trains every model on the labelled public rows, then on its own until convergence: ``server_data.warm_up`` takes
+steps of the former, and round 0 is the latter. A digest step takes the next ``batch_size`` rows of X_p in their random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad
+
+from fedskew.core.algorithm import SERVER_DATA, Algorithm, Solver, Weighting
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import Task
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import weighted_sum
+
+AGREED = 100
+"""Rounding errors up to which scores agree: the slope of an absolute error does not get smaller, and would follow the rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMd(Algorithm):
+    weighting: Weighting = "uniform"
+    rows: int = 5000
+    steps: int = 20
+    batch_size: int = 256
+    distance: Literal["absolute", "squared"] = "absolute"
+
+    idea: ClassVar[str] = (
+        "clients exchange class scores on public rows instead of models, which may differ in architecture"
+    )
+    changes: ClassVar[str] = "personalisation"
+    paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"
+    cites: ClassVar[tuple[str, ...]] = ("fedmd",)
+    ranges: ClassVar[Mapping[str, str]] = {"rows": "5000, or all there are"}
+    shares_model: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self.rows >= 1, f"rows must be at least 1, got {self.rows}")
+        require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
+        require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
+        require(self.weighting != "unbiased", "weighting is of the cohort's scores: uniform or samples")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({SERVER_DATA})
+
+    def drawn(self, server: Server, round_: int) -> Tensor:
+        """The positions (n,) of a round's public rows among the server's, in random order."""
+        assert server.data is not None
+        order = torch.randperm(len(server.data.y), generator=torch_stream(server.seed, "public", round_))
+        return order[: self.rows].to(server.data.x.device)
+
+    def server_init(self, server: Server) -> Tree:
+        assert server.data is not None
+        rows = self.drawn(server, server.round)
+        # for the case that nobody answers in round 0
+        return {"rows": rows, "scores": server.task.logits(server.x, server.data.x[rows])}
+
+    def public(self, server: Server) -> Tree:
+        assert server.data is not None
+        inputs = server.data.x
+        return {"digested": inputs[server.state["rows"]], "asked": inputs[self.drawn(server, server.round + 1)]}
+
+    def broadcast(self, server: Server) -> Tree:
+        return {"scores": server.state["scores"]} if server.round else {}
+
+    def digest(self, task: Task, solver: Solver, view: View, w: Tensor) -> Tensor:
+        if "scores" not in view.extras:
+            return w
+        inputs, scores = view.public["digested"], view.extras["scores"]
+        batch, opt = min(self.batch_size, len(inputs)), solver.init(w)
+        for t in range(self.steps):
+            at = torch.arange(t * batch, (t + 1) * batch, device=w.device) % len(inputs)
+            g = grad(lambda w, at=at: self.apart(task.logits(w, inputs[at]), scores[at]))(w)
+            w, opt = solver.update(g, opt, w, view.lr)
+        return w
+
+    def apart(self, logits: Tensor, scores: Tensor) -> Tensor:
+        difference = logits - scores
+        if self.distance == "squared":
+            return difference.square().mean()
+        told = difference.abs() > AGREED * torch.finfo(scores.dtype).eps * (1 + scores.abs())
+        return torch.where(told, difference.abs(), 0.0).mean()
+
+    def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
+        # summed over the client's rows and divided by their number, since hooks see the model only with a batch
+        return {"scores": batch.mask.sum() * task.logits(w, view.public["asked"])}
+
+    def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
+        scores = after["scores"] / view.info.num_examples
+        return Upload(carry.w - view.x, {"scores": scores}, {}), view.state
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        scores = weighted_sum(self.weights(server, cohort), cohort.uploads.extras["scores"])
+        return torch.zeros_like(server.x), {"rows": self.drawn(server, server.round + 1), "scores": scores}

@@ -1,0 +1,133 @@
+"""``data``: which data sets there are, fetching their files, and checking what is here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from fedskew.cli.output import print_json
+from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.data import DATASETS
+from fedskew.data.download import digest, fetch, home
+from fedskew.data.find import Files
+from fedskew.experiment.references import references
+
+NAMED: dict[str, Any] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
+
+
+def data(parsed: argparse.Namespace) -> int:
+    """Exit code 1 if a file that was to be verified is not right."""
+    for name in parsed.names:
+        if name not in NAMED:
+            raise BadInput(f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
+    act = {"list": list_, "get": get, "verify": verify, "path": path}[parsed.action]
+    return act(parsed.names or list(NAMED), parsed)
+
+
+def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
+    rows = [about(name) for name in names]
+    if parsed.json:
+        print_json(rows)
+        return 0
+    console = Console(highlight=False)
+    for row in rows:
+        console.print(f"[bold]{row['name']}[/bold]  {row['idea']}", soft_wrap=True)
+        natural = f"natural clients: {row['natural_clients']}" if row["natural_clients"] else "no natural clients"
+        facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
+        console.print(f"    {'; '.join(fact for fact in facts if fact)}", markup=False, soft_wrap=True)
+        console.print(f"    {row['citation']}", style="dim", markup=False, soft_wrap=True)
+        console.print(f"    {row['here']}", style="dim", markup=False, soft_wrap=True)
+    return 0
+
+
+def about(name: str) -> dict[str, Any]:
+    """What is known of a data set, and whether it is here."""
+    cls = NAMED[name]
+    files: Files = cls.files
+    here = [str(p) for p in files.here()]
+    fetched = f"not here; `fedskew data get {name}`" if files.remotes else f"not here; {files.how}"
+    sizes = [remote.size for remote in files.remotes]
+    return {
+        "name": name,
+        "idea": cls.idea,
+        "classes": files.classes,
+        "natural_clients": files.natural,
+        "bytes": sum(sizes) if sizes and all(sizes) else None,
+        "licence": files.licence,
+        "citation": references()[cls.cites[0]].line(),
+        "files": here,
+        "here": f"here: {', '.join(here)}" if here else fetched if files.forms else "always here",
+    }
+
+
+def size_of(count: int | None) -> str:
+    return f"{count / 1e6:.1f} MB" if count else ""
+
+
+def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
+    require(bool(parsed.names), "data get: which one? `fedskew data list` names them")
+    for name in names:
+        files: Files = NAMED[name].files
+        if not files.forms:
+            print(f"{name}: always here, it needs no files")
+        elif here := files.here():
+            print(f"{name}: here already, {', '.join(map(str, here))}")
+        else:
+            require(bool(files.remotes), f"data get {name}: it cannot be downloaded as it is; {files.how}")
+            paths = fetch_shown(files)
+            sums = "SHA-256 as published" if all(r.sha256 for r in files.remotes) else "no checksum is published"
+            print(f"{name}: {', '.join(map(str, paths))}; {sums}")
+    return 0
+
+
+def fetch_shown(files: Files) -> list[Path]:
+    """Download with a bar for each file on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bars = {r.file: progress.add_task(r.file, total=r.size or None) for r in files.remotes}
+        return fetch(files, lambda file, done, of: progress.update(bars[file], completed=done, total=of or None))
+
+
+def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
+    """Checksums where they are published, then the whole data set read and checked."""
+    rows = [verdict(name) for name in names if parsed.names or NAMED[name].files.here()]
+    if parsed.json:
+        print_json(rows)
+    else:
+        for row in rows:
+            print(f"{row['name']}: {row['verdict']}")
+        if not rows:
+            print("nothing to verify: no data set is here")
+    return 0 if all(row["right"] for row in rows) else 1
+
+
+def verdict(name: str) -> dict[str, Any]:
+    files: Files = NAMED[name].files
+    try:
+        sums = {remote.file: remote.sha256 for remote in files.remotes if remote.sha256}
+        found = [path for path in files.here() if path.name in sums]
+        for path in found:
+            if digest(path) != sums[path.name]:
+                return {"name": name, "right": False, "verdict": f"wrong: {path} does not have the published SHA-256"}
+        dataset = NAMED[name]().load()
+    except FedskewError as error:
+        return {"name": name, "right": False, "verdict": f"wrong: {error}"}
+    checked = "SHA-256 as published" if found else "no checksum is published for these files"
+    rows = f"{len(dataset.y):,} training and {len(dataset.y_test):,} test rows read"
+    return {"name": name, "right": True, "verdict": f"right: {checked if files.forms else 'no files'}; {rows}"}
+
+
+def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
+    """Where the files are, or would be downloaded to."""
+    places = {name: [str(p) for p in NAMED[name].files.here()] or [str(home(NAMED[name].files))] for name in names}
+    if parsed.json:
+        print_json(places)
+    else:
+        for name in names:
+            print(*places[name], sep="\n") if len(names) == 1 else print(f"{name}: {', '.join(places[name])}")
+    return 0

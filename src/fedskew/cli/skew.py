@@ -1,0 +1,90 @@
+"""``skew``: deal data to clients, show what came out, write it to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any
+
+from rich.console import Console
+
+from fedskew.cli.output import number, print_json
+from fedskew.cli.request import experiment_from
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import ClientData, client_data, partition_facts
+from fedskew.report.html import PARTITION_NUMBERS
+from fedskew.skew.exported import export
+
+SHADES = " .:-=+*#%@"
+"""From none of a client's rows to all of them."""
+
+SHOWN_CLIENTS, SHOWN_CLASSES = 24, 50
+
+
+def skew(parsed: argparse.Namespace) -> int:
+    """Deal, show, export."""
+    experiment = experiment_from(parsed)
+    dataset: Dataset = experiment.dataset.load()
+    data = client_data(experiment, dataset)
+    facts = partition_facts(experiment, dataset, data, 0)
+    counts = data.partition.label_counts(data.labels.at(0), dataset.num_classes)
+    if parsed.export:
+        write(parsed, experiment, dataset, data)
+    if parsed.json:
+        rows = [
+            {"client": name, "rows": int(own.sum()), "label_counts": own.tolist()}
+            for name, own in zip(data.partition.names, counts, strict=True)
+        ]
+        print_json({"dataset": dataset.name, "fingerprint": dataset.fingerprint(), **facts, "by_client": rows})
+        return 0
+    show(facts, data.partition.names, counts, dataset)
+    if parsed.export:
+        Console(highlight=False).print(f"written to {parsed.export}", soft_wrap=True, markup=False)
+    return 0
+
+
+def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
+    """The folder of ``--export``."""
+    labels = data.labels.at(0)
+    skews = [f"from-folder:path={parsed.export}"]
+    skews += [text for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True) if one.face in KEPT]
+    export(
+        parsed.export,
+        data.partition,
+        data.partition.label_counts(labels, dataset.num_classes),
+        {
+            "dataset": experiment.labels("dataset")[0],
+            "fingerprint": dataset.fingerprint(),
+            "skews": experiment.labels("skew"),
+            "partition_seed": experiment.clients.partition_seed,
+            "classes": list(dataset.classes),
+        },
+        data.drawn,
+        {"x": data.x, "y": labels},
+        " ".join(f"--skew {shlex.quote(text)}" for text in skews),
+    )
+
+
+KEPT = ("feature", "concept")
+"""The faces that a folder does not deal by itself when it is read back."""
+
+
+def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Dataset) -> None:
+    """Numbers, and a picture: a line a client, a character a class."""
+    console = Console(highlight=False)
+    console.print(f"{dataset.name}, {facts['clients']} clients: {facts['skews']}", style="bold", markup=False)
+    classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
+    console.print(
+        f"{'client':>8} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim", markup=False
+    )
+    for name, own in zip(names[:shown], counts[:shown], strict=True):
+        share = own / max(own.sum(), 1)
+        cells = "".join(SHADES[0 if not s else min(1 + int(s * (len(SHADES) - 1)), len(SHADES) - 1)] for s in share)
+        console.print(f"{name[:8]:>8} {own.sum():>7}  |{cells[:classes]}|", markup=False)
+    if shown < len(counts):
+        console.print(f"and {len(counts) - shown} more; --json has them all", style="dim")
+    for key, text in PARTITION_NUMBERS[1:]:
+        if facts.get(key) not in (None, 0):
+            value = facts[key]
+            console.print(f"{text}: {number(value, 3) if isinstance(value, float) else value}", markup=False)

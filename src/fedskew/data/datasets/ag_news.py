@@ -1,0 +1,100 @@
+"""AG News: titles and first sentences of news articles, four topics."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files, Remote, reading
+from fedskew.data.texts import Ints, check_options, of_texts
+
+GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgNews:
+    """120,000 training and 7,600 test texts, title and description joined by a space; rows are ids of the first ``length`` words.
+
+    ``train_rows`` and ``test_rows`` take a random choice of so many rows, always the same one; 0 takes all. Where the original
+    train.csv is not here, ``ag_news_train_subset.csv.gz`` is read, a part of it.
+    """
+
+    length: int = 64
+    vocabulary: int = 20_000
+    train_rows: int = 0
+    test_rows: int = 0
+
+    model: ClassVar[str] = "text-cnn"
+    cites: ClassVar[tuple[str, ...]] = ("ag-news",)
+    idea: ClassVar[str] = "titles and first sentences of news articles, four topics"
+    files: ClassVar[Files] = Files(
+        dataset="ag-news",
+        licence="research and other non-commercial use",
+        classes=4,
+        remotes=(
+            Remote(
+                "train.csv",
+                f"{GITHUB}/train.csv",
+                29470338,
+                "76a0a2d2f92b286371fe4d4044640910a04a803fdd2538e0f3f29a5c6f6b672e",
+            ),
+            Remote(
+                "test.csv",
+                f"{GITHUB}/test.csv",
+                1857427,
+                "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699",
+            ),
+        ),
+        others=(("ag_news_train_subset.csv.gz", "ag_news_test.csv.gz"),),
+        common=("train.csv", "test.csv"),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self.length, self.vocabulary)
+        require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
+
+    def load(self) -> Dataset:
+        paths = self.files.paths()
+        parts = [
+            chosen(*read(path), wanted, at)
+            for at, (path, wanted) in enumerate(zip(paths, (self.train_rows, self.test_rows), strict=True))
+        ]
+        return of_texts(
+            *parts,
+            classes=("world", "sports", "business", "science and technology"),
+            length=self.length,
+            vocabulary=self.vocabulary,
+            name="ag-news",
+            source="X. Zhang, J. Zhao, Y. LeCun: Character-level Convolutional Networks for Text Classification, NIPS 2015",
+            notes="" if paths[0].name == "train.csv" else "a part of the training rows",
+        )
+
+
+def read(path: Path) -> tuple[list[str], Ints]:
+    """Texts and topics of a file without a header: topic 1..4, title, description."""
+    with reading("ag-news", path):
+        packed = path.suffix == ".gz"
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        if {len(row) for row in rows} != {3}:
+            raise ValueError("its rows do not have the 3 columns topic, title and description")
+        return [f"{title} {description}" for _, title, description in rows], np.asarray(
+            [int(row[0]) - 1 for row in rows]
+        )
+
+
+def chosen(texts: list[str], labels: Ints, wanted: int, part: int) -> tuple[list[str], Ints]:
+    """So many rows in a random order that is always the same; all of them in their own order for 0."""
+    require(wanted <= len(texts), f"data set ag-news: {wanted} rows are wanted and there are {len(texts)}")
+    if not wanted:
+        return texts, labels
+    rows = stream(0, "data", part).permutation(len(texts))[:wanted]
+    return [texts[row] for row in rows], labels[rows]

@@ -1,0 +1,132 @@
+"""Bitext's made-up messages of customers to a help desk, with what they want: general customer support, and online shops."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files, Remote, reading
+from fedskew.data.texts import Ints, apart, check_options, of_texts
+
+HUGGING_FACE = "https://huggingface.co/datasets/bitext"
+LICENCE = "Community Data License Agreement, Sharing, 1.0"
+COLUMNS = ("instruction", "category", "intent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bitext:
+    """Messages as ids of their first ``length`` words, labelled by ``intent`` or ``category``; natural clients are categories.
+
+    There is no official test part. ``test_fraction`` of each class is held out so that no text, and no set of words, stands on both
+    sides. ``labelled`` keeps so many training rows of each class, 0 all: with few of them and strong skew the problem is hard.
+    """
+
+    labels: Literal["intent", "category"] = "intent"
+    length: int = 24
+    vocabulary: int = 5_000
+    test_fraction: float = 0.2
+    labelled: int = 0
+
+    model: ClassVar[str] = "text-cnn"
+    cites: ClassVar[tuple[str, ...]] = ("bitext",)
+    files: ClassVar[Files]
+
+    def __post_init__(self) -> None:
+        check_options(self.length, self.vocabulary)
+        require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
+        require(self.labelled >= 0, f"labelled must be at least 0, got {self.labelled}")
+
+    def load(self) -> Dataset:
+        name, path = self.files.dataset, self.files.paths()[0]
+        with reading(name, path):
+            table = read(path)
+        texts = table["instruction"]
+        classes, y = np.unique(table[self.labels], return_inverse=True)
+        owner = np.unique(table["category"], return_inverse=True)[1]
+        test = apart(texts, y, self.test_fraction)
+        train = np.flatnonzero(~test)
+        if self.labelled:
+            train = some_of_each(train, y, self.labelled)
+        sides = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
+        return of_texts(
+            *sides,
+            classes=tuple(str(c) for c in classes),
+            length=self.length,
+            vocabulary=self.vocabulary,
+            groups=owner[train],
+            name=name,
+            source="Bitext: tagged training data for virtual assistants, customer support and retail",
+            notes="no set of words stands in both the training and the test part",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitextSupport(Bitext):
+    """Customer support in general: 26,872 messages, 27 intents in 11 categories."""
+
+    __doc__ = f"{__doc__}\n\n    {Bitext.__doc__}"
+
+    idea: ClassVar[str] = "messages to customer support: 27 intents in 11 categories"
+    files: ClassVar[Files] = Files(
+        dataset="bitext-support",
+        licence=LICENCE,
+        classes=27,
+        natural="categories",
+        remotes=(
+            Remote(
+                "Bitext_Sample_Customer_Support_Training_Dataset_27K_responses-v11.csv",
+                f"{HUGGING_FACE}/Bitext-customer-support-llm-chatbot-training-dataset/resolve/main/"
+                "Bitext_Sample_Customer_Support_Training_Dataset_27K_responses-v11.csv",
+            ),
+        ),
+        others=(("bitext_customer_support.csv.gz",),),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitextRetail(Bitext):
+    """Online shops: 44,884 messages, 46 intents in 13 categories."""
+
+    __doc__ = f"{__doc__}\n\n    {Bitext.__doc__}"
+
+    idea: ClassVar[str] = "messages to online shops: 46 intents in 13 categories"
+    files: ClassVar[Files] = Files(
+        dataset="bitext-retail",
+        licence=LICENCE,
+        classes=46,
+        natural="categories",
+        remotes=(
+            Remote(
+                "bitext-retail-ecommerce-llm-chatbot-training-dataset.csv",
+                f"{HUGGING_FACE}/Bitext-retail-ecommerce-llm-chatbot-training-dataset/resolve/main/"
+                "bitext-retail-ecommerce-llm-chatbot-training-dataset.csv",
+            ),
+        ),
+    )
+
+
+def read(path: Path) -> dict[str, list[str]]:
+    """The columns instruction, category and intent of a file with a header."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if absent:
+            raise ValueError(f"it has no column {' and no column '.join(absent)}")
+        rows = list(reader)
+    if any(row[name] is None for row in rows for name in COLUMNS):
+        raise ValueError("a row is shorter than the header")
+    return {name: [row[name] for row in rows] for name in COLUMNS}
+
+
+def some_of_each(rows: Ints, y: Ints, wanted: int) -> Ints:
+    """``wanted`` rows of each class, or all that it has, in ascending order; the same ones in every run."""
+    rng = stream(0, "data")
+    return np.sort(np.concatenate([rng.permutation(rows[y[rows] == c])[:wanted] for c in np.unique(y)]))

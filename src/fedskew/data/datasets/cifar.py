@@ -1,0 +1,100 @@
+"""CIFAR-10 and CIFAR-100: 60,000 colour photographs of 32 x 32 pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files, Remote, reading
+from fedskew.data.images import Labels, Pixels, cifar, mosaics, standardised
+
+TORONTO = "https://www.cs.toronto.edu/~kriz"
+SOURCE = "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009"
+LICENCE = "none stated; cite the report"
+TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10:
+    """50,000 training and 10,000 test rows (3, 32, 32); each channel standardised by the training part."""
+
+    model: ClassVar[str] = "cnn"
+    cites: ClassVar[tuple[str, ...]] = ("cifar",)
+    idea: ClassVar[str] = "colour photographs of 32 x 32 pixels, ten classes"
+    files: ClassVar[Files] = Files(
+        dataset="cifar-10",
+        licence=LICENCE,
+        classes=10,
+        remotes=(
+            Remote(
+                "cifar-10-binary.tar.gz",
+                f"{TORONTO}/cifar-10-binary.tar.gz",
+                170052171,
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+        others=(("cifar10_train.npz", "cifar10_test.npz"),),
+    )
+
+    def load(self) -> Dataset:
+        paths = self.files.paths()
+        with reading("cifar-10", paths[0]):
+            if len(paths) == 2:
+                train, y, classes = mosaics(paths[0])
+            else:
+                batches = tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6))
+                train, y = cifar(paths[0], batches, labels=1)
+                test, y_test = cifar(paths[0], ("cifar-10-batches-bin/test_batch.bin",), labels=1)
+                classes = TEN
+        if len(paths) == 2:
+            with reading("cifar-10", paths[1]):
+                test, y_test, _ = mosaics(paths[1])
+        return photographs("cifar-10", (train, y), (test, y_test), classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100:
+    """50,000 training and 10,000 test rows (3, 32, 32) of 100 fine or 20 coarse classes; standardised by the training part."""
+
+    labels: Literal["fine", "coarse"] = "fine"
+
+    model: ClassVar[str] = "cnn"
+    cites: ClassVar[tuple[str, ...]] = ("cifar",)
+    idea: ClassVar[str] = "colour photographs of 32 x 32 pixels, 100 classes in 20 groups"
+    files: ClassVar[Files] = Files(
+        dataset="cifar-100",
+        licence=LICENCE,
+        classes=100,
+        remotes=(
+            Remote(
+                "cifar-100-binary.tar.gz",
+                f"{TORONTO}/cifar-100-binary.tar.gz",
+                168513733,
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            ),
+        ),
+    )
+
+    def load(self) -> Dataset:
+        path = self.files.paths()[0]
+        coarse = self.labels == "coarse"
+        with reading("cifar-100", path):
+            parts = [
+                cifar(path, (f"cifar-100-binary/{part}.bin",), 2, 0 if coarse else 1) for part in ("train", "test")
+            ]
+        names = tuple(f"{'group' if coarse else 'class'} {c}" for c in range(20 if coarse else 100))
+        return photographs("cifar-100", parts[0], parts[1], names)
+
+
+def photographs(
+    name: str, train: tuple[Pixels, Labels], test: tuple[Pixels, Labels], classes: tuple[str, ...]
+) -> Dataset:
+    """Raises `BadInput` where the training part has no row of a class."""
+    counts = np.bincount(train[1], minlength=len(classes))
+    require(len(counts) == len(classes) and counts.min() > 0, f"data set {name}: the training part lacks some classes")
+    x, x_test = standardised(train[0], test[0])
+    return Dataset(x=x, y=train[1], x_test=x_test, y_test=test[1], classes=classes, name=name, source=SOURCE)

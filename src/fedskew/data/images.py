@@ -1,0 +1,73 @@
+"""Reading the formats that image data sets come in, without unpickling, and bringing pixels to a common scale."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(n, channels, height, width) bytes to float32 with mean 0 and deviation 1 in each channel of the training part.
+
+    Pixels are first taken to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
+    """
+    value = np.arange(256) / 255
+    tables = np.empty((train.shape[1], 256), dtype=np.float32)
+    for channel in range(train.shape[1]):
+        parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
+        share = np.sum(list(parts), axis=0) / train[:, channel].size
+        mean = (share * value).sum()
+        tables[channel] = (value - mean) / np.sqrt((share * (value - mean) ** 2).sum())
+    return scaled(train, tables), scaled(test, tables)
+
+
+def scaled(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each byte replaced by the value that its channel's table (channels, 256) has for it."""
+    result = np.empty(pixels.shape, dtype=np.float32)
+    for channel, table in enumerate(tables):
+        np.take(table, pixels[:, channel], out=result[:, channel])
+    return result
+
+
+def idx(path: Path) -> Pixels:
+    """An IDX file of bytes, packed with gzip or not (the format of MNIST's own page)."""
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    if data[:3] != b"\0\0\x08":
+        raise ValueError("it is not an IDX file of bytes")
+    dims = data[3]
+    shape = np.frombuffer(data, dtype=">u4", count=dims, offset=4)
+    return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * dims).reshape(tuple(int(n) for n in shape))
+
+
+def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Labels]:
+    """The binary version of CIFAR, read in place from its archive: rows of ``labels`` label bytes and 3,072 pixels.
+
+    ``which`` of the label bytes counts.
+    """
+    with tarfile.open(path) as archive:
+        parts = [file.read() for name in members if (file := archive.extractfile(name))]
+    rows = np.concatenate([np.frombuffer(part, dtype=np.uint8).reshape(-1, labels + 3072) for part in parts])
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, which].astype(np.int64)
+
+
+def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
+    """An npz of lossless WebP mosaics, 25 rows of 40 images of 32 x 32: pixels, labels, names of the classes."""
+    with np.load(path, allow_pickle=False) as z:
+        packed, ends, labels, names = z["webp"].tobytes(), z["offsets"], z["labels"], z["class_names"]
+    pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
+    for at, (start, end) in enumerate(pairwise(ends)):
+        with Image.open(io.BytesIO(packed[start:end])) as image:
+            tiles = np.asarray(image.convert("RGB")).reshape(25, 32, 40, 32, 3)
+        pixels[1000 * at : 1000 * (at + 1)] = tiles.transpose(0, 2, 4, 1, 3).reshape(1000, 3, 32, 32)
+    return pixels, labels.astype(np.int64), tuple(str(name) for name in names)

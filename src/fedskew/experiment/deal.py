@@ -1,0 +1,208 @@
+"""From an experiment and its data to what each client holds: rows, how it sees them, and what their labels mean to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from fedskew.core.component import to_table
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
+from fedskew.skew import SKEWS, concept, feature
+from fedskew.skew.compose import Mixture, mixture, owners, pooled
+from fedskew.skew.concept import Labels
+from fedskew.skew.exported import FromFolder
+from fedskew.skew.feature import Floats
+from fedskew.skew.partition import Ints, Partition
+from fedskew.skew.reserve import class_balanced, deal_others, share_out
+
+Drawn = dict[str, np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What the clients hold."""
+
+    partition: Partition
+    x: Floats  # (n, ...) training rows as their owners see them
+    labels: Labels  # of the training rows
+    test_labels: Labels  # of the test rows
+    drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
+
+
+def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
+    """Deal the rows, then change features and labels by client. Rows of the server, and rows that clients share, stay as they are.
+
+    Each test row belongs to a client, by chance in proportion to the clients' rows, and follows that client's concept; the
+    features of the test rows are nobody's and stay as the data set has them.
+    """
+    skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
+    dealt = dealt_rows(experiment, dataset)
+    owner, number = owners(dealt, len(dataset.y)), len(dealt)
+    own = feature.drawn(skews.features, rows_of(dataset), number, seed)
+    seen = feature.transformed(skews.features, own, rows_of(dataset), owner, seed)
+    changes = concept.drawn(skews.concepts, dataset.x, dataset.num_classes, number, seed)
+    held = np.bincount(owner[owner >= 0], minlength=number)
+    tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=held / held.sum())
+    return ClientData(
+        partition=finished(experiment, dataset, dealt, skews),
+        x=np.concatenate([seen, dataset.x[:, -1:]], axis=1) if dataset.sensitive else seen,
+        labels=concept.labels_of(skews.concepts, changes, dataset.x, dataset.y, owner, seed, part=1),
+        test_labels=concept.labels_of(skews.concepts, changes, dataset.x_test, dataset.y_test, tested, seed, part=2),
+        drawn=named(skews, own, changes),
+    )
+
+
+def rows_of(dataset: Dataset) -> Floats:
+    """The training rows without the column of a sensitive attribute, which says who a person is."""
+    return dataset.x[:, :-1] if dataset.sensitive else dataset.x
+
+
+def named(skews: Mixture, *drawn: list[Any]) -> Drawn:
+    """All that was drawn in one table."""
+    parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
+    return {
+        f"{place}-{to_table(skew, SKEWS)['name']}-{name}": values
+        for place, (skew, own) in enumerate(parts)
+        for name, values in own.items()
+    }
+
+
+def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
+    """Whose the data set's rows are."""
+    return finished(experiment, dataset, dealt_rows(experiment, dataset), mixture(experiment.skew))
+
+
+def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
+    """The rows that the skews deal to the clients."""
+    who, skews = experiment.clients, mixture(experiment.skew)
+    reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
+    if isinstance(skews.dealer, FromFolder):
+        partition = read_back(skews.dealer, experiment, dataset, reserved)
+    else:
+        partition = deal_others(
+            skews, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
+        )
+    require(
+        partition.held_out is None or len(partition.held_out[0]) > 0,
+        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
+    )
+    return partition
+
+
+def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
+    """The partition that a folder holds, if it is one of these data and settings."""
+    made, now = folder.facts().get("fingerprint"), dataset.fingerprint()
+    require(
+        made == now,
+        f"skew from-folder: {folder.path} was made from other data (fingerprint {made}, these are {now}); use the data set that "
+        "its README names",
+    )
+    partition = folder.read(len(dataset.y))
+    aside = partition.indices[:0] if partition.held_out is None else partition.held_out[0]
+    require(
+        experiment.clients.held_out == 0 or len(aside) > 0,
+        f"skew from-folder: {folder.path} holds no held-out rows; leave out held_out, or export with --held-out",
+    )
+    require(
+        not np.isin(reserved, np.concatenate([partition.indices, aside])).any(),
+        f"skew from-folder: clients of {folder.path} hold rows that the server or the public share is to have; leave out "
+        "server_data and shared_data, or export with them",
+    )
+    return partition
+
+
+def finished(experiment: Experiment, dataset: Dataset, dealt: Partition, skews: Mixture) -> Partition:
+    """The rows dealt, put together where that is asked, and with the public share."""
+    partition, shared = (pooled(dealt) if skews.pooled else dealt), shared_rows(experiment, dataset)
+    if not len(shared):
+        return partition
+    return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)
+
+
+def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows that the server keeps, in ascending order."""
+    rows, share = np.arange(len(dataset.y)), experiment.server_data.share
+    if share == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "server data")
+    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+
+
+def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
+    """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
+    beta = experiment.shared_data.beta
+    if beta == 0:
+        return rows[:0]
+    rng = stream(experiment.clients.partition_seed, "shared data")
+    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
+
+
+def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, row_bytes: int) -> dict[str, Any]:
+    """The partition in numbers: clients, rows, how far labels differ and how far they would by chance, what else was asked.
+
+    ``row_bytes`` is the size of a row as it is sent.
+    """
+    partition, skews = data.partition, mixture(experiment.skew)
+    counts, sizes = partition.label_counts(data.labels.at(0), dataset.num_classes), partition.sizes
+    shared = len(shared_rows(experiment, dataset))
+    each = int(experiment.shared_data.alpha * shared + 1e-9)
+    facts: dict[str, Any] = {
+        "skews": " + ".join(experiment.labels("skew")),
+        "clients": len(partition),
+        "empty": partition.empty,
+        "unassigned": partition.unassigned,
+        "rows": int(sizes.sum()),
+        "held_out": 0 if partition.held_out is None else len(partition.held_out[0]),
+        "server_rows": len(server_rows(experiment, dataset)),
+        "shared_rows": shared,
+        "shared_rows_each": each,
+        "shared_bytes": len(partition) * each * row_bytes,
+        "smallest": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "largest": int(sizes.max()),
+        "size_variation": float(sizes.std() / sizes.mean()),
+        "label_distance": label_distance(counts),
+        "label_distance_by_chance": label_distance_by_chance(counts),
+    }
+    if skews.quantity is not None:
+        facts["label_shift"] = label_shift(experiment, dataset)
+    if skews.concepts:
+        facts["changed_labels"] = float((data.labels.at(0) != dataset.y)[partition.indices].mean())
+        facts["changed_labels_at_the_end"] = float(
+            (data.labels.at(experiment.training.rounds) != dataset.y)[partition.indices].mean()
+        )
+    if skews.features or skews.concepts:
+        facts["test_set"] = "features as the data set has them" + (
+            "; each row follows the concept of a client, drawn in proportion to the clients' rows"
+            if skews.concepts
+            else ""
+        )
+    return facts
+
+
+def label_shift(experiment: Experiment, dataset: Dataset) -> float:
+    """How far the clients' labels are from what the label skew asked for, since sizes are kept and classes run out.
+
+    Total variation between the class proportions asked and dealt, averaged with the clients' sizes; 0..1, rounding to whole rows
+    included.
+    """
+    who, skews = experiment.clients, mixture(experiment.skew)
+    others = np.setdiff1d(
+        np.arange(len(dataset.y)), np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
+    )
+    labels, groups = dataset.y[others], None if dataset.groups is None else dataset.groups[others]
+    bare = dataclasses.replace(skews, features=(), concepts=())
+    dealt = bare.deal(labels, groups, who.number, stream(who.partition_seed, "partition"))
+    asked = bare.proportions(labels, groups, who.number, stream(who.partition_seed, "partition"))
+    counts = np.stack([np.bincount(labels[rows], minlength=asked.shape[1]) for rows in dealt])
+    sizes = counts.sum(1)
+    return float((np.abs(counts - sizes[:, None] * asked).sum(1) / 2).sum() / sizes.sum())

@@ -1,0 +1,116 @@
+"""A federation: everything that stays the same over the rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Batch, Info
+from fedskew.core.task import Task
+from fedskew.loop.local import Program, program
+from fedskew.loop.plan import Planner
+from fedskew.loop.sharing import Kept, keeping
+from fedskew.loop.system import System
+from fedskew.skew.concept import Labels
+from fedskew.skew.partition import Ints, Partition
+from fedskew.slots import Always, Uncompressed, Unrefined
+
+
+class Tuning(NamedTuple):
+    """Steps on a client's own rows that each personal model takes before it is measured."""
+
+    planner: Planner
+    lr: float | None  # None: the local solver's rate of the round
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Everything that stays the same over the rounds."""
+
+    algorithm: Algorithm
+    task: Task
+    solver: Any
+    server_optimiser: Any
+    selection: Any
+    planner: Planner
+    x: Tensor  # (n, ...) pooled training rows
+    y: Tensor  # (n,)
+    partition: Partition
+    seed: int
+    rounds: int = 1  # that are planned
+    availability: Any = field(default_factory=Always)
+    system: System = field(default_factory=System)
+    server_data: Batch | None = None  # the server's own labelled rows
+    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
+    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
+    tuning: Tuning | None = None  # of personal models, before they are measured
+    # of further architectures: client k has number k modulo how many there are with ``task``
+    others: tuple[Task, ...] = ()
+    kept: Kept | None = None  # the part of the model that clients keep to themselves
+    moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
+    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
+    programs: tuple[Program, ...] = field(init=False)  # one for each architecture
+    info: Info = field(init=False)  # leading axis: all clients
+
+    def __post_init__(self) -> None:
+        if not self.algorithm.shares_model:
+            object.__setattr__(self, "kept", Kept.everything(self.task.space.size, self.x.device))
+        made = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
+        kept = self.kept
+        object.__setattr__(self, "programs", tuple(keeping(p, kept) for p in made) if kept else made)
+        object.__setattr__(self, "info", describe(self))
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """One for each architecture."""
+        return self.task, *self.others
+
+    @property
+    def program(self) -> Program:
+        """Of the first architecture, which usually is the only one."""
+        return self.programs[0]
+
+    @property
+    def clients(self) -> Ints:
+        return np.arange(len(self.partition))
+
+    def targets(self, round_: int) -> Tensor:
+        """The labels (n,) in a round."""
+        return self.y if self.moving is None else torch.as_tensor(self.moving.at(round_)).to(self.y)
+
+    def known(self, round_: int) -> Info:
+        """`Info` of all clients in a round; leading axis: all clients."""
+        if self.moving is None:
+            return self.info
+        return self.info._replace(label_counts=label_counts(self, self.targets(round_)))
+
+    def rate(self, round_: int) -> float:
+        """The client learning rate of a round."""
+        return float(self.solver.lr * self.solver.lr_decay**round_)
+
+
+def describe(fed: Federation) -> Info:
+    """`Info` of all clients."""
+    sizes = fed.partition.sizes
+    batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
+    return Info(
+        index=torch.arange(len(sizes), device=fed.x.device),
+        num_examples=numbers(fed, sizes),
+        label_counts=label_counts(fed, fed.y),
+        batch_size=numbers(fed, batch),
+    )
+
+
+def label_counts(fed: Federation, y: Tensor) -> Tensor:
+    """(K, classes) training rows of all clients."""
+    return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
+
+
+def numbers(fed: Federation, values: Any) -> Tensor:
+    """Counts as numbers to reckon with."""
+    return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)

@@ -1,0 +1,133 @@
+"""Comparing methods over paired seeds and over data sets: intervals, effect sizes, corrections for many comparisons, ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+
+Floats = NDArray[np.floating]
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two, 1 where all are 0."""
+    from scipy import stats
+
+    d = np.asarray(differences, dtype=float)
+    if len(d) < 2:
+        return math.nan
+    spread, mean = float(d.std(ddof=1)), float(d.mean())
+    if spread == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stats.t.sf(abs(mean) / (spread / math.sqrt(len(d))), len(d) - 1))
+
+
+def hedges_g(differences: Sequence[float]) -> float:
+    """Paired Cohen's d (mean over standard deviation of the differences) times Hedges's exact small-sample correction.
+
+    NaN below two differences or where they do not vary (Hedges 1981).
+    """
+    d = np.asarray(differences, dtype=float)
+    freedom = len(d) - 1
+    spread = float(d.std(ddof=1)) if freedom >= 1 else 0.0
+    if spread == 0:
+        return math.nan
+    correction = 1.0
+    if freedom >= 2:
+        correction = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
+    return float(d.mean()) / spread * correction
+
+
+def cliffs_delta(a: Sequence[float], b: Sequence[float]) -> float:
+    """P(a > b) - P(a < b) over all pairs, -1..1; 0 where neither tends to be larger. NaN if one is empty."""
+    x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    return float(np.sign(x[:, None] - y).mean()) if len(x) and len(y) else math.nan
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment: reject what is below 0.05 and some true hypothesis is rejected in at most 5 %.
+
+    NaN stays NaN, and counts as no comparison.
+    """
+    return adjusted(p, lambda ranked: np.maximum.accumulate(ranked * np.arange(len(ranked), 0, -1)))
+
+
+def benjamini_hochberg(p: Sequence[float]) -> list[float]:
+    """Benjamini and Hochberg's adjustment: of what is below 0.05, at most 5 % are expected to be false. NaN stays NaN."""
+    return adjusted(
+        p,
+        lambda ranked: np.minimum.accumulate((ranked * len(ranked) / np.arange(1, len(ranked) + 1))[::-1])[::-1],
+    )
+
+
+def adjusted(p: Sequence[float], adjust: Callable[[Floats], Floats]) -> list[float]:
+    """``adjust`` applied to the p-values that exist, in ascending order, and put back in place; at most 1."""
+    values = np.asarray(p, dtype=float)
+    at = np.flatnonzero(~np.isnan(values))
+    at = at[np.argsort(values[at], kind="stable")]
+    result = values.copy()
+    result[at] = np.minimum(adjust(values[at]), 1.0)
+    return [float(value) for value in result]
+
+
+def bootstrap_interval(
+    values: Sequence[float], rng: np.random.Generator, confidence: float = 0.95, resamples: int = 2000
+) -> tuple[float, float]:
+    """Bootstrap-t interval of a mean: as Student's, with the quantiles of resampled t statistics (Efron and Tibshirani 1993).
+
+    It may be skewed as the sample is. (NaN, NaN) below two values; resamples without spread are left out.
+    """
+    v = np.asarray(values, dtype=float)
+    n = len(v)
+    if n < 2:
+        return math.nan, math.nan
+    drawn = v[rng.integers(n, size=(resamples, n))]
+    error = v.std(ddof=1) / math.sqrt(n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (drawn.mean(1) - v.mean()) / (drawn.std(1, ddof=1) / math.sqrt(n))
+    t = t[np.isfinite(t)]
+    if error == 0 or not len(t):
+        return float(v.mean()), float(v.mean())
+    low, high = np.quantile(t, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    return float(v.mean() - high * error), float(v.mean() - low * error)
+
+
+class Ranks(NamedTuple):
+    """Methods ranked over blocks (data sets); rank 1 is the best."""
+
+    mean: Floats  # (methods,)
+    p: float  # Friedman's test that all methods are alike; NaN below three methods or two blocks
+    critical_difference: float  # mean ranks farther apart differ at the 5 % level (Nemenyi); NaN likewise
+
+    def cliques(self) -> list[tuple[int, ...]]:
+        """The largest groups of methods, from the best, whose mean ranks do not differ; each of two or more."""
+        order = np.argsort(self.mean, kind="stable")
+        groups: list[tuple[int, ...]] = []
+        for i, best in enumerate(order):
+            group = tuple(int(k) for k in order[i:] if self.mean[k] - self.mean[best] < self.critical_difference)
+            if len(group) > 1 and not any(set(group) <= set(other) for other in groups):
+                groups.append(group)
+        return groups
+
+
+def rank_methods(scores: Floats, confidence: float = 0.95) -> Ranks:
+    """Friedman's test and Nemenyi's critical difference of (blocks, methods) scores, of which larger is better (Demsar 2006).
+
+    Raises `BadInput` for scores that are missing.
+    """
+    from scipy import stats
+
+    blocks, methods = scores.shape
+    require(bool(np.isfinite(scores).all()), "ranks: every method needs a score on every data set")
+    mean = stats.rankdata(-scores, axis=1).mean(0)
+    if methods < 3 or blocks < 2:
+        return Ranks(mean, math.nan, math.nan)
+    with np.errstate(invalid="ignore"):
+        p = float(stats.friedmanchisquare(*scores.T).pvalue)
+    q = float(stats.studentized_range.ppf(confidence, methods, math.inf)) / math.sqrt(2)
+    return Ranks(mean, p, q * math.sqrt(methods * (methods + 1) / (6 * blocks)))

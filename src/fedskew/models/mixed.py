@@ -1,0 +1,67 @@
+"""Clients of different architectures in one parameter vector: each model has a place of its own in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.core.component import build
+from fedskew.core.errors import require
+from fedskew.models.cnn import Cnn, Cnn1d
+from fedskew.models.mlp import Mlp
+from fedskew.models.softmax import Softmax
+
+PLAIN: Mapping[str, type] = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d}
+"""The models that a mixture may hold."""
+
+
+class MixedNet(nn.Module):
+    """All the models, of which ``used`` is the one that answers."""
+
+    def __init__(self, nets: list[nn.Module]) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+        self.used = 0
+
+    def using(self, number: int) -> MixedNet:
+        """The same models under another one that answers."""
+        other = MixedNet(list(self.nets))
+        other.used = number
+        return other
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = self.nets[self.used](x)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """Client k has the architecture number k modulo their count; they have no parameters in common.
+
+    Each entry of ``models`` is a model in compact form, ``mlp:hidden=[32]``. The vector holds all the architectures one after the
+    other, and a client trains the part that is its own.
+    """
+
+    models: tuple[str, ...] = ("softmax", "mlp")
+
+    idea: ClassVar[str] = "clients of different architectures, in turn; for methods that do not exchange models"
+
+    def __post_init__(self) -> None:
+        require(len(self.models) >= 2, f"models needs at least two architectures, got {list(self.models)}")
+        assert self.parts
+
+    @cached_property
+    def parts(self) -> tuple[Any, ...]:
+        return tuple(build("model", PLAIN, spec, "models") for spec in self.models)
+
+    @property
+    def has_features(self) -> bool:
+        return all(part.has_features for part in self.parts)
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        return MixedNet([part.build(shape, classes, generator) for part in self.parts])

@@ -1,0 +1,86 @@
+"""Which method is better over several data sets: mean ranks, Friedman's test, and the critical-difference picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedskew.core.errors import require
+from fedskew.measure.statistics import Ranks, rank_methods
+from fedskew.report.experiments import parsed
+from fedskew.report.plots import INK, MUTED, SERIES, WIDTH, styled
+from fedskew.report.tables import methods, per_seed, read
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+def block(record: RunRecord) -> str:
+    """What runs are ranked within: the data set with its options, and how it was dealt."""
+    table = parsed(record)
+    return json.dumps({key: table.get(key) for key in ("dataset", "skew")}, sort_keys=True)
+
+
+def scores(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """Mean test accuracy over seeds, one row a data set; only methods that finished on each of them."""
+    import pandas as pd
+
+    rows: dict[str, Any] = {}
+    for name in dict.fromkeys(map(block, records)):
+        own = [record for record in records if block(record) == name]
+        seeds = per_seed(read(store, own))["accuracy"]
+        rows[name] = seeds.groupby("method").mean().to_dict()
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table[[method for method in methods(records) if method in table]].dropna(axis=1)
+
+
+def ranking(store: RunStore, records: Sequence[RunRecord]) -> tuple[list[str], int, Ranks] | None:
+    """The methods, the number of data sets and the ranks; None below two data sets or two methods in common."""
+    if len(set(map(block, records))) < 2:
+        return None
+    table = scores(store, records)
+    if len(table.columns) < 2:
+        return None
+    return list(table.columns), len(table), rank_methods(table.to_numpy(dtype=float))
+
+
+def draw_ranks(store: RunStore, records: Sequence[RunRecord]) -> Figure:
+    """Demsar's picture: mean ranks on an axis, and a bar over methods that the critical difference does not part."""
+    from matplotlib.figure import Figure
+
+    found = ranking(store, records)
+    require(found is not None, "ranks: need runs of at least two methods in common on at least two data sets")
+    assert found is not None
+    names, blocks, ranks = found
+    order = sorted(range(len(names)), key=lambda k: float(ranks.mean[k]))
+    cliques = ranks.cliques() if math.isfinite(ranks.critical_difference) else []
+    top = 0.6 + 0.25 * len(cliques)
+    with styled():
+        figure = Figure(figsize=(WIDTH / 72, 0.6 + 0.28 * (len(names) + top)), layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlim=(0.8, len(names) + 0.2), ylim=(len(names) + 0.5, -top), yticks=[])
+        axes.xaxis.tick_top()
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.spines["top"].set_visible(True)
+        axes.set_xlabel(caption(blocks, ranks))
+        for line, k in enumerate(order):
+            rank = float(ranks.mean[k])
+            axes.plot([rank, rank, len(names) + 0.2], [-top, line + 0.5, line + 0.5], color=MUTED, linewidth=0.8)
+            axes.text(len(names) + 0.2, line + 0.45, f"{names[k]}  {rank:.2f}", ha="right", va="bottom", color=INK)
+        for line, group in enumerate(cliques):
+            ends = [float(ranks.mean[k]) for k in group]
+            height = 0.3 - top + 0.25 * line
+            axes.plot([min(ends) - 0.03, max(ends) + 0.03], [height, height], color=SERIES[1], linewidth=4)
+    return figure
+
+
+def caption(blocks: int, ranks: Ranks) -> str:
+    """How sure the ranking is, in a line."""
+    text = f"mean rank over {blocks} data sets, 1 is best"
+    if math.isfinite(ranks.critical_difference):
+        text += f"; Friedman p = {ranks.p:.2g}, critical difference {ranks.critical_difference:.2f}"
+    return text

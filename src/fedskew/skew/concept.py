@@ -1,0 +1,249 @@
+"""Concept skew: the same row means something else to another client, from the start or from some round on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.skew.feature import Floats, clusters
+from fedskew.skew.partition import Ints
+
+Own = dict[str, NDArray[np.generic]]
+Course = Literal["sudden", "gradual", "incremental", "recurrent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concept:
+    """Who changes to another concept, when, and how far.
+
+    ``clusters``: that many clusters of clients, dealt by chance, of which the first keeps the concept of the data and each other
+    one gets its own; 1: all change to the same one. ``clients``: the share of the clients that are concerned at all.
+    ``rho``: the share of the rows that change. ``at_round``: the first round, counted from 0, under the new concept; ``stagger``
+    lets each client begin up to so many rounds later. ``course``: ``sudden``; ``gradual`` (row after row, by chance, over
+    ``rounds`` rounds); ``incremental`` (the concept itself moves: class after class, or from the far side of the region on);
+    ``recurrent`` (to and fro, ``rounds`` rounds each).
+    """
+
+    clusters: int = 2
+    clients: float = 1.0
+    rho: float = 1.0
+    at_round: int = 0
+    course: Course = "sudden"
+    rounds: int = 10
+    stagger: int = 0
+
+    face: ClassVar[str] = "concept"
+
+    def __post_init__(self) -> None:
+        require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
+        require(0 < self.clients <= 1, f"clients is a share, above 0 and at most 1, got {self.clients}")
+        require(0 < self.rho <= 1, f"rho is a share, above 0 and at most 1, got {self.rho}")
+        require(self.at_round >= 0, f"at_round must be at least 0, got {self.at_round}")
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
+        require(self.stagger >= 0, f"stagger must be at least 0, got {self.stagger}")
+        require(
+            self.changes or self.clusters > 1 or self.clients < 1,
+            "clusters=1 from the start gives all clients the same concept; use clusters=2, or say at_round",
+        )
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything happens after the start."""
+        return self.at_round > 0 or self.course != "sudden" or self.stagger > 0
+
+    @property
+    def complete(self) -> int:
+        """The first round in which all clients concerned are as far under the new concept as they get."""
+        return self.at_round + self.stagger + (self.rounds if self.course in ("gradual", "incremental") else 0)
+
+    @property
+    def kinds(self) -> int:
+        """How many concepts there are besides that of the data."""
+        return max(self.clusters - 1, 1)
+
+    def who(self, num_clients: int, rng: np.random.Generator) -> Own:
+        """The concept that each client changes to (0: it keeps that of the data) and its first round under it, (K,) each."""
+        group = clusters(self.clusters, num_clients, rng) if self.clusters > 1 else np.ones(num_clients, dtype=np.int64)
+        group[rng.permutation(num_clients)[max(1, round(self.clients * num_clients)) :]] = 0
+        return {"group": group, "start": self.at_round + rng.integers(0, self.stagger + 1, num_clients)}
+
+    def reach(self, since: Ints) -> NDArray[np.float64]:
+        """The share of a client's rows under the other concept so many rounds after its start, 0 to 1."""
+        if self.course in ("gradual", "incremental"):
+            return self.rho * np.clip(since / self.rounds, 0.0, 1.0)
+        there = since >= 0
+        if self.course == "recurrent":
+            there &= since // self.rounds % 2 == 0
+        return self.rho * there.astype(np.float64)
+
+
+class ConceptSkew(Protocol):
+    """What a concrete change of the concept says besides."""
+
+    @property
+    def changes(self) -> bool: ...
+
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+        """Of the training rows: ``group`` and ``start`` of each client, and ``table`` (concepts + 1, classes) of new labels."""
+        ...
+
+    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
+        """Whether a row may change, (n,)."""
+        ...
+
+    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+        """When the row has its turn in an incremental change, (n,) in 0..1."""
+        ...
+
+    def reach(self, since: Ints) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptSwap(Concept):
+    """The labels of some classes are permuted: a share ``strength`` of the classes, drawn by chance, change places in a circle.
+
+    Two concepts disagree on every one of these classes, so that no single model is right on them for both.
+    """
+
+    strength: float = 1.0
+
+    idea: ClassVar[str] = "labels change places in some clients, from the start or from a round on"
+    cites: ClassVar[tuple[str, ...]] = ("ifca",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            0 < self.strength <= 1, f"strength is a share of the classes, above 0 and at most 1, got {self.strength}"
+        )
+
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+        moved = rng.permutation(num_classes)[: round(self.strength * num_classes)]
+        require(
+            len(moved) >= 2,
+            f"strength {self.strength} of {num_classes} classes leaves fewer than two to change places; raise it",
+        )
+        require(
+            self.kinds < len(moved),
+            f"{len(moved)} classes in a circle give {len(moved)} concepts; use clusters={len(moved)} or less",
+        )
+        table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
+        for shift in range(1, self.kinds + 1):
+            table[shift, moved] = np.roll(moved, -shift)
+        turn = np.ones(num_classes)
+        turn[moved] = (np.arange(len(moved)) + 0.5) / len(moved)
+        return {**self.who(num_clients, rng), "table": table, "turn": turn}
+
+    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
+        return group > 0
+
+    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+        turn: NDArray[np.float64] = own["turn"][y].astype(np.float64)
+        return turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConceptFlip(Concept):
+    """Labels move on to the next class (two classes: they flip), but only for rows in a half-space of the features.
+
+    The half-space holds the share ``share`` of the training rows; each concept has its own, of a random direction in the
+    standardised features as the data set has them.
+    """
+
+    share: float = 0.5
+
+    idea: ClassVar[str] = "labels flip in some clients where the features lie in a half-space"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
+
+    def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
+        require(num_classes >= 2, "a label can only flip among at least two classes")
+        flat = x.reshape(len(x), -1)
+        std = flat.std(axis=0, dtype=np.float64)
+        direction = rng.standard_normal((self.kinds, flat.shape[1])) / np.where(std > 0, std, np.inf)
+        across = np.sort(flat @ direction.T, axis=0)
+        table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
+        table[1:] = (table[1:] + 1) % num_classes
+        return {**self.who(num_clients, rng), "table": table, "direction": direction, "across": across.T}
+
+    def depth(self, own: Own, x: Floats, group: Ints) -> NDArray[np.float64]:
+        """The share of the training rows that lie further in the direction than the row, (n,)."""
+        found = np.ones(len(x))
+        for j in range(len(own["direction"])):
+            mine = group == j + 1
+            across: NDArray[np.float64] = own["across"][j].astype(np.float64)
+            where = x[mine].reshape(int(mine.sum()), -1) @ own["direction"][j].astype(np.float64)
+            found[mine] = 1 - np.searchsorted(across, where, side="right") / len(across)
+        return found
+
+    def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
+        return self.depth(own, x, group) < self.share
+
+    def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
+        return self.depth(own, x, group) / self.share
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One concept skew over some rows: row i is under the other concept in round r where ``u < reach(r - start)``."""
+
+    skew: ConceptSkew
+    table: Ints  # (concepts + 1, classes)
+    group: Ints  # (n,) the concept a row may change to; 0: none
+    start: Ints  # (n,) rounds
+    u: NDArray[np.float64]  # (n,) in 0..1
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of some rows over the rounds."""
+
+    y: Ints  # (n,) as the data set has them
+    layers: tuple[Layer, ...]
+
+    @property
+    def change(self) -> bool:
+        """Whether any label differs between rounds."""
+        return any(layer.skew.changes and bool(layer.group.any()) for layer in self.layers)
+
+    def at(self, round_: int) -> Ints:
+        """The labels (n,) of a round, counted from 0."""
+        y = self.y
+        for layer in self.layers:
+            other = layer.u < layer.skew.reach(round_ - layer.start)
+            y = np.where(other, layer.table[layer.group, y], y)
+        return y
+
+
+def drawn(concepts: Sequence[ConceptSkew], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Own]:
+    """What each skew draws for the clients."""
+    return [
+        skew.draw(x, num_classes, num_clients, stream(seed, "concepts", place, 0))
+        for place, skew in enumerate(concepts)
+    ]
+
+
+def labels_of(
+    concepts: Sequence[ConceptSkew], own: Sequence[Own], x: Floats, y: Ints, owner: Ints, seed: int, part: int
+) -> Labels:
+    """The labels of rows that belong to clients; a row without an owner (-1) keeps the concept of the data.
+
+    ``part`` keeps the draws of training and test rows apart: 1 and 2.
+    """
+    layers = []
+    for place, (skew, drew) in enumerate(zip(concepts, own, strict=True)):
+        group = np.where(owner >= 0, drew["group"][np.maximum(owner, 0)], 0).astype(np.int64)
+        group[~skew.touched(drew, x, group)] = 0
+        u = stream(seed, "concepts", place, part).random(len(y))
+        if getattr(skew, "course", "") == "incremental":
+            u = skew.turn(drew, x, y, group)
+        start = drew["start"][np.maximum(owner, 0)].astype(np.int64)
+        layers.append(Layer(skew, drew["table"].astype(np.int64), group, start, u))
+    return Labels(y, tuple(layers))

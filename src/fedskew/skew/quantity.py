@@ -1,0 +1,139 @@
+"""Quantity skew: clients hold different numbers of rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+from fedskew.skew.blocks import rounded
+from fedskew.skew.label import DRAWN, REDRAWS, dirichlet
+from fedskew.skew.partition import Ints
+
+
+def apportioned(weights: NDArray[np.float64], num_rows: int) -> Ints:
+    """Whole numbers that sum to ``num_rows``: floor(n s_k / sum s), the rest to the largest client."""
+    sizes = np.floor(num_rows * weights / weights.sum() + 1e-9).astype(np.int64)
+    sizes[np.argmax(weights)] += num_rows - sizes.sum()
+    return sizes
+
+
+def at_least(sizes: Ints, smallest: int) -> Ints:
+    """The sizes raised to ``smallest``, at the cost of the others in proportion to what they hold above it."""
+    check_smallest(smallest, len(sizes), int(sizes.sum()))
+    above = np.maximum(sizes - smallest, 0)
+    left = int(sizes.sum()) - smallest * len(sizes)
+    return smallest + rounded(left * above[None] / max(above.sum(), 1), np.asarray([left]))[0]
+
+
+def check_smallest(smallest: int, num_clients: int, num_rows: int) -> None:
+    require(
+        smallest * num_clients <= num_rows,
+        f"{num_clients} clients of at least {smallest} rows need {smallest * num_clients} rows, there are {num_rows}; "
+        "use fewer clients",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantityLogNormal:
+    """Sizes in proportion to exp(sigma z_k), z_k ~ N(0, 1); at least one row each. sigma 0 is balanced.
+
+    E[1 + CV^2] tends to exp(sigma^2) for many clients.
+    """
+
+    sigma: float = 0.6
+
+    face: ClassVar[str] = "quantity"
+    idea: ClassVar[str] = "client sizes from a log-normal; sigma 0 is balanced"
+    cites: ClassVar[tuple[str, ...]] = ("feddyn",)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.sigma <= 20, f"sigma must be at least 0 and at most 20, got {self.sigma}")
+
+    def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
+        """Rows of each client, (K,); they sum to ``num_rows``."""
+        return at_least(apportioned(np.exp(self.sigma * rng.standard_normal(num_clients)), num_rows), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantityPowerLaw:
+    """Sizes in proportion to floor(exp(N(mean, spread^2))) + offset: what FedProx's code draws and its paper calls a power law."""
+
+    mean: float = 4.0
+    spread: float = 2.0
+    offset: int = 50
+
+    face: ClassVar[str] = "quantity"
+    idea: ClassVar[str] = "a few large clients and many small ones, as in FedProx's experiments"
+    cites: ClassVar[tuple[str, ...]] = ("fedprox",)
+
+    def __post_init__(self) -> None:
+        require(abs(self.mean) <= 20, f"mean must be between -20 and 20, got {self.mean}")
+        require(0 <= self.spread <= 10, f"spread must be at least 0 and at most 10, got {self.spread}")
+        require(self.offset >= 1, f"offset must be at least 1, got {self.offset}")
+
+    def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
+        """Rows of each client, (K,); they sum to ``num_rows``."""
+        drawn = np.floor(np.exp(self.mean + self.spread * rng.standard_normal(num_clients))) + self.offset
+        return at_least(apportioned(drawn, num_rows), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantityDirichlet:
+    """Sizes in proportions q ~ Dir(beta) over the clients (NIID-Bench), drawn anew until each has ``min_size`` rows.
+
+    After 1,000 draws (fewer from 2,000 clients on) the last one is taken, and small clients are raised at the cost of the others.
+    """
+
+    beta: float = 0.5
+    min_size: int = 10
+
+    face: ClassVar[str] = "quantity"
+    idea: ClassVar[str] = "client sizes from Dir(beta)"
+    cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
+
+    def __post_init__(self) -> None:
+        require(
+            1e-300 <= self.beta < math.inf,
+            f"beta must be a finite number above 0, got {self.beta}; small is skewed, large is even",
+        )
+        require(self.min_size >= 1, f"min_size must be at least 1, got {self.min_size}")
+
+    def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
+        """Rows of each client, (K,); they sum to ``num_rows``."""
+        check_smallest(self.min_size, num_clients, num_rows)
+        for _ in range(min(REDRAWS, max(1, DRAWN // num_clients))):
+            q = np.exp(dirichlet(self.beta, (1, num_clients), rng)[0])
+            if q.min() * num_rows >= self.min_size:
+                break
+        return at_least(apportioned(q, num_rows), self.min_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantitySizes:
+    """The number of rows of each client, written out: ``rows=[100,50,50]``; rows of the data beyond their sum are left out."""
+
+    rows: tuple[int, ...]
+
+    face: ClassVar[str] = "quantity"
+    idea: ClassVar[str] = "client sizes written out"
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.rows) and min(self.rows) >= 1, "rows must be a list of whole numbers of at least 1, one a client"
+        )
+
+    def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
+        """Rows of each client, (K,)."""
+        require(
+            len(self.rows) == num_clients,
+            f"rows: {len(self.rows)} sizes for {num_clients} clients; write one a client, or use --clients {len(self.rows)}",
+        )
+        require(
+            sum(self.rows) <= num_rows, f"rows: {sum(self.rows)} rows in all, there are {num_rows}; write smaller sizes"
+        )
+        return np.asarray(self.rows, dtype=np.int64)

@@ -1,0 +1,112 @@
+"""Equal budgets and corrected verdicts, on stores whose numbers are known; ranks over several data sets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.measure.statistics import holm, paired_p
+from fedskew.report.budget import Budget, budget_from
+from fedskew.report.html import page
+from fedskew.report.plots import plot
+from fedskew.report.ranks import ranking
+from fedskew.report.tables import summary
+from fedskew.store.runs import RunStore
+
+
+def add(store: RunStore, name: str, seed: int, accuracies: list[float], cost: float = 1.0, toml: str = "") -> None:
+    """A finished run; every round costs ``cost`` in everything that costs."""
+    run = store.add_run(
+        name=name, experiment=toml, experiment_hash="", seed=seed, partition_seed=seed, rounds=len(accuracies)
+    )
+    for round_, accuracy in enumerate(accuracies, 1):
+        spent = ("local_steps", "update_amount", "bytes_up", "bytes_down", "seconds")
+        rows = [(None, "round", what, cost) for what in spent]
+        store.write_round(run, round_, [(None, "test", "accuracy", accuracy), *rows])
+    store.update(run, status="finished")
+
+
+@pytest.fixture
+def store(tmp_path) -> RunStore:
+    """``dear`` costs three times as much a round as ``cheap``."""
+    made = RunStore(tmp_path)
+    for seed in (0, 1, 2):
+        add(made, "cheap", seed, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+        add(made, "dear", seed, [0.3, 0.5, 0.7, 0.8], cost=3.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("budget", "cheap", "dear"),
+    [
+        (None, 0.6, 0.8),
+        (Budget("rounds"), 0.4, 0.8),
+        (Budget("rounds", 2), 0.2, 0.5),
+        (Budget("steps"), 0.6, 0.5),
+        (Budget("u", 3), 0.3, 0.3),
+        (Budget("bytes"), 0.6, 0.5),
+        (Budget("bytes", 6.0), 0.3, 0.3),
+        (Budget("seconds", 5.9), 0.5, 0.3),
+    ],
+)
+def test_runs_are_read_where_the_budget_is_spent(store: RunStore, budget: Budget | None, cheap: float, dear: float):
+    table = summary(store, store.runs(), budget).set_index("method")
+    assert table["accuracy"].tolist() == pytest.approx([cheap, dear])
+
+
+def test_a_budget_that_a_run_cannot_spend_is_refused(store: RunStore) -> None:
+    with pytest.raises(BadInput, match="a run ended after 6 steps, before 7 were spent; write steps=6 or less"):
+        summary(store, store.runs(), Budget("steps", 7))
+
+
+@pytest.mark.parametrize("text", ["parsec", "bytes=many", "bytes=-1", "rounds=0", "u=inf"])
+def test_wrong_budgets_are_one_line(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        budget_from(text)
+    assert "\n" not in str(error.value)
+
+
+def test_the_report_says_its_budget(store: RunStore) -> None:
+    assert "within a common budget: bytes=6." in page(store, store.runs(), Budget("bytes", 6.0))
+
+
+def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:
+    """One method alone is higher at 5 %; beside four others the same evidence is not enough."""
+    gaps = (0.01, 0.02, 0.07)
+    assert 0.05 / 5 < (p := paired_p([0.1 + g for g in gaps])) < 0.05 / 2
+    made = RunStore(tmp_path)
+    for seed, gap in enumerate(gaps):
+        add(made, "base", seed, [0.5])
+        add(made, "good", seed, [0.6 + gap])
+    alone = summary(made, made.runs()).iloc[1]
+    assert (alone.verdict, alone.comparisons, alone.p) == ("higher", 1, pytest.approx(p))
+    for seed in (0, 1, 2):
+        for k in range(4):
+            add(made, f"other-{k}", seed, [0.5 + 0.1 * (seed - 1)])
+    table = summary(made, made.runs()).set_index("method")
+    assert table.loc["good", "p"] == pytest.approx(holm([p, 1, 1, 1, 1])[0])
+    assert table.loc["good", "verdict"] == "undecided"
+    assert table.loc["good", "cliffs_delta"] == 1
+    assert math.isnan(table.loc["base", "p"])
+
+
+def test_methods_are_ranked_within_each_data_set(tmp_path) -> None:
+    made = RunStore(tmp_path)
+    for number, (a, b, c) in enumerate([(0.9, 0.8, 0.7), (0.5, 0.6, 0.4), (0.9, 0.2, 0.1)]):
+        toml = f'[dataset]\nname = "d{number}"\n'
+        for name, accuracy in (("a", a), ("b", b), ("c", c)):
+            add(made, name, 0, [accuracy], toml=toml)
+    add(made, "only-once", 0, [1.0], toml='[dataset]\nname = "d0"\n')
+    names, blocks, ranks = ranking(made, made.runs())
+    assert (names, blocks) == (["a", "b", "c"], 3)
+    assert ranks.mean.tolist() == pytest.approx([4 / 3, 5 / 3, 3])
+    # q(0.05; 3) = 2.343 (Demsar 2006, table 5a)
+    assert ranks.critical_difference == pytest.approx(2.343 * math.sqrt(12 / 18), abs=0.002)
+    texts = [text.get_text() for text in plot(made, made.runs(), "ranks").axes[0].texts]
+    assert texts == ["a  1.33", "b  1.67", "c  3.00"]
+    assert "figure-ranks" in page(made, made.runs())
+    assert ranking(made, made.runs()[:3]) is None
+    with pytest.raises(BadInput, match="at least two data sets"):
+        plot(made, made.runs()[:3], "ranks")

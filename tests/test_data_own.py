@@ -1,0 +1,149 @@
+"""Data of one's own: PyTorch datasets and tensors, and the Hugging Face library, here played by a small module."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+import fedskew as fs
+from fedskew.core.component import build, to_table
+from fedskew.data import DATASETS
+from fedskew.data.datasets.hugging_face import HuggingFace
+from fedskew.data.datasets.own import from_torch
+
+X, Y = torch.arange(24.0).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def test_torch_datasets_and_pairs_of_tensors_are_the_same():
+    one = from_torch(TensorDataset(X, Y), TensorDataset(X[:3], Y[:3]), name="mine")
+    two = from_torch((X, Y), (X[:3], Y[:3]), name="mine")
+    assert one.fingerprint() == two.fingerprint()
+    assert np.array_equal(one.x, X.numpy())
+    assert one.classes == ("0", "1", "2")
+    named = from_torch((X, Y), (X, Y), classes=["a", "b", "c", "d"], groups=["u", "v", "u", "v", "w", "w"])
+    assert named.num_classes == 4
+    assert named.groups is not None
+    assert named.groups.tolist() == [0, 1, 0, 1, 2, 2]
+
+
+def test_word_ids_stay_integers_and_bytes_become_numbers():
+    assert from_torch((X.long(), Y), (X.long(), Y)).x.dtype == np.int64
+    assert from_torch((X.to(torch.uint8), Y), (X.to(torch.uint8), Y)).x.dtype == np.float32
+
+
+def test_a_torch_dataset_trains(tmp_path):
+    data = fs.from_torch(TensorDataset(X, Y), TensorDataset(X, Y))
+    experiment = fs.Experiment(skew="iid", clients={"number": 2}, training={"rounds": 1}, engine="sequential")
+    assert fs.run(experiment, data=data, folder=tmp_path).records[0].status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        ([(X[0], 0), (X[:2], 1)], [(X[0], 0)], "mine: train: rows have different shapes"),
+        ([X[0]], [(X[0], 0)], "every item must be a pair"),
+        ([], [(X[0], 0)], "no rows"),
+        ((X, Y.float()), (X, Y), "labels must be integers, not float32"),
+        ((X[:2], Y[:2]), (X, Y), r"no row of the labels \[2\]"),
+    ],
+)
+def test_what_cannot_be_right_is_one_line(train, test, words):
+    with pytest.raises(fs.BadInput, match=words) as error:
+        from_torch(train, test, name="mine")
+    assert "\n" not in str(error.value)
+
+
+# the Hugging Face library
+
+
+class Split(dict[str, list[object]]):
+    """Columns, and which of them hold class labels."""
+
+    def __init__(self, names: list[str] | None = None, **columns: list[object]) -> None:
+        super().__init__(columns)
+        self.column_names = list(columns)
+        self.features = {c: SimpleNamespace(names=names if c == "label" else None) for c in columns}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The hub's data sets, by name."""
+    known: dict[str, dict[str, Split]] = {}
+
+    def load_dataset(path: str, subset: str | None) -> dict[str, Split]:
+        if path not in known:
+            raise FileNotFoundError(f"Dataset '{path}' doesn't exist on the Hub\nor cannot be accessed")
+        return known[path]
+
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return known
+
+
+def test_texts_of_the_hub(hub):
+    hub["news/tiny"] = {
+        "train": Split(["bad", "good"], text=["a b", "c", "a"], label=[0, 1, 1], user=["x", "y", "x"]),
+        "test": Split(["bad", "good"], text=["c zebra"], label=[1], user=["z"]),
+    }
+    data = fs.load("hf:news/tiny,client=user,length=2")
+    assert data.x.tolist() == [[2, 3], [4, 0], [2, 0]]
+    assert data.x_test.tolist() == [[4, 1]]
+    assert data.classes == ("bad", "good")
+    assert data.groups is not None
+    assert data.groups.tolist() == [0, 1, 0]
+    assert data.texts == (("a b", "c", "a"), ("c zebra",))
+    component = build("dataset", DATASETS, "hf:news/tiny,client=user")
+    assert build("dataset", DATASETS, to_table(component, DATASETS)) == component
+
+
+def test_images_and_numbers_of_the_hub(hub):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (8, 6, 5, 3), dtype=np.uint8)
+    names = ["cat", "dog"] * 4
+    images = [Image.fromarray(p) for p in pixels]
+    hub["pets"] = {"train": Split(img=images, label=names), "test": Split(img=images[:2], label=names[:2])}
+    data = HuggingFace(path="pets").load()
+    assert data.shape == (3, 6, 5)
+    assert data.classes == ("cat", "dog")
+    exact = pixels.transpose(0, 3, 1, 2) / 255
+    mean, std = exact.mean((0, 2, 3), keepdims=True), exact.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(data.x, (exact - mean) / std, rtol=1e-4, atol=1e-5)
+    hub["table"] = {"train": Split(v=[[1, 2], [3, 4]], label=[5, 9]), "validation": Split(v=[[1, 2]], label=[9])}
+    table = HuggingFace(path="table", x="v", test="validation").load()
+    assert table.x.tolist() == [[1, 2], [3, 4]]
+    assert table.y_test.tolist() == [1]
+    assert table.classes == ("5", "9")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"path": "nowhere"}, "hf:nowhere: cannot be loaded: Dataset 'nowhere' doesn't exist on the Hub"),
+        ({"path": "odd"}, "which column holds the rows.*one of v, w, label"),
+        ({"path": "odd", "x": "v", "test": "validation"}, "no split 'validation', there are train, test"),
+        ({"path": "odd", "x": "u"}, "no column 'u', there are v, w, label"),
+        ({"path": "odd", "x": "v"}, "different shapes"),
+        ({"path": "odd", "x": "w"}, "no row of 3"),
+    ],
+)
+def test_what_the_hub_cannot_give_is_one_line(hub, options, words):
+    hub["odd"] = {
+        "train": Split(v=[[1], [2, 3]], w=[[1], [2]], label=[0, 1]),
+        "test": Split(v=[[1], [2]], w=[[1], [2]], label=[0, 1 if options.get("x") == "v" else 3]),
+    }
+    with pytest.raises(fs.BadInput, match=words) as error:
+        HuggingFace(**options).load()
+    assert "\n" not in str(error.value)
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(fs.BadInput, match=r"pip install 'fedskew\[hf\]'"):
+        fs.load("hf:imdb")

@@ -1,0 +1,346 @@
+"""FedMD: clients of one architecture or several that exchange scores on public rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskew import Experiment
+from fedskew.algorithms import FedAvg, FedMd
+from fedskew.core.component import build, label, parse
+from fedskew.core.errors import BadInput
+from fedskew.core.records import Batch
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.dataset import Dataset
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import from_toml
+from fedskew.experiment.results import run
+from fedskew.loop.federation import Federation
+from fedskew.loop.personal import evaluate_personal
+from fedskew.loop.plan import Local
+from fedskew.loop.round import play_round, start
+from fedskew.loop.sharing import PART, Kept
+from fedskew.models import MODELS, Mixed
+from fedskew.models.mixed import MixedNet
+from fedskew.slots import Everyone, Uniform
+from tests.small import TASK, X0, TinyNet, exact_clients, own_rows, play, ragged
+
+
+class Line(nn.Module):
+    """One logit, w x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.out(x)
+
+
+class Regression(Classification):
+    """(w x - y)^2 / 2 for a row (x, y)."""
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return self.outputs(w, x[:, :1])[1]
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits[:, 0] - 4.0 * y).square() / 2
+
+
+LINE = Line().double()
+PUBLIC = Batch(torch.tensor([[1.0], [2.0]]).double(), torch.zeros(2, dtype=torch.long), torch.ones(2).double())
+
+
+def pair(algorithm: FedMd) -> Federation:
+    """Clients with the rows (1, 0) and (1, 4), one step of 0.1, and the public inputs 1 and 2."""
+    task = Regression(LINE, ParameterSpace(LINE), 2)
+    fed = exact_clients(task, [[1.0], [1.0]], (1, 1), algorithm, lr=0.1)
+    return replace(fed, y=torch.tensor([0, 1]), server_data=PUBLIC)
+
+
+def own(states: ClientStates) -> Tensor:
+    """The clients' models by id, (K, P)."""
+    ids, kept = states.export()
+    return kept[PART][torch.as_tensor(np.argsort(ids))]
+
+
+# golden rounds, from x = 2: gradients of the clients' own rows are w and w - 4
+#
+# round 0   no digest;  w_1 = 2 - 0.1 * 2 = 1.8,  w_2 = 2.2;  logits (1.8, 3.6) and (2.2, 4.4) on the inputs 1 and 2, mean (2, 4)
+# round 1   squared:  slope of the mean over 1 and 2 of (w x - 2 x)^2 is 2 (w - 2) (1 + 4) / 2 = 5 (w - 2)
+#               w_1 = 1.8 + 0.1 = 1.9 -> 1.71;  w_2 = 2.2 - 0.1 = 2.1 -> 2.29
+#           absolute: sign(w - 2) (1 + 2) / 2
+#               w_1 = 1.8 + 0.15 = 1.95 -> 1.755;  w_2 = 2.05 -> 2.245
+GOLDEN = {"squared": [1.71, 2.29], "absolute": [1.755, 2.245]}
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+@pytest.mark.parametrize("distance", GOLDEN)
+def test_golden_two_rounds(engine, distance) -> None:
+    fed, states = pair(FedMd(steps=1, distance=distance)), ClientStates()
+    first = play(fed, [2.0], 1, engine, states=states)[-1]
+    torch.testing.assert_close(own(states)[:, 0], torch.tensor([1.8, 2.2], dtype=torch.float64), rtol=1e-12, atol=0)
+    scores, inputs = first.server.state["scores"], PUBLIC.x[first.server.state["rows"]]
+    torch.testing.assert_close(scores, 2 * inputs, rtol=1e-12, atol=0)
+    server = play(fed, None, 2, engine, server=first.server, states=states)[-1].server
+    torch.testing.assert_close(
+        own(states)[:, 0], torch.tensor(GOLDEN[distance], dtype=torch.float64), rtol=1e-12, atol=0
+    )
+    assert float(server.x) == 2.0, "no model reaches the server"
+    loss = evaluate_personal(fed, engine, server, states, np.arange(2))["loss"]
+    assert loss.shape == (2,)
+
+
+def mixed_tasks(*nets: nn.Module) -> tuple[Classification, ...]:
+    net = MixedNet(list(nets))
+    space = ParameterSpace(net)
+    return tuple(Classification(net.using(g), space, 3) for g in range(len(nets)))
+
+
+def two_architectures(algorithm, **changes) -> tuple[Federation, Tensor, list[nn.Module]]:
+    """The ragged clients, of which every other one has a linear model of its own."""
+    flat = nn.Linear(6, 3).double()
+    nets = [TinyNet().double(), Logits(flat)]
+    first, *others = mixed_tasks(*nets)
+    generator = torch.Generator().manual_seed(5)
+    x0 = torch.randn(first.space.size, generator=generator, dtype=torch.float64) / 2
+    fed = replace(
+        ragged(algorithm, local=Local(epochs=1, batch_size="all")), task=first, others=tuple(others), **changes
+    )
+    return fed, x0, nets
+
+
+class Logits(nn.Module):
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.out = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.out(x)
+
+
+def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: FedMd, rounds: int) -> list[Tensor]:
+    """The clients' models after the rounds, by modules and `torch.optim`; each is the vector of its own architecture."""
+    sizes = [sum(p.numel() for p in net.parameters()) for net in nets]
+    starts = x0.split(sizes)
+    models = []
+    for k in range(len(fed.partition)):
+        net = TinyNet().double() if k % 2 == 0 else Logits(nn.Linear(6, 3).double())
+        nn.utils.vector_to_parameters(starts[k % 2].clone(), net.parameters())
+        models.append(net)
+    told, server = None, play(fed, x0, 1)[0].server
+    public = fed.server_data.x
+    for t in range(rounds):
+        rows, asked = (method.drawn(server, r) for r in (t, t + 1))
+        answers = []
+        for k, net in enumerate(models):
+            optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(method.steps if told is not None else 0):
+                order = [(step * method.batch_size + i) % len(rows) for i in range(method.batch_size)]
+                difference = net(public[rows][order])[1] - told[order]
+                optimiser.zero_grad()
+                (difference.abs() if method.distance == "absolute" else difference**2).mean().backward()
+                optimiser.step()
+            at = torch.as_tensor(fed.partition.rows(k))
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(net(fed.x[at])[1], fed.y[at]).backward()
+            optimiser.step()
+            answers.append(net(public[asked])[1].detach())
+        told = torch.stack(answers).mean(0)
+    return [nn.utils.parameters_to_vector(net.parameters()).detach() for net in models]
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked(), Stacked(width=2)], ids=repr)
+@pytest.mark.parametrize("distance", ["absolute", "squared"])
+def test_architectures_learn_from_each_other_as_plain_torch_says(engine, distance) -> None:
+    method = FedMd(rows=11, steps=3, batch_size=7, distance=distance)
+    fed, x0, nets = two_architectures(method)
+    expected = by_plain_torch(fed, x0, nets, method, rounds=3)
+    states = ClientStates()
+    play(fed, x0, 3, engine, states=states)
+    first = TASK.space.size
+    for k, model in enumerate(own(states)):
+        mine, foreign = (slice(None, first), slice(first, None))[:: 1 if k % 2 == 0 else -1]
+        torch.testing.assert_close(model[mine], expected[k], rtol=1e-11, atol=1e-12)
+        assert torch.equal(model[foreign], x0[foreign]), "the other architecture's place is untouched"
+
+
+def test_measures_are_each_clients_own_architectures() -> None:
+    fed, x0, _ = two_architectures(FedMd(rows=11, steps=3))
+    states = ClientStates()
+    outcome = play(fed, x0, 2, states=states)[-1]
+    told = evaluate_personal(fed, Stacked(), outcome.server, states, np.arange(7))["loss"]
+    for k, model in enumerate(own(states)):
+        at = torch.as_tensor(fed.partition.rows(k))
+        expected = nn.functional.cross_entropy(fed.tasks[k % 2].logits(model, fed.x[at]), fed.y[at])
+        torch.testing.assert_close(told[k], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(outcome.done.scores["loss"][k] / len(at), expected, rtol=1e-12, atol=1e-12)
+
+
+def trained(algorithm, rounds: int = 4, **changes) -> Tensor:
+    states = ClientStates()
+    play(replace(ragged(algorithm, selection=Uniform(clients=4)), **changes), X0, rounds, states=states)
+    return own(states)
+
+
+def test_without_digest_every_client_trains_alone() -> None:
+    everything = Kept.everything(TASK.space.size, torch.device("cpu"))
+    alone = trained(FedAvg(), kept=everything)
+    assert torch.equal(trained(FedMd(steps=0)), alone)
+    assert float((trained(FedMd()) - alone).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("distance", ["absolute", "squared"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_single_client_agrees_with_itself(distance, dtype) -> None:
+    """Its digest loss is 0: to the rounding, which an absolute error would follow."""
+    ends = []
+    for steps in (0, 20):
+        fed = ragged(FedMd(steps=steps, distance=distance), sizes=[23])
+        public = own_rows(30)
+        fed = replace(fed, x=fed.x.to(dtype), server_data=public._replace(x=public.x.to(dtype)))
+        states = ClientStates()
+        server = start(fed, X0.to(dtype))
+        for _ in range(3):
+            server = play_round(fed, Sequential(), server, states).server
+        ends.append(own(states))
+    torch.testing.assert_close(ends[1], ends[0], rtol=0, atol=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("rows", [7, 5000])
+def test_what_travels_is_scores_alone(rows) -> None:
+    outcomes = play(ragged(FedMd(rows=rows), selection=Uniform(clients=4)), X0, 3)
+    scores = 4 * min(rows, 30) * 3 * 8  # clients, public rows, classes, bytes of a number
+    assert [o.bytes_up for o in outcomes] == [scores] * 3
+    assert [o.bytes_down for o in outcomes] == [0, scores, scores]
+
+
+class Nobody:
+    """In round 1."""
+
+    def available(self, info, round_, seed):
+        return np.full(7, round_ != 1)
+
+
+def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None:
+    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody())
+    outcomes = play(fed, X0, 3)
+    digested = outcomes[2].work.view.public["digested"]
+    assert torch.equal(digested, outcomes[0].work.view.public["asked"])
+    assert torch.equal(outcomes[2].work.view.extras["scores"], outcomes[0].server.state["scores"])
+    later = outcomes[2].work.view.public["asked"]
+    assert torch.equal(later, fed.server_data.x[outcomes[2].server.state["rows"]])
+
+
+# assembly
+
+
+def small_data() -> Dataset:
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 3
+    x = rng.standard_normal((240, 5)) + np.eye(5)[y] * 2
+    return Dataset(x=x, y=y, x_test=x[:60], y_test=y[:60], classes=("a", "b", "c"))
+
+
+def experiment(**changes) -> Experiment:
+    options = {
+        "algorithm": "fedmd:steps=5",
+        "model": "mixed:models=[softmax,mlp:hidden=[8]]",
+        "server_data": {"share": 0.2},
+        "clients": {"number": 5},
+        "training": {"rounds": 3, "dtype": "float64"},
+        "local": {"epochs": 1},
+        "engine": "sequential",
+    }
+    return Experiment(**(options | changes))
+
+
+def test_a_run_measures_the_clients_own_models(tmp_path) -> None:
+    one = experiment()
+    assert from_toml(one.toml()) == one
+    frame = run(one, data=small_data(), folder=tmp_path).measurements()
+    told = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean")]["value"]
+    assert told.iloc[-1] > 0.8
+    both = run(experiment(engine="stacked"), data=small_data(), folder=tmp_path).measurements()
+    again = both[(both["split"] == "personal") & (both["name"] == "accuracy_mean")]["value"]
+    assert list(again) == pytest.approx(list(told), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithm": "fedavg"}, "no parameters in common"),
+        ({"algorithm": "fedavg", "sharing": "personal"}, "no parameters in common"),
+        ({"server_data": {}}, "--server-data"),
+        ({"server": "adam"}, "exchanges no models"),
+        ({"codec": "int8"}, "exchanges no models"),
+        ({"sharing": "personal"}, "exchanges no models"),
+        ({"refine": "distillation"}, "exchanges no models"),
+        ({"evaluation": {"inexactness": True}}, "exchanges no models"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        assemble(experiment(**changes), small_data())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FedMd(rows=0), "rows"),
+        (lambda: FedMd(steps=-1), "steps"),
+        (lambda: FedMd(batch_size=0), "batch_size"),
+        (lambda: FedMd(weighting="unbiased"), "weighting"),
+        (lambda: Mixed(models=("mlp",)), "two"),
+        (lambda: Mixed(models=("mlp", "mpl")), "mlp"),
+        (lambda: Mixed(models=("mlp", "mixed")), "mixed"),
+        (lambda: Experiment(server_data={"warm_up": 3}), "share"),
+        (lambda: Experiment(server_data={"share": 0.1, "warm_up": -3}), "warm_up"),
+    ],
+)
+def test_bad_options_are_named(make, words) -> None:
+    with pytest.raises(BadInput, match=words):
+        make()
+
+
+def test_local_only_takes_clients_of_different_architectures() -> None:
+    one = experiment(algorithm="fedavg", sharing="personal:layers=[*]")
+    assert len(assemble(one, small_data()).federation.programs) == 2
+
+
+def test_the_warm_up_is_gradient_descent_on_the_servers_rows() -> None:
+    """Of every architecture, as `torch.optim` does it."""
+    cold, warm = (assemble(experiment(server_data={"share": 0.2, "warm_up": w}), small_data()) for w in (0, 6))
+    fed, data = cold.federation, cold.federation.server_data
+    net = fed.task.model.using(0)
+    for g in (0, 1):
+        used = MixedNet(
+            [build("model", MODELS, s).build((5,), 3, torch.Generator()) for s in cold.experiment.model.models]
+        )
+        used = used.using(g).double()
+        nn.utils.vector_to_parameters(cold.x0.clone(), used.parameters())
+        optimiser = torch.optim.SGD(used.parameters(), lr=fed.solver.lr)
+        for _ in range(6):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(used(data.x)[1], data.y).backward()
+            optimiser.step()
+        trained = nn.utils.parameters_to_vector(used.nets[g].parameters())
+        first = sum(p.numel() for p in net.nets[0].parameters())
+        place = slice(None, first) if g == 0 else slice(first, None)
+        torch.testing.assert_close(warm.x0[place], trained.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_compact_forms_of_lists_within_lists() -> None:
+    spec = "mixed:models=[softmax,mlp:hidden=[8,4],mlp:hidden=[3]]"
+    made = build("model", MODELS, spec)
+    assert made.models == ("softmax", "mlp:hidden=[8,4]", "mlp:hidden=[3]")
+    assert label(made, MODELS) == spec
+    assert parse('mlp:hidden=[8,4],norm="group"', "model")[1] == {"hidden": [8, 4], "norm": "group"}

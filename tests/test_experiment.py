@@ -67,6 +67,7 @@ def numbers(runs) -> list[tuple]:
 )
 def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
     needed = {
+        "dataset hf": ":somewhere",
         "selection uniform": ":clients=3",
         "skew quantity-sizes": ":rows=[5,3]",
         "skew from-folder": ":path=there",

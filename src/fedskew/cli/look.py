@@ -30,6 +30,7 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "augmentations": "augment",
     "availabilities": "availability",
     "refines": "refine",
     "selections": "selection",

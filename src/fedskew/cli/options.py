@@ -37,7 +37,7 @@ equals an uninterrupted run bit for bit.
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
 algorithms, datasets, skews, models, solvers, servers, refines,
-availabilities, selections, sharings, codecs, engines.
+augmentations, availabilities, selections, sharings, codecs, engines.
 """
 
 SHOW = """\
@@ -210,7 +210,11 @@ def store(parser: argparse.ArgumentParser) -> None:
 def clients(parser: argparse.ArgumentParser) -> None:
     """Whose data: what there is to deal, and how."""
     data = parser.add_argument_group("data and clients")
-    data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
+    data.add_argument(
+        "--dataset",
+        metavar="D",
+        help="digits, cifar-10, uci-har:form=features, ag-news, ...: see `fedskew list datasets`",
+    )
     data.add_argument(
         "--skew",
         metavar="S",
@@ -246,6 +250,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"
     )
+    work.add_argument("--augment", metavar="A", help="change training images at random: none, crop-flip:padding=4")
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")
@@ -263,6 +268,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--dtype", metavar="T", help="float32 or float64")
     run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, or auto: a GPU where there is one")
     run.add_argument("--precision", metavar="P", help="full, or bf16: bfloat16 where PyTorch's autocast uses it")
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="processes that share the clients of a round (default: 1)"
+    )
     run.add_argument(
         "--set",
         action="append",

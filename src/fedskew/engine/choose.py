@@ -93,4 +93,4 @@ def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> 
 
 
 def cut(plan: Plan, limit: int) -> Plan:
-    return Plan(plan.index[:limit], plan.mask[:limit])
+    return plan.first(limit)

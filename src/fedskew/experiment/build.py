@@ -84,6 +84,7 @@ def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None)
     data = client_data(experiment, dataset)
     partition = data.partition
     check_clients(experiment, len(partition))
+    experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, dtype, device, tell)
     check_engine(experiment, task)
@@ -99,6 +100,7 @@ def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None)
             experiment.local,
             experiment.training.seed,
             experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            augmentation=experiment.augment,
         ),
         x=x,
         y=y,

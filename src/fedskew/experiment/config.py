@@ -26,6 +26,7 @@ from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
 from fedskew.skew.compose import skews_of
 from fedskew.slots import (
+    AUGMENTATIONS,
     AVAILABILITIES,
     CODECS,
     REFINES,
@@ -38,6 +39,7 @@ from fedskew.slots import (
     Everyone,
     ServerSgd,
     Sgd,
+    Unaugmented,
     Uncompressed,
     Unrefined,
 )
@@ -98,6 +100,8 @@ class SharedData:
 class Training:
     """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored.
 
+    ``workers`` processes share the clients of each round, each with so many threads; with 0 they share the cores.
+    ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
     ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
     parameters stay in ``dtype``.
     """
@@ -108,12 +112,15 @@ class Training:
     precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: int = 0
+    workers: int = 1
+    states: Literal["auto", "memory", "disk"] = "auto"
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
         require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
+        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +166,7 @@ COMPONENTS: dict[str, Mapping[str, Any]] = {
     "algorithm": Methods(ALGORITHMS),
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "augment": AUGMENTATIONS,
     "availability": AVAILABILITIES,
     "refine": REFINES,
     "selection": SELECTIONS,
@@ -202,6 +210,7 @@ class Experiment:
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    augment: Any = field(default_factory=Unaugmented)
     availability: Any = field(default_factory=Always)
     refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)

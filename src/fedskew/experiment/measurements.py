@@ -154,12 +154,12 @@ def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 
-def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+def inexactness_rows(assembly: Assembly, engine: Engine, outcome: Outcome) -> list[Row]:
     """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
     experiment, clients = assembly.experiment, outcome.work.clients
     if not experiment.evaluation.inexactness or not len(clients):
         return []
-    gamma = inexactness(assembly.federation, experiment.engine, outcome)
+    gamma = inexactness(assembly.federation, engine, outcome)
     mean = float(gamma.nanmean())
     rows: list[Row] = [] if math.isnan(mean) else [(None, "round", "inexactness", mean)]
     return rows + per_client("client", "inexactness", clients, gamma)

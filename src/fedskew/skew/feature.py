@@ -34,7 +34,12 @@ class FeatureSkew(Protocol):
 
 
 def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Own]:
-    """What each skew draws for the clients."""
+    """What each skew draws for the clients. Raises `BadInput` for rows that are no measurements."""
+    require(
+        not features or np.issubdtype(x.dtype, np.floating),
+        f"skew: features can be changed only where they are measured numbers, and these rows hold {x.dtype}, such as the ids of "
+        "words; use a label, quantity or concept skew",
+    )
     return [skew.draw(x, num_clients, stream(seed, "features", place, 0)) for place, skew in enumerate(features)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -36,7 +37,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce"]
+    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce", "landscape"]
 )
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
@@ -50,7 +51,7 @@ def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
 def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
     """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
     script = (
-        "import sys; from fedskew.cli import main; import fedskew.experiment.run as run\n"
+        "import sys; from fedskew.cli import main; import fedskew.experiment.site as run\n"
         "def round(*_, **__):\n"
         "    slow = {'sklearn', 'scipy', 'pandas', 'matplotlib', 'sympy', 'jinja2', 'torch._dynamo'}\n"
         "    print(sorted(slow & set(sys.modules))); raise SystemExit\n"
@@ -272,3 +273,39 @@ def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> No
     out, err = resumed.communicate(timeout=180)
     assert resumed.returncode == 0, err
     assert [r["status"] for r in json.loads(out)["runs"]] == ["finished"] * 4
+
+
+def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Two arms of three rounds; the second call finds everything in the store."""
+    from fedskew.claims import document
+    from fedskew.cli import reproduce
+
+    whole = document.load("contradictions").only("6-weights")
+    quick = dataclasses.replace(whole.scales["quick"], seeds=2)
+    quick.base["training"]["rounds"] = 3
+    monkeypatch.setattr(reproduce, "load", lambda name: dataclasses.replace(whole, scales={"quick": quick}))
+    words = ["reproduce", "contradictions", "--runs", str(tmp_path), "--jobs", "1"]
+    code, out, err = call(capsys, *words)
+    assert code == 0
+    assert "4 runs, 4 to do" in " ".join(err.split())
+    assert "this will take about" in err
+    assert "Weights by rows are more accurate than equal weights. (all but fedpbs)" in " ".join(out.split())
+    assert "uniform weights" in (tmp_path / "contradictions-quick.md").read_text()
+    code, out, err = call(capsys, *words, "--json")
+    assert "4 runs, 0 to do" in " ".join(err.split())
+    assert {c["verdict"] for c in json.loads(out)["claims"]} <= {"holds", "fails", "undecided"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reproduce", "fedpbs", "--scale", "huge"], "no scale 'huge'; known are: quick, standard"),
+        (["reproduce", "fedpbs", "--only", "tabel-4"], "did you mean 'table-4'"),
+        (["compare", "--budget", "byts"], "did you mean 'bytes'"),
+    ],
+)
+def test_wrong_requests_of_the_laboratory_are_one_line(words: list[str], message: str, tmp_path: Path, capsys) -> None:
+    code, _, err = call(capsys, *words, "--runs", str(tmp_path))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

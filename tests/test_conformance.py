@@ -628,7 +628,7 @@ class Padded:
         return self.inner.batch_size(client, num_rows)
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
-        index, mask = self.inner.train(round_, client, rows)
+        index, mask, *_ = self.inner.train(round_, client, rows)
         wide = ((0, 0), (self.before, self.after))
         stranger = (int(rows[0]) + 50) % sum(RAGGED)
         return Plan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))

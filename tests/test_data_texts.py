@@ -168,3 +168,16 @@ def test_integer_rows_train_alike_in_both_engines(monkeypatch):
         models.append(server.x)
     assert float((models[0] - made.x0).abs().max()) > 1e-3
     torch.testing.assert_close(models[0], models[1], rtol=1e-12, atol=1e-12)
+
+
+def test_feature_skews_refuse_word_ids(monkeypatch):
+    monkeypatch.setitem(config.COMPONENTS, "model", {"mean-of-words": MeanOfWords})
+    y = np.array([0, 1] * 10)
+    data = of_texts(
+        (["a b", "c d"] * 10, y), (["a", "d"], y[:2]), classes=("x", "y"), length=2, vocabulary=9, name="tiny"
+    )
+    experiment = Experiment(
+        dataset="digits", model="mean-of-words", skew=["iid", "feature-noise"], clients={"number": 2}
+    )
+    with pytest.raises(BadInput, match="tiny holds word ids"):
+        assemble(experiment, data)

@@ -9,6 +9,7 @@ import re
 import shlex
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from fedskew.cli.main import parser
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
+from fedskew.skew import SKEWS
 from fedskew.store.runs import MEASUREMENTS
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +141,16 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
         assert name in (ROOT / "README.md").read_text()
 
 
+def test_every_skew_stands_on_its_page_with_an_example_that_runs() -> None:
+    page = (ROOT / "docs" / "skews.md").read_text()
+    assert [name for name in SKEWS if f"`{name}`" not in page] == []
+    toml, python = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("toml", "python"))
+    assert from_toml(toml).labels("skew") == ["label-dirichlet", "quantity-lognormal"]
+    names: dict[str, Any] = {}
+    exec(compile(python, "skews.md", "exec"), names)
+    assert names["part"].sizes.tolist() == [300, 200, 100]
+
+
 def test_every_stored_name_is_described(tmp_path) -> None:
     stored = set()
     rows = np.random.default_rng(0).standard_normal((60, 4))
@@ -152,7 +164,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         sensitive="sex",
     )
     for method in (
-        {"evaluation": {"inexactness": True, "adapt_steps": 1}},
+        {"evaluation": {"inexactness": True, "adapt_steps": 1, "layers": True, "classes": True}},
         {"algorithm": "ifca"},
         {"skew": "concept-swap:clusters=1,at_round=1,rho=1e-9"},
         {"algorithm": "dp-fedavg:q=1.0", "selection": "poisson:rate=1.0"},

@@ -66,7 +66,7 @@ def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -
 
 
 # the server sees updates as the codec leaves them; a simulation measures them before
-AFTER_A_CODEC = ("update_norm", "drift", "divergence", "relative_drift", "distance")
+AFTER_A_CODEC = ("update_norm", "drift", "divergence", "relative_drift", "distance", "signal_to_noise")
 
 SETTINGS: dict[str, dict[str, object]] = {
     "dp-fedavg": {"algorithm": "dp-fedavg:q=0.5", "selection": "poisson:rate=0.5"},

@@ -16,10 +16,35 @@ from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch
 from fedskew.core.task import Classification, one_hot, score
 from fedskew.core.vectors import ParameterSpace
-from fedskew.models import MODELS, Cnn, Cnn1d, Mlp, Softmax
+from fedskew.models import (
+    MODELS,
+    Cnn,
+    Cnn1d,
+    HuggingFace,
+    LeNet,
+    Lstm,
+    MiniLm,
+    Mixed,
+    Mlp,
+    Module,
+    ResNet,
+    Softmax,
+    TextCnn,
+)
 from tests.small import TASK, X0, TinyNet
 
 torch.set_num_threads(1)
+
+
+def resnet_size(channels: int, width: int, classes: int) -> int:
+    """Convolutions without bias, two numbers a channel of each normalisation, the output layer."""
+    size, inputs = 9 * channels * width + 2 * width, width
+    for i in range(4):
+        outputs = width << i
+        size += 9 * inputs * outputs + 27 * outputs**2 + 8 * outputs + (inputs * outputs + 2 * outputs) * (i > 0)
+        inputs = outputs
+    return size + inputs * classes + classes
+
 
 TABLE = [  # model, shape of a row, classes, parameters, features
     (Cnn(), (1, 28, 28), 10, 1_663_370, 512),  # McMahan et al. 2017
@@ -37,12 +62,20 @@ TABLE = [  # model, shape of a row, classes, parameters, features
         3,
     ),
     (Mlp(hidden=(5, 4), norm="group"), (2, 3), 4, 6 * 5 + 15 + 5 * 4 + 12 + 4 * 4 + 4, 4),
+    (LeNet(), (3, 32, 32), 10, 62_006, 84),  # NIID-Bench
+    (LeNet(norm="group"), (1, 28, 28), 10, 44_426 + 2 * 22, 84),
+    (ResNet(), (3, 32, 32), 10, 11_173_962, 512),  # the figure of ResNet-18 for CIFAR-10, by whatever normalisation
+    (ResNet(width=4, groups=3), (1, 8, 9), 3, resnet_size(1, 4, 3), 32),
+    (Lstm(), (9, 128), 6, 4 * (64 * 9 + 64 * 64 + 2 * 64) + 64 * 6 + 6, 64),
+    (Lstm(hidden=3, layers=2), (2, 5), 2, 4 * (3 * 2 + 3 * 3 + 2 * 3) + 4 * (2 * 3 * 3 + 2 * 3) + 3 * 2 + 2, 3),
+    (TextCnn(vocabulary=20, embedding=5, filters=4), (9,), 3, 20 * 5 + 5 * 4 * 12 + 12 + 12 * 3 + 3, 12),
     (Mlp(), (64,), 10, 64 * 64 + 64 + 64 * 10 + 10, 64),
     (Mlp(hidden=(5,)), (2, 3), 4, 6 * 5 + 5 + 5 * 4 + 4, 5),
     (Softmax(), (30,), 6, 30 * 6 + 6, 30),
     (Softmax(bias=False), (30,), 6, 180, 30),
     (Softmax(zero_init=False), (2, 5), 3, 33, 10),
 ]
+ELSEWHERE = {MiniLm, HuggingFace, Module, Mixed}  # test_encoder.py, test_own_module.py, test_methods_fedmd.py
 IDS = [f"{type(row[0]).__name__}{row[1]}{i}" for i, row in enumerate(TABLE)]
 
 
@@ -51,7 +84,11 @@ def made(model, shape, classes, seed: int = 0) -> nn.Module:
 
 
 def rows(shape: tuple[int, ...], count: int = 3) -> torch.Tensor:
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(1))
+    """Numbers around 0; token ids of 0 to 19 where a row is nine of them."""
+    g = torch.Generator().manual_seed(1)
+    if shape == (9,):
+        return torch.randint(0, 20, (count, 9), generator=g).float()
+    return torch.randn(count, *shape, generator=g)
 
 
 @pytest.mark.parametrize(("model", "shape", "classes", "parameters", "features"), TABLE, ids=IDS)
@@ -129,6 +166,8 @@ class TestEveryModel:
         task, x, y = Classification(net, ParameterSpace(net), classes), rows(shape, 4), torch.arange(4) % classes
         w = task.space.flatten(net)
         stack = torch.stack([w, w * 0.5])
+        if not task.stacks:
+            return
 
         def loss(w, x, y):
             return task.loss(task.logits(w, x), y).mean()
@@ -140,7 +179,86 @@ class TestEveryModel:
 
 
 def test_every_model_is_in_the_table():
-    assert {type(row[0]) for row in TABLE} == set(MODELS.values())
+    assert {type(row[0]) for row in TABLE} == set(MODELS.values()) - ELSEWHERE
+
+
+@pytest.mark.parametrize(("model", "stacks"), [(Lstm(), False), (Cnn1d(), True)])
+def test_a_model_says_whether_it_stacks(model, stacks):
+    net = made(model, (2, 32), 2)
+    assert Classification(net, ParameterSpace(net), 2).stacks == stacks
+
+
+def test_the_lstm_at_a_vector_is_pytorchs_with_these_weights():
+    net = made(Lstm(hidden=4), (2, 7), 3)
+    task, x = Classification(net, ParameterSpace(net), 3), rows((2, 7))
+    w = torch.randn(task.space.size, generator=torch.Generator().manual_seed(2))
+    layer = nn.LSTM(2, 4, batch_first=True)
+    layer.load_state_dict({k.partition(".")[2]: v for k, v in task.space.unflatten(w).items() if k.startswith("lstm")})
+    last = layer(x.transpose(1, 2))[0][:, -1]
+    torch.testing.assert_close(task.outputs(w, x)[0], last)
+    gradient = grad(lambda w: task.outputs(w, x)[0].square().sum())(w)
+    last.square().sum().backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in layer.parameters()])
+    torch.testing.assert_close(gradient[: len(expected)], expected)
+
+
+def test_kims_network_by_hand():
+    """One filter of width 2 on embeddings of one number: the largest sum of neighbours, weighted."""
+    net = made(TextCnn(vocabulary=4, embedding=1, filters=1, widths=(2,)), (3,), 2)
+    with torch.no_grad():
+        net.embedding.weight.copy_(torch.tensor([[0.0], [1.0], [2.0], [-5.0]]))
+        net.convs[0].weight.copy_(torch.tensor([[[10.0, 1.0]]]))
+        net.convs[0].bias.fill_(0.5)
+    z, _ = net(torch.tensor([[1.0, 2.0, 0.0], [3.0, 3.0, 3.0]]))
+    assert z.tolist() == [[20.5], [0.0]]  # max(10 + 2, 20 + 0) + 0.5; nothing above 0
+
+
+def test_the_embedding_of_padding_stays_zero():
+    net = made(TextCnn(vocabulary=4, embedding=2, filters=1, widths=(1,)), (3,), 2)
+    net.convs[0].bias.detach().fill_(1)  # so that the filter answers to padding, too
+    task = Classification(net, ParameterSpace(net), 2)
+    w = task.space.flatten(net)
+    gradient = grad(lambda w: task.logits(w, torch.zeros(1, 3)).square().sum())(w)
+    assert (w[:2] == 0).all()
+    assert (gradient[:2] == 0).all()
+
+
+def test_the_text_networks_vocabulary_fits_the_ids():
+    ids = np.asarray([[1, 5, 0, 0, 0]])
+    assert TextCnn().fitted(ids).vocabulary == 6
+    assert TextCnn(vocabulary=9).fitted(ids).vocabulary == 9
+    for model, bad in ((TextCnn(vocabulary=5), ids), (TextCnn(), ids - 1), (TextCnn(), ids / 2)):
+        with pytest.raises(BadInput, match="text-cnn"):
+            model.fitted(bad)
+
+
+def test_half_precision_changes_the_numbers_by_its_rounding_alone():
+    """bfloat16 keeps eight digits of two: logits move by about a percent, and gradients come back whole."""
+    net = made(LeNet(), (3, 32, 32), 10)
+    full, half = (Classification(net, ParameterSpace(net), 10, bf16=flag) for flag in (False, True))
+    w, x = full.space.flatten(net), rows((3, 32, 32), 8)
+    one, two = full.logits(w, x), half.logits(w, x)
+    assert two.dtype == torch.float32
+    assert 1e-5 < float((one - two).abs().max() / one.abs().max()) < 0.02
+    gradients = [grad(lambda w, t=t: t.loss(t.logits(w, x), torch.arange(8)).mean())(w) for t in (full, half)]
+    assert gradients[1].dtype == torch.float32
+    assert 1e-4 < float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < 0.15
+
+
+# what is frozen is no part of the vector
+
+
+def test_frozen_parameters_are_not_in_the_vector_and_are_read_from_the_module():
+    net = TinyNet().double()
+    net.a.requires_grad_(False)
+    task = Classification(net, ParameterSpace(net), 3)
+    w, x = task.space.flatten(net), torch.ones(2, 6, dtype=torch.float64)
+    assert task.space.names == ["b.weight", "b.bias"]
+    assert task.space.size == w.numel() == 8 * 3 + 3
+    assert torch.equal(task.logits(w, x), net(x)[1])
+    with torch.no_grad():
+        net.a.weight.mul_(2)
+    assert torch.equal(task.logits(w, x), net(x)[1])
 
 
 def test_the_number_of_features_is_read_from_the_output_layer():
@@ -150,7 +268,7 @@ def test_the_number_of_features_is_read_from_the_output_layer():
         _ = Classification(net, ParameterSpace(net), 5).num_features
 
 
-@pytest.mark.parametrize("model", MODELS.values())
+@pytest.mark.parametrize("model", [m for m in MODELS.values() if m is not Mixed])
 def test_softmax_alone_has_no_hidden_features(model):
     assert model.has_features == (model is not Softmax)
 
@@ -203,6 +321,13 @@ def test_softmax_may_start_at_random():
         (Cnn(), (28, 28), ("cnn", "(28, 28)")),
         (Cnn(), (1, 3, 28), ("cnn", "3 x 28")),
         (Cnn(), (1, 28, 3), ("cnn", "28 x 3")),
+        (LeNet(), (3, 32), ("lenet", "(3, 32)")),
+        (LeNet(), (3, 15, 32), ("lenet", "15 x 32")),
+        (ResNet(), (64,), ("resnet18", "(64,)")),
+        (ResNet(), (3, 32, 7), ("resnet18", "32 x 7")),
+        (Lstm(), (64,), ("lstm", "(64,)")),
+        (TextCnn(vocabulary=3), (3, 3), ("text-cnn", "(3, 3)")),
+        (TextCnn(vocabulary=3), (4,), ("text-cnn", "4 tokens")),
         (Cnn1d(), (64,), ("cnn1d", "(64,)")),
         (Cnn1d(), (1, 28, 28), ("cnn1d", "(1, 28, 28)")),
         (Cnn1d(), (9, 15), ("cnn1d", "15")),
@@ -222,6 +347,10 @@ def test_rows_of_the_wrong_shape_are_refused(model, shape, words):
         (Cnn, {"hidden": 0}),
         (Cnn1d, {"hidden": 0}),
         (Cnn1d, {"filters": 0}),
+        (ResNet, {"width": 0}),
+        (Lstm, {"hidden": 0}),
+        (TextCnn, {"filters": 0}),
+        (TextCnn, {"widths": ()}),
         (Mlp, {"hidden": ()}),
         (Mlp, {"hidden": (3, 0)}),
     ],

@@ -12,6 +12,7 @@ from scipy import stats
 
 from fedskew.algorithms import FedAvg, FedNova, Scaffold
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Info
 from fedskew.engine.sequential import Sequential
@@ -20,7 +21,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import call, play_round, prepare, start
 from fedskew.loop.system import System
-from fedskew.slots import Always, Blocks, DayNight, Everyone, Random, Sgd, Uniform
+from fedskew.slots import AVAILABILITIES, Always, Blocks, DayNight, Everyone, OnOff, Random, Sgd, Unequal, Uniform
 from tests.reference import assert_close, f64, matrices, matrix_clients, optimum
 from tests.small import RAGGED, X0, Linear, Quadratic, exact_clients, play, ragged
 from tests.test_conformance import FIRST, federation, record
@@ -118,7 +119,32 @@ def test_blocks_by_chance_are_the_seeds() -> None:
     assert not np.array_equal(one[0], np.arange(40) < 20)
 
 
-@pytest.mark.parametrize("availability", [Random(p=0.4), DayNight(period=5), Always()], ids=repr)
+@pytest.mark.parametrize(("leave", "join"), [(0.1, 0.1), (0.05, 0.3), (0.5, 0.5)])
+def test_clients_come_and_go_with_their_probabilities(leave: float, join: float) -> None:
+    there = times(OnOff(leave=leave, join=join), population([0] * 500, 2), 60)
+    before, after = there[:-1], there[1:]
+    assert (~after[before]).mean() == pytest.approx(leave, abs=5 * np.sqrt(leave / before.sum()))
+    assert after[~before].mean() == pytest.approx(join, abs=5 * np.sqrt(join / (~before).sum()))
+    share = join / (leave + join)
+    assert there[0].mean() == pytest.approx(share, abs=5 * np.sqrt(0.25 / 500)), "from the first round on"
+    assert there.mean() == pytest.approx(share, abs=0.05)
+
+
+def test_each_client_has_a_probability_of_its_own() -> None:
+    """Shares of 200 rounds under Beta(2, 6): mean 1/4, variance 12/(64 x 9), and 1/200 of E p(1 - p) of the draws."""
+    share = times(Unequal(a=2, b=6), population([0] * 1500, 2), 200).mean(0)
+    variance = 12 / (64 * 9)
+    assert share.mean() == pytest.approx(0.25, abs=5 * np.sqrt(variance / 1500))
+    assert share.var() == pytest.approx(variance + (0.25 * 0.75 - variance) / 200, rel=0.2)
+
+
+@pytest.mark.parametrize("wrong", ["on-off:leave=0", "on-off:leave=0.6,join=0.6", "unequal:a=0", "unequal:b=inf"])
+def test_impossible_availability_is_refused(wrong: str) -> None:
+    with pytest.raises(BadInput, match="above 0"):
+        build("availability", AVAILABILITIES, wrong)
+
+
+@pytest.mark.parametrize("availability", [Random(p=0.4), DayNight(period=5), Always(), Unequal(), OnOff()], ids=repr)
 def test_a_client_is_there_or_not_whatever_the_population(availability: Any) -> None:
     few, many = (times(availability, population([0] * k, 2), 30) for k in (7, 11))
     assert np.array_equal(few, many[:, :7])

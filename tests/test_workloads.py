@@ -55,6 +55,23 @@ def test_an_mlp_on_features_of_unseen_people(tmp_path) -> None:
 
 
 @needs_data
+@pytest.mark.slow
+def test_intents_of_messages_that_share_no_set_of_words(tmp_path) -> None:
+    """Bitext customer support, 27 intents, eleven clients with skewed labels; unseen messages only."""
+    experiment = Experiment(
+        dataset="bitext-support",
+        skew="label-dirichlet:alpha=0.5",
+        clients={"number": 11},
+        solver="adamw:lr=0.001",
+        local={"epochs": 1, "batch_size": 32},
+        training={"rounds": 10, "threads": 1},
+        evaluation={"local_models": False},
+        engine="sequential",
+    )
+    assert run(experiment, folder=tmp_path).table()["accuracy"][0] >= 0.95
+
+
+@needs_data
 def test_a_step_that_is_too_large_for_sensor_data_is_diagnosed(tmp_path) -> None:
     with pytest.raises(
         Diverged, match=r"round \d+, client \d+.*most likely cause: the client learning rate 5 is too large.*try lr"

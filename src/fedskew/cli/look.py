@@ -11,7 +11,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedskew.cli.output import number, print_json, print_ranks, print_summary, print_unfinished, summary_json
+from fedskew.cli.output import (
+    number,
+    print_json,
+    print_ranks,
+    print_summary,
+    print_unfinished,
+    print_warnings,
+    summary_json,
+)
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
@@ -30,6 +38,7 @@ KINDS = {
     "models": "model",
     "solvers": "solver",
     "servers": "server",
+    "augmentations": "augment",
     "availabilities": "availability",
     "refines": "refine",
     "selections": "selection",
@@ -177,6 +186,7 @@ def show(parsed: argparse.Namespace) -> int:
     print_summary(store, records, budget)
     print_ranks(store, records)
     print_unfinished(records)
+    print_warnings(records)
     return 0
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import options
+from fedskew.cli import deploy_options, options
 from fedskew.core.errors import FedskewError
 
 DESCRIPTION = """\
@@ -44,10 +44,14 @@ def parser() -> argparse.ArgumentParser:
 
     options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
     options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
+    options.for_diagnose(verb("diagnose", "diagnose", "diagnose", "how clients' data differ", options.DIAGNOSE))
     options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
     options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
     options.for_report(verb("report", "look", "report", "write the HTML report of some runs", options.REPORT))
+    options.for_landscape(
+        verb("landscape", "landscape", "picture", "draw the loss around a run's model", options.LANDSCAPE)
+    )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
@@ -55,8 +59,12 @@ def parser() -> argparse.ArgumentParser:
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
     )
-    options.for_export(verb("export", "export", "export", "write a run's model to a file", options.EXPORT))
-    options.for_flower(verb("flower", "deploy", "flower", "run between real machines, on Flower", options.FLOWER))
+    deploy_options.for_export(
+        verb("export", "export", "export", "write a run's model to a file", deploy_options.EXPORT)
+    )
+    deploy_options.for_flower(
+        verb("flower", "deploy", "flower", "run between real machines, on Flower", deploy_options.FLOWER)
+    )
     return top
 
 

@@ -37,7 +37,7 @@ equals an uninterrupted run bit for bit.
 LIST = """\
 List what there is. Runs come from the store, the rest is built in:
 algorithms, datasets, skews, models, solvers, servers, refines,
-availabilities, selections, sharings, codecs, engines.
+augmentations, availabilities, selections, sharings, codecs, engines.
 """
 
 SHOW = """\
@@ -83,6 +83,15 @@ selection, skew, data set, model, and fedskew itself.
   fedskew cite c2 > used.bib
 """
 
+DIAGNOSE = """\
+Say how clients' data differ - in labels, inputs, sizes, or in what a label
+means - with numbers on one scale, intervals, and what chance would give.
+
+  fedskew diagnose visits.csv --label outcome --client hospital
+  fedskew diagnose folder-with-one-file-a-client --label outcome
+  fedskew diagnose --dataset uci-har --skew natural --html har.html
+"""
+
 DATA = """\
 List the data sets, fetch their files from the public source (a broken download
 goes on where it ended; checksums are checked), check what is here, or say
@@ -95,30 +104,31 @@ FEDSKEW_DATA names, or in its subfolder named after the data set.
   fedskew data path mnist
 """
 
+LANDSCAPE = """\
+Draw the loss around the global model of a run, on the test set and on chosen
+clients' own rows, from its newest checkpoint.
+
+  fedskew landscape 3             the plane through the global model and what
+                                  clients 0 and 1 make of it in the next round
+  fedskew landscape 3 --clients 2 7 --output plane.png
+  fedskew landscape 3 --kind line --points 51
+"""
+
 REPRODUCE = """\
-Repeat an experiment of one of the documents that this project stands on, and
-print the document's numbers beside ours.
+Repeat a document's experiments, print its numbers beside ours, and say of each
+of its claims whether it holds, fails, or is undecided. What the run store holds
+already is not run again, so the same command goes on after an interruption.
 
-  drift-demo   the listing of the book section 'Non-IID Data' (14.4.1): 30
-               clients, softmax regression, 1 or 10 local epochs, IID or sorted
-               by label, on the same data and batch order
-"""
+  drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
+                  exercise 14.4.2, the ladder of mitigations
+  iid-to-noniid   From IID to Non-IID: Figures 2 to 5, 8 to 10, 12
+  fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
+  failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7
+  dualmetric      DualMetric: Tables 5.1 and 5.2, Figure 5.1
+  contradictions  where these contradict one another: eight joint experiments
 
-EXPORT = """\
-Write the model of a run's newest checkpoint to a file: its parameters by name
-(safetensors), or a program from rows to logits (TorchScript).
-
-  fedskew export 7
-  fedskew export 7 --format torchscript --output model.pt
-"""
-
-FLOWER = """\
-The same run between real machines, on Flower (pip install 'fedskew[flower]').
-
-  fedskew flower init FOLDER --recipe my.toml    a Flower app for `flwr run`
-  fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
-                                                 one client, on its machine
-  fedskew flower demo --nodes 4                  all of it on this machine
+  fedskew reproduce drift-demo
+  fedskew reproduce fedpbs --only table-4
 """
 
 RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
@@ -189,6 +199,25 @@ def for_report(parser: argparse.ArgumentParser) -> None:
     store(parser)
 
 
+def for_landscape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help="a run by its number (default: the latest)")
+    parser.add_argument(
+        "--kind",
+        choices=("plane", "surface", "line"),
+        default="plane",
+        help="plane: through three models; surface, line: along random directions with filter normalisation",
+    )
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=[0, 1], metavar="K", help="whose losses (default: 0 1)"
+    )
+    parser.add_argument("--points", type=int, default=25, metavar="N", help="points along each axis (default: 25)")
+    parser.add_argument(
+        "--reach", type=float, default=1.0, metavar="A", help="how far random directions go (default: 1)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="an .svg, .png or .pdf (default: in the run store)")
+    store(parser)
+
+
 def for_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("method", metavar="METHOD", help="a method as in `run --algorithm`, or FILE.py::CLASS")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
@@ -206,6 +235,24 @@ def for_cite(parser: argparse.ArgumentParser) -> None:
     store(parser)
 
 
+def for_diagnose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="CSV, Parquet or Arrow files, or a folder")
+    parser.add_argument("--label", metavar="COLUMN", help="the column with the classes")
+    parser.add_argument("--client", metavar="COLUMN", help="the column that says whose a row is (default: the files)")
+    parser.add_argument("--dataset", metavar="D", help="instead of files, a named data set")
+    parser.add_argument(
+        "--skew",
+        metavar="S",
+        action="append",
+        help="how its rows are dealt and changed; may be repeated (`fedskew list skews`)",
+    )
+    parser.add_argument("--clients", type=int, metavar="K", help="number of clients")
+    parser.add_argument("--partition-seed", type=int, metavar="N", help="random seed of the partition")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of sampling and permutations")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+
+
 def for_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "get", "verify", "path"], help="what to do")
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all of them)")
@@ -213,43 +260,19 @@ def for_data(parser: argparse.ArgumentParser) -> None:
 
 
 def for_reproduce(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", metavar="DOCUMENT", help="drift-demo")
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
-
-
-def for_export(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", default="latest", metavar="RUN", help="a run's number, or latest (default)")
-    parser.add_argument("--format", choices=("safetensors", "torchscript"), default="safetensors")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run's folder)")
+    parser.add_argument("document", metavar="DOCUMENT", help="one of those above")
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)"
+        "--scale",
+        default="quick",
+        metavar="S",
+        help="quick (minutes, default), standard (hours), full (the document's)",
     )
-
-
-def for_flower(parser: argparse.ArgumentParser) -> None:
-    whats = parser.add_subparsers(title="what", metavar="WHAT", required=True, dest="what")
-    recipe = "an experiment file, or the name of a method (default: fedavg)"
-
-    init = whats.add_parser("init", help="write a Flower app that runs an experiment")
-    init.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it; must not exist, or be empty")
-    init.add_argument("--recipe", default="fedavg", metavar="NAME|FILE.toml", help=recipe)
-    init.add_argument(
-        "--rows", action="store_true", help="also write each simulated client's rows, FOLDER-rows/0.npz ..."
+    parser.add_argument("--only", metavar="TABLE", help="one table or figure, e.g. table-4, with the claims about it")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
     )
-    init.add_argument("--runs", default="runs", metavar="DIR", help="folder of the run store, on the server's machine")
-
-    node = whats.add_parser("node", help="run one client beside a SuperNode")
-    node.add_argument("--client", type=int, required=True, metavar="K", help="which client this is, from 0")
-    node.add_argument("--rows", type=Path, required=True, metavar="FILE.npz", help="its rows: arrays x and y")
-    node.add_argument("--states", type=Path, metavar="DIR", help="where it keeps its state (default: beside the rows)")
-    node.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink's address")
-    node.add_argument("options", nargs="*", metavar="-- OPTION", help="further options of flower-supernode, after --")
-
-    demo = whats.add_parser("demo", help="a server and its nodes on this machine, and a run on them")
-    demo.add_argument("--recipe", default="fedavg", metavar="NAME|FILE.toml", help=recipe)
-    demo.add_argument("--nodes", type=int, default=4, metavar="N", help="how many nodes (default: 4)")
-    demo.add_argument("--rounds", type=int, default=3, metavar="R", help="rounds (default: 3)")
-    store(demo)
+    store(parser)
 
 
 def store(parser: argparse.ArgumentParser) -> None:
@@ -262,7 +285,11 @@ def store(parser: argparse.ArgumentParser) -> None:
 def clients(parser: argparse.ArgumentParser) -> None:
     """Whose data: what there is to deal, and how."""
     data = parser.add_argument_group("data and clients")
-    data.add_argument("--dataset", metavar="D", help="digits, uci-har, synthetic-softmax")
+    data.add_argument(
+        "--dataset",
+        metavar="D",
+        help="digits, cifar-10, uci-har:form=features, ag-news, ...: see `fedskew list datasets`",
+    )
     data.add_argument(
         "--skew",
         metavar="S",
@@ -281,7 +308,9 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     clients(parser)
     work = parser.add_argument_group("method and local work")
     work.add_argument(
-        "--model", metavar="M", help="softmax, mlp:hidden=[64,64], cnn, cnn1d, mixed:models=[softmax,mlp]"
+        "--model",
+        metavar="M",
+        help="softmax, mlp:hidden=[64,64], cnn, minilm:frozen=4, hf:NAME, module:FILE.py::CLASS (list models)",
     )
     work.add_argument("--solver", metavar="S", help="local solver: sgd, adamw, with options")
     work.add_argument("--lr", type=float, help="the local solver's learning rate")
@@ -296,6 +325,7 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--codec", metavar="C", help="compress updates: none, top-k:share=0.01, qsgd:levels=15, int8, clip"
     )
+    work.add_argument("--augment", metavar="A", help="change training images at random: none, crop-flip:padding=4")
     work.add_argument("--epochs", type=int, metavar="E", help="local epochs a round")
     work.add_argument("--steps", type=int, metavar="T", help="local steps a round, instead of epochs")
     work.add_argument("--batch-size", metavar="B", help="rows of a batch, or all")
@@ -311,7 +341,11 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--rounds", type=int, metavar="R", help="rounds")
     run.add_argument("--engine", metavar="E", help="auto (a short trial decides), sequential, stacked:width=64")
     run.add_argument("--dtype", metavar="T", help="float32 or float64")
-    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1")
+    run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, or auto: a GPU where there is one")
+    run.add_argument("--precision", metavar="P", help="full, or bf16: bfloat16 where PyTorch's autocast uses it")
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="processes that share the clients of a round (default: 1)"
+    )
     run.add_argument(
         "--set",
         action="append",

@@ -123,6 +123,22 @@ def print_unfinished(records: Sequence[RunRecord]) -> None:
         )
 
 
+SHOWN_WARNINGS = 6
+
+
+def print_warnings(records: Sequence[RunRecord]) -> None:
+    """What went wrong while runs went; of several runs of a method, each sign once."""
+    first: dict[tuple[str, str], tuple[int, str]] = {}
+    for record in records:
+        for entry in record.facts.get("warnings", []):
+            first.setdefault((record.name, entry["kind"]), (record.id, entry["line"]))
+    console = Console(highlight=False)
+    for (name, _), (run, line) in list(first.items())[:SHOWN_WARNINGS]:
+        console.print(f"warning: run {run} ({name}): {line}", style="yellow", markup=False)
+    if len(first) > SHOWN_WARNINGS:
+        console.print(f"and {len(first) - SHOWN_WARNINGS} more warnings; `fedskew show RUN` shows them", style="yellow")
+
+
 def number(value: float, digits: int, sign: bool = False) -> str:
     if not math.isfinite(value):
         return "–"

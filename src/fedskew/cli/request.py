@@ -19,6 +19,7 @@ SECTIONS = (
         "solver",
         "server",
         "refine",
+        "augment",
         "availability",
         "selection",
         "sharing",
@@ -40,6 +41,8 @@ OPTIONS = {
     "seed": "training.seed",
     "dtype": "training.dtype",
     "device": "training.device",
+    "workers": "training.workers",
+    "precision": "training.precision",
     "lr": "solver.lr",
     "momentum": "solver.momentum",
 }

@@ -10,10 +10,12 @@ from rich.console import Console
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
+from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.report.html import PARTITION_NUMBERS
+from fedskew.skew.compose import mixture
 from fedskew.skew.exported import export
 
 SHADES = " .:-=+*#%@"
@@ -46,6 +48,10 @@ def skew(parsed: argparse.Namespace) -> int:
 
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
     """The folder of ``--export``."""
+    require(
+        experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled,
+        "export: rows that several clients share, or that are pooled, are no clients' own; leave out shared_data and pooled",
+    )
     labels = data.labels.at(0)
     skews = [f"from-folder:path={parsed.export}"]
     skews += [text for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True) if one.face in KEPT]

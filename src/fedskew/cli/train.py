@@ -10,12 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fedskew.cli.output import print_json, print_summary, print_unfinished, summary_json
+from fedskew.cli.output import print_json, print_summary, print_unfinished, print_warnings, summary_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.core.errors import Interrupted
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.processes import by_launcher, follow_launcher, launched
 from fedskew.experiment.run import register
 from fedskew.report.budget import Budget, budget_from
 from fedskew.store.runs import RunStore
@@ -23,6 +24,8 @@ from fedskew.store.runs import RunStore
 
 def run(parsed: argparse.Namespace) -> int:
     """One experiment."""
+    if by_launcher()[0]:
+        return follow()
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
@@ -32,11 +35,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 def compare(parsed: argparse.Namespace) -> int:
     """Several methods on the same partitions and seeds."""
+    if by_launcher()[0]:
+        return follow()
     base = experiment_from(parsed)
     asked_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
     planned = plan(base, parsed.algorithms, seeds)
-    jobs = jobs_for(parsed, len(planned))
+    jobs = jobs_for(parsed, len(planned), base.training.workers)
     experiments, dataset, engines = prepare(planned, None, jobs)
     store = RunStore(parsed.runs)
     ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
@@ -47,6 +52,8 @@ def compare(parsed: argparse.Namespace) -> int:
 
 def resume(parsed: argparse.Namespace) -> int:
     """Runs that are not finished."""
+    if by_launcher()[0]:
+        return follow()
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted)
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
@@ -54,8 +61,16 @@ def resume(parsed: argparse.Namespace) -> int:
         states = ", ".join(sorted({r.status for r in chosen}))
         Console(stderr=True).print(f"nothing to resume: {len(chosen)} runs, {states}", highlight=False)
         return 0
+    workers = max(from_toml(r.experiment).training.workers for r in chosen if r.id in ids)
+    jobs = jobs_for(parsed, len(ids), workers)
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
-    return carry_out(store, ids, None, jobs_for(parsed, len(ids)), parsed, again, shown=[r.id for r in chosen])
+    return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
+
+
+def follow() -> int:
+    """As a process of ``torchrun`` that is not the first: work for it."""
+    follow_launcher()
+    return 0
 
 
 def asked_budget(parsed: argparse.Namespace) -> Budget | None:
@@ -63,7 +78,10 @@ def asked_budget(parsed: argparse.Namespace) -> Budget | None:
     return budget_from(text) if text else None
 
 
-def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
+def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
+    """Runs side by side; one after the other where each has several processes of its own."""
+    if not parsed.jobs and (workers > 1 or by_launcher()[1] > 1):
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(parsed.jobs or cores, runs))
 
@@ -103,7 +121,8 @@ def carry_out(
     began = time.perf_counter()
     with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
         try:
-            results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
+            with launched():
+                results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; `{again}` goes on") from None
     seconds = time.perf_counter() - began
@@ -120,6 +139,7 @@ def carry_out(
     else:
         print_summary(store, records, budget)
         print_unfinished(records)
+        print_warnings(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     failure = worst_error(results)
     return failure.exit_code if failure else 0

@@ -155,7 +155,7 @@ class Padded:
         return int(self.inner.parts(client))
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
-        index, mask = self.inner.train(round_, client, rows)
+        index, mask, *_ = self.inner.train(round_, client, rows)
         stranger = (int(rows[0]) + sum(SIZES) // 2) % sum(SIZES)
         wide = ((0, 0), (2, 3))
         return Plan(np.pad(index, wide, constant_values=stranger), np.pad(mask, wide))

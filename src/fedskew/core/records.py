@@ -132,3 +132,8 @@ class Plan(NamedTuple):
 
     index: Any  # numpy int64
     mask: Any  # numpy float
+    warp: Any = None  # numpy int64 (T, B, 3), see `fedskew.loop.warp`; None: rows as they are
+
+    def first(self, steps: int) -> Plan:
+        """The first so many steps."""
+        return Plan(*(None if part is None else part[:steps] for part in self))

@@ -10,6 +10,7 @@ PURPOSES = (
     *("mixture", "availability", "phase", "dropout", "stragglers", "devices"),
     *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
     *("features", "concepts", "test clients", "public"),
+    *("augment", "diagnose", "landscape"),
 )
 
 

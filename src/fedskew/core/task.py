@@ -58,11 +58,21 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Classification:
-    """Cross-entropy on a module that returns (features, logits). The module is a skeleton: its own tensors are never read."""
+    """Cross-entropy on a module that returns (features, logits).
+
+    The module is a skeleton: of its own tensors only frozen parameters and buffers are read. ``bf16`` computes in bfloat16
+    where PyTorch's autocast does; parameters, losses and updates stay as they are.
+    """
 
     model: nn.Module
     space: ParameterSpace
     num_classes: int
+    bf16: bool = False
+
+    @property
+    def stacks(self) -> bool:
+        """Whether clients' models can be computed as one batch of models; a module that cannot be says so."""
+        return bool(getattr(self.model, "stacks", True))
 
     @property
     def num_features(self) -> int:
@@ -73,8 +83,12 @@ class Classification:
         return taken[-1]
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = functional_call(self.model, self.space.unflatten(w), (x,))
-        return result
+        if not self.bf16:
+            result: tuple[Tensor, Tensor] = functional_call(self.model, self.space.unflatten(w), (x,))
+            return result
+        with torch.autocast(w.device.type, torch.bfloat16, cache_enabled=False):
+            z, logits = functional_call(self.model, self.space.unflatten(w), (x,))
+        return z.to(w.dtype), logits.to(w.dtype)
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         return self.outputs(w, x)[1]
@@ -85,6 +99,11 @@ class Classification:
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(logits, y), "accuracy": (logits.argmax(-1) == y).to(logits.dtype)}
+
+
+def stackable(task: Task) -> bool:
+    """Whether `torch.func.vmap` may run over the task's model; a task that says nothing can be stacked."""
+    return bool(getattr(task, "stacks", True))
 
 
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:

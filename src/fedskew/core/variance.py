@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedskew.core.records import Batch
-from fedskew.core.task import Task
+from fedskew.core.task import Task, stackable
 from fedskew.core.trees import Tree
 
 Of = Literal["gradient", "loss"]
@@ -30,7 +30,10 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
 
     total, square = torch.zeros_like(w, dtype=torch.float64), w.new_zeros((), dtype=torch.float64)
     for x, y, mask in zip(*(part.split(ROWS) for part in batch), strict=True):
-        g = vmap(grad(loss), (None, 0, 0))(w, x, y).double()
+        if stackable(task):
+            g = vmap(grad(loss), (None, 0, 0))(w, x, y).double()
+        else:
+            g = torch.stack([grad(loss)(w, *row) for row in zip(x, y, strict=True)]).double()
         total = total + mask.double() @ g
         square = square + mask.double() @ torch.einsum("rp,rp->r", g, g)
     return {"sum": total, "square": square}

@@ -14,13 +14,14 @@ CHUNK = 1 << 19
 
 
 class ParameterSpace:
-    """Names, shapes and places of a module's parameters inside the flat vector ``w`` of shape (P,).
+    """Names, shapes and places of a module's trainable parameters inside the flat vector ``w`` of shape (P,).
 
-    Buffers are not part of the vector.
+    A parameter is trainable if it requires a gradient. Frozen ones and buffers are not part of the vector: they stay in the
+    module.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        named = list(module.named_parameters())
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
         self.shapes = [tuple(p.shape) for _, p in named]
         self.sizes = [prod(shape) for shape in self.shapes]
@@ -34,8 +35,9 @@ class ParameterSpace:
         }
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """The module's current parameters as a new vector (P,)."""
-        return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+        """The module's current trainable parameters as a new vector (P,)."""
+        named = dict(module.named_parameters())
+        return torch.cat([named[name].detach().reshape(-1) for name in self.names])
 
     def of_entries(self, mask: Tensor) -> ParameterSpace:
         """The space of the entries that a mask (P,) chooses: each tensor's are a row under its name, where it has any."""

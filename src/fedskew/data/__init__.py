@@ -12,6 +12,7 @@ from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.synthetic import Synthetic
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
+from fedskew.data.datasets.table import Table
 from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {
@@ -30,5 +31,6 @@ DATASETS = {
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFace,
+    "table": Table,
     "own": Own,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,10 @@ class Dataset:
 
     def fingerprint(self) -> str:
         """Sixteen hex digits that change with any value, to tell whether two runs saw the same data."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for array in (self.x, self.y, self.x_test, self.y_test, self.groups):
             if array is not None:

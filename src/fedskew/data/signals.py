@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 Array = NDArray[np.float64]
 
@@ -51,6 +50,8 @@ def block(windows: Array) -> Array:
 
 def in_time(x: Array) -> Array:
     """(n, signals, samples) to (n, signals * 12)."""
+    from scipy import stats
+
     mean, median = x.mean(-1), np.median(x, -1)
     found = [
         *(mean, x.std(-1), np.median(np.abs(x - median[..., None]), -1), x.max(-1), x.min(-1)),
@@ -62,6 +63,8 @@ def in_time(x: Array) -> Array:
 
 def in_frequency(x: Array) -> Array:
     """(n, signals, samples) to (n, signals * 8), of the amplitudes without the constant part."""
+    from scipy import stats
+
     a = amplitudes(x)
     at = np.arange(1, a.shape[-1] + 1) / a.shape[-1]
     found = [

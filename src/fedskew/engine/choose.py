@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedskew.core.records import Plan, Server
+from fedskew.core.task import stackable
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
@@ -25,9 +26,10 @@ def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple
     """The faster engine for this federation's rounds, and what was measured.
 
     ``measure_local`` counts the passes that measure local models in. Nothing is kept of the trial: engines are pure, and the
-    client states it reads are its own.
+    client states it reads are its own. Without a choice, of a model that cannot be stacked or rounds without clients, nothing
+    is tried.
     """
-    work = next_work(fed, server, measure_local)
+    work = next_work(fed, server, measure_local) if all(map(stackable, fed.tasks)) else None
     if work is None:
         return Sequential(), {"name": "sequential", "estimated_seconds_a_round": {"sequential": 0.0, "stacked": 0.0}}
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
@@ -91,4 +93,4 @@ def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> 
 
 
 def cut(plan: Plan, limit: int) -> Plan:
-    return Plan(plan.index[:limit], plan.mask[:limit])
+    return plan.first(limit)

@@ -14,6 +14,7 @@ from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.memory import keep_freed_memory
 from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
+from fedskew.loop.warp import warped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,10 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
     """The batches of a plan, masks in the model's type, as rows may be integers; images are channels-last, which CPUs prefer."""
     index = torch.as_tensor(plan.index, device=x.device)
     mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
-    for rows, m in zip(index, mask, strict=True):
+    warp = None if plan.warp is None else torch.as_tensor(plan.warp, device=x.device)
+    for t, (rows, m) in enumerate(zip(index, mask, strict=True)):
         inputs = x.index_select(0, rows)
+        inputs = inputs if warp is None else warped(inputs, warp[t])
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         yield Batch(inputs, y.index_select(0, rows), m)

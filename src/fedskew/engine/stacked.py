@@ -22,6 +22,7 @@ from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Work
+from fedskew.loop.warp import warped
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
 """Axes of a stacked view: the broadcast stays one copy."""
@@ -125,12 +126,15 @@ class Stacked:
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
         index, mask = packed(plans, view.x)
+        warp = None if plans[0].warp is None else torch.as_tensor(packed_warps(plans, index.shape), device=x.device)
         running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
 
         def parts(begin: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             for t in range(begin, end):
                 rows = index[t, :width]
-                yield take(x, rows), take(y, rows), mask[t, :width]
+                inputs = take(x, rows)
+                inputs = inputs if warp is None else warped(inputs, warp[t, :width])
+                yield inputs, take(y, rows), mask[t, :width]
 
         narrow = num_bytes(carry) > SMALL
         left: list[Carry] = []
@@ -177,6 +181,15 @@ def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
         index[:t, c, :b] = plan.index
         mask[:t, c, :b] = plan.mask
     return torch.as_tensor(index, device=model.device), torch.as_tensor(mask, dtype=model.dtype, device=model.device)
+
+
+def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """How each row of the plans is changed, (T, C, B, 3); padding is not."""
+    warps = np.zeros((*size, 3), dtype=np.int64)
+    for c, plan in enumerate(plans):
+        t, b = plan.index.shape
+        warps[:t, c, :b] = plan.warp
+    return warps
 
 
 def take(data: Tensor, rows: Tensor) -> Tensor:

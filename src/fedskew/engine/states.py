@@ -53,6 +53,19 @@ class ClientStates:
         ids = np.asarray(list(self.place), dtype=np.int64)
         return ids, {} if self.rows is None else map_leaves(lambda leaf: leaf[: len(ids)].clone(), self.rows)
 
+    @property
+    def clients(self) -> Ints:
+        """Those who have taken part."""
+        return np.asarray(list(self.place), dtype=np.int64)
+
+    def checkpoint(self) -> Tree:
+        """What a checkpoint must hold."""
+        ids, states = self.export()
+        return {"ids": torch.as_tensor(ids), "states": states}
+
+    def saved(self) -> None:
+        """Nothing to do once it is written."""
+
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> ClientStates:
         """Inverse of `export`."""

@@ -17,19 +17,20 @@ from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSIT
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, rows_of
-from fedskew.core.seeding import stream, torch_stream
+from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
-from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
+from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
+from fedskew.experiment.prepare import prepared
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.privacy import check_installed
-from fedskew.models import Mixed
+from fedskew.models.prefix import Tell
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
@@ -49,6 +50,7 @@ class Assembly:
     y_test: Tensor  # at the start
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
+    frozen_bytes: int = 0  # of the parameters that are not trained
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
@@ -71,10 +73,13 @@ class Assembly:
         return facts if self.labels_told else {k: v for k, v in facts.items() if not k.startswith("label_")}
 
 
-def assemble(experiment: Experiment, dataset: Dataset, data: ClientData | None = None) -> Assembly:
+def assemble(
+    experiment: Experiment, dataset: Dataset, data: ClientData | None = None, tell: Tell | None = None
+) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
-    ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here.
+    ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
+    rows of how many have passed through the frozen layers of a model.
     """
     check_needs(experiment)
     require(
@@ -85,14 +90,15 @@ def assemble(experiment: Experiment, dataset: Dataset, data: ClientData | None =
     data = data or client_data(experiment, dataset)
     partition = data.partition
     check_clients(experiment, len(partition))
+    experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    (task, *others), x0 = model_of(experiment, dataset)
-    x, x_test = (rows_of(part, dtype, device) for part in (data.x, dataset.x_test))
+    (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, dtype, device, tell)
+    check_engine(experiment, task)
     y = torch.as_tensor(data.labels.at(0), device=device)
     server_data = batch_of(dataset, server_rows(experiment, dataset), dtype, device)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
-    x0 = warmed_up(federation, x0.to(dtype).to(device), experiment.server_data.warm_up)
+    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
@@ -102,6 +108,7 @@ def assemble(experiment: Experiment, dataset: Dataset, data: ClientData | None =
         x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,
+        frozen_bytes=frozen,
     )
 
 
@@ -126,6 +133,7 @@ def federation_of(
             experiment.local,
             experiment.training.seed,
             experiment.system.own_work(experiment.local, len(partition), experiment.training.seed),
+            augmentation=experiment.augment,
         ),
         x=x,
         y=y,
@@ -160,20 +168,13 @@ def batch_of(dataset: Dataset, rows: Ints, dtype: torch.dtype, device: torch.dev
     return Batch(rows_of(dataset.x[rows], dtype, device), y, torch.ones(len(rows), dtype=dtype, device=device))
 
 
-def model_of(experiment: Experiment, dataset: Dataset) -> tuple[tuple[Classification, ...], Tensor]:
-    """The task of each architecture, shared by all runs of one model on one kind of data, and this seed's initial (P,)."""
-    net = experiment.model.build(dataset.shape, dataset.num_classes, torch_stream(experiment.training.seed, "init"))
-    tasks = tasks_of(experiment.model, dataset.shape, dataset.num_classes)
-    return tasks, tasks[0].space.flatten(net)
-
-
-@lru_cache(maxsize=16)
-def tasks_of(model: Any, shape: tuple[int, ...], num_classes: int) -> tuple[Classification, ...]:
-    skeletons = [model.build(shape, num_classes, torch.Generator())]
-    if isinstance(model, Mixed):
-        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
-    space = ParameterSpace(skeletons[0])
-    return tuple(Classification(skeleton, space, num_classes) for skeleton in skeletons)
+def check_engine(experiment: Experiment, task: Classification) -> None:
+    """Refuse to stack what cannot be."""
+    name = to_table(experiment.model, COMPONENTS["model"])["name"]
+    require(
+        task.stacks or not isinstance(experiment.engine, Stacked),
+        f"engine stacked: clients' models of kind {name} cannot be computed as one batch of models; use --engine sequential",
+    )
 
 
 def warmed_up(federation: Federation, x: Tensor, steps: int) -> Tensor:
@@ -310,14 +311,16 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
 
 
 def device_of(name: str) -> torch.device:
-    """The device; raises `BadInput` if it is not there."""
+    """The device; ``auto`` is a GPU where there is one. Raises `BadInput` if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             device = torch.device(name)
             torch.empty(1, device=device)
     except (RuntimeError, AssertionError):
-        raise BadInput(f"training: device {name!r} is not available here; use 'cpu'") from None
+        raise BadInput(f"training: device {name!r} is not available here; use 'auto' or 'cpu'") from None
     return device
 
 

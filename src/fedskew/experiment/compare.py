@@ -66,8 +66,13 @@ def prepare(
     for experiment in experiments:
         check_needs(experiment)
         check_clients(experiment, len(partition_of(experiment, dataset)))
-    cores = os.cpu_count() or 1
-    threads = torch.get_num_threads() if jobs == 1 else max(1, cores // jobs)
+    workers = first.training.workers
+    require(
+        jobs == 1 or workers == 1,
+        f"{jobs} runs side by side with {workers} workers each: choose one of them, jobs for many runs, workers for a large one",
+    )
+    cores, processes = os.cpu_count() or 1, jobs * workers
+    threads = torch.get_num_threads() if processes == 1 else max(1, cores // processes)
     settled: dict[str, Experiment] = {}
     engines: dict[str, dict[str, Any]] = {}
     for experiment in experiments:

@@ -26,6 +26,7 @@ from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
 from fedskew.skew.compose import skews_of
 from fedskew.slots import (
+    AUGMENTATIONS,
     AVAILABILITIES,
     CODECS,
     REFINES,
@@ -38,6 +39,7 @@ from fedskew.slots import (
     Everyone,
     ServerSgd,
     Sgd,
+    Unaugmented,
     Uncompressed,
     Unrefined,
 )
@@ -96,18 +98,29 @@ class SharedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored."""
+    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored.
+
+    ``workers`` processes share the clients of each round, each with so many threads; with 0 they share the cores.
+    ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
+    ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
+    parameters stay in ``dtype``.
+    """
 
     rounds: int = 30
     seed: int = 0
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: int = 0
+    workers: int = 1
+    states: Literal["auto", "memory", "disk"] = "auto"
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
         require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
+        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +130,7 @@ class Evaluation:
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
+    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class.
     """
 
     every: int = 1
@@ -125,6 +139,8 @@ class Evaluation:
     adapt_steps: int = 0
     adapt_lr: float | None = None
     inexactness: bool = False
+    layers: bool = False
+    classes: bool = False
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
@@ -153,6 +169,7 @@ COMPONENTS: dict[str, Mapping[str, Any]] = {
     "algorithm": Methods(ALGORITHMS),
     "solver": SOLVERS,
     "server": SERVER_OPTIMISERS,
+    "augment": AUGMENTATIONS,
     "availability": AVAILABILITIES,
     "refine": REFINES,
     "selection": SELECTIONS,
@@ -196,6 +213,7 @@ class Experiment:
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)
+    augment: Any = field(default_factory=Unaugmented)
     availability: Any = field(default_factory=Always)
     refine: Any = field(default_factory=Unrefined)
     selection: Any = field(default_factory=Everyone)

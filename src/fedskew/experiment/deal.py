@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -44,6 +45,10 @@ def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
     features of the test rows are nobody's and stay as the data set has them.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
+    require(
+        not skews.features or np.issubdtype(dataset.x.dtype, np.floating),
+        f"skew: {dataset.name} holds word ids, which a feature skew cannot change; use a label, quantity or concept skew",
+    )
     dealt = dealt_rows(experiment, dataset)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
     own = feature.drawn(skews.features, rows_of(dataset), number, seed)
@@ -82,6 +87,16 @@ def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
 
 def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     """The rows that the skews deal to the clients."""
+    parts = ("skew", "clients", "server_data", "shared_data")
+    bare = Experiment(**{part: getattr(experiment, part) for part in parts})
+    # a folder may change, and what it holds is quickly read
+    from_folder = isinstance(mixture(experiment.skew).dealer, FromFolder)
+    return dealt.__wrapped__(bare, dataset) if from_folder else dealt(bare, dataset)
+
+
+@lru_cache(maxsize=2)
+def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
+    """A partition is asked for when an experiment is checked, tried and run, and takes seconds for a million clients."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):
@@ -138,10 +153,10 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     """The training rows of the public share, in ascending order; none of them is the server's or dealt to a client."""
-    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     beta = experiment.shared_data.beta
     if beta == 0:
-        return rows[:0]
+        return np.arange(0)
+    rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     rng = stream(experiment.clients.partition_seed, "shared data")
     return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 

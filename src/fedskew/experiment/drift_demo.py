@@ -78,7 +78,7 @@ class SharedStream:
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
         plans = [in_batches(self.rng.permutation(rows), self.batch_size(client, len(rows))) for _ in range(self.epochs)]
-        return Plan(*(np.concatenate(part) for part in zip(*plans, strict=True)))
+        return Plan(*(np.concatenate(part) for part in zip(*(plan[:2] for plan in plans), strict=True)))
 
 
 def drift_demo(engine: Engine | None = None, tell: Callable[[float], None] = lambda _: None) -> Iterator[Reproduced]:

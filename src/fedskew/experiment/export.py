@@ -10,8 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.experiment.build import model_of
+from fedskew.core.records import rows_of
+from fedskew.experiment.build import DTYPES
 from fedskew.experiment.config import from_toml
+from fedskew.experiment.deal import client_data
+from fedskew.experiment.prepare import fitted, tasks_of
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -42,7 +45,9 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
-    tasks, _ = model_of(experiment, dataset)
+    model, x, x_test = fitted(experiment.model, dataset, client_data(experiment, dataset).x)
+    shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
+    tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
     if len(tasks) > 1:
         raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
     w = checkpoints.load(found)[0]["x"]
@@ -52,11 +57,10 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
         if form == "safetensors":
             save_file(named, path)
         else:
-            generator = torch.Generator()
-            model = experiment.model.build(dataset.shape, dataset.num_classes, generator).to(w.dtype)
-            model.load_state_dict(named, strict=False)
-            example = torch.as_tensor(dataset.x_test[:2], dtype=w.dtype)
-            torch.jit.trace(Logits(model).eval(), example).save(str(path))
+            net = model.build(shape, classes, torch.Generator()).to(dtype)
+            net.load_state_dict(named, strict=False)
+            example = rows_of(x_test[:2], dtype, torch.device("cpu"))
+            torch.jit.trace(Logits(net).eval(), example).save(str(path))
     except OSError as error:
         raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
     return path

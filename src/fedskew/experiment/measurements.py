@@ -14,12 +14,14 @@ from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.site import Site
-from fedskew.loop.evaluate import CHUNK, evaluate
+from fedskew.loop.evaluate import CHUNK, per_row
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.round import Outcome, States
+from fedskew.loop.round import Engine, Outcome, States
+from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.privacy import epsilon
+from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import MEASUREMENTS, Row
 
@@ -40,8 +42,11 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     """
     fed, w = assembly.federation, server.x
     y_test = assembly.test_targets(server.round)
-    tested = evaluate(fed.task, w, assembly.x_test, y_test)
+    scored = per_row(fed.task, w, assembly.x_test, y_test)
+    tested = {name: float(values.mean()) for name, values in scored.items()}
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
+    if assembly.experiment.evaluation.classes:
+        rows += class_rows(assembly, scored["accuracy"], y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
     scores = site.client_scores(fed, server, states, clients)
@@ -52,6 +57,26 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         check_personal(fed, server, scores.clients, scores.personal)
         rows += rows_of("personal-model", "personal", scores.clients, scores.personal)
     return rows
+
+
+def class_rows(assembly: Assembly, accuracy: Tensor, y: Tensor) -> list[Row]:
+    """Accuracy on the test rows of each class that has any; the class's number takes the place of a client's."""
+    right = torch.bincount(y, weights=accuracy, minlength=assembly.dataset.num_classes)
+    rows = torch.bincount(y, minlength=assembly.dataset.num_classes)
+    share = (right / rows).tolist()
+    return [(c, "class", "accuracy", share[c]) for c in range(len(share)) if rows[c]]
+
+
+def layer_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+    """How well the updates agree in each layer, whose number takes the place of a client's, and as a whole."""
+    deltas = outcome.done.uploads.delta
+    if not assembly.experiment.evaluation.layers or not outcome.measures:
+        return []
+    whole = float(cosines(deltas, {"all": [slice(None)]})["all"])
+    rows: list[Row] = [(None, "round", "cosine", whole)]
+    by_layer = cosines(deltas, assembly.federation.task.space.layers())
+    rows += [(i, "layer", "cosine", float(value)) for i, value in enumerate(by_layer.values())]
+    return [row for row in rows if not math.isnan(row[3])]
 
 
 def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
@@ -109,6 +134,8 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
         "accuracy_worst": float(accuracy[0]),
         "accuracy_worst_decile": float(accuracy[:decile].mean()),
         "accuracy_std": float(accuracy.std(correction=0)),
+        "accuracy_jain": float(jain(accuracy)),
+        "accuracy_entropy": float(entropy(accuracy)),
         "loss_mean": float(scores["loss"][held].mean()),
     }
 
@@ -119,6 +146,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
     values = {
         **{name: float(measures[name].mean()) for name in updates},
+        **({"signal_to_noise": float(signal_to_noise(measures["relative_drift"]))} if measures else {}),
         "local_steps": float(outcome.steps.sum()),
         "update_amount": update_amount(assembly.federation, outcome),
         "clients": float(len(work.clients)),
@@ -127,7 +155,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "bytes_up": float(outcome.bytes_up),
         "seconds": seconds,
     }
-    rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if not math.isnan(value)]
+    rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
     for name in ("distance", "update_norm") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])
@@ -154,12 +182,12 @@ def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 
-def inexactness_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+def inexactness_rows(assembly: Assembly, engine: Engine, outcome: Outcome) -> list[Row]:
     """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
     experiment, clients = assembly.experiment, outcome.work.clients
     if not experiment.evaluation.inexactness or not len(clients):
         return []
-    gamma = inexactness(assembly.federation, experiment.engine, outcome)
+    gamma = inexactness(assembly.federation, engine, outcome)
     mean = float(gamma.nanmean())
     rows: list[Row] = [] if math.isnan(mean) else [(None, "round", "inexactness", mean)]
     return rows + per_client("client", "inexactness", clients, gamma)

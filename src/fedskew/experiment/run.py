@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,11 +20,16 @@ from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import choose
+from fedskew.engine.disk import opened
+from fedskew.engine.distributed import Distributed, Group, Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
+from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
-from fedskew.experiment.measurements import inexactness_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.processes import group_of, lead
+from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
+from fedskew.experiment.watching import heard, note, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
@@ -33,6 +37,9 @@ from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
 """Clients of the partition that the store keeps class by class, for the report's picture."""
+
+STATES = "client-states.bin"
+"""The file of client states in the folder of a run, where they are on disk."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,12 @@ def execute(
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
         assembly, site = settle(experiment, dataset)
-        play(store, run, assembly, listener, stop, site)
+        with explained(assembly):
+            play(store, run, assembly, listener, stop, site)
+    except Lost as error:
+        message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
+        store.update(run, status="failed", message=message)
+        raise FedskewError(message) from None
     except Diverged as error:
         store.update(run, status="diverged", message=str(error))
         raise
@@ -141,64 +153,63 @@ def check_not_running(record: RunRecord) -> None:
         raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
 
 
-def play(
-    store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None = None
-) -> None:
-    """The rounds of one run."""
-    fed = assembly.federation
-    server, states = resume(store, run, assembly, site.states if site else ClientStates)
+def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
+    """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
+    server, states = resume(store, run, assembly, site.states if site else None)
     assembly = settle_engine(store, run, assembly, server)
-    experiment = assembly.experiment
-    rounds, clients = experiment.training.rounds, measured_clients(assembly)
-    site = site or Here(experiment.engine)
-
-    def tell(seconds: float, rows: list[Row]) -> None:
-        known = {(split, name): value for client, split, name, value in rows if client is None}
-        drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
-        listener(Progress(run, experiment.name, fed.seed, server.round, rounds, seconds, accuracy, drift))
-
-    rows: list[Row] = []
-    if server.round == 0:
-        rows = model_rows(assembly, site, server, states, clients)
-        store.write_round(run, 0, rows)
-    tell(0.0, rows)
-    while server.round < rounds:
-        began = time.perf_counter()
-        last = server.round + 1 == rounds
-        due = last or (server.round + 1) % experiment.evaluation.every == 0
-        outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
-        server = outcome.server
-        rows = round_rows(assembly, outcome, 0.0)
-        if due:
-            rows += model_rows(assembly, site, server, states, clients)
-            rows += inexactness_rows(assembly, outcome)
-            rows += recovery_rows(store, run, assembly, server.round, rows)
-        rows += site.fault_rows()
-        seconds = time.perf_counter() - began
-        rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
-        store.write_round(run, server.round, rows)
-        stopping = stop() and not last
-        if last or stopping or server.round % experiment.checkpoint.every == 0:
-            save(store, run, server, states)
-        tell(seconds, rows)
-        if stopping:
-            raise Interrupted(
-                f"run {run} stopped after round {server.round} of {rounds}; `fedskew resume {run}` goes on"
-            )
+    watch = watch_of(store, run, assembly, server.round)
+    experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
+    with group_of(experiment, assembly.dataset) as group:
+        engine = experiment.engine
+        if group:
+            engine = Distributed(engine, group)
+            lead(group, assembly, server, states)
+        for at, rows, seconds in rounds_of(assembly, site or Here(engine), server, states):
+            fresh, last = at.round > server.round, at.round == rounds
+            if fresh:
+                rows += recovery_rows(store, run, assembly, at.round, rows)
+            if rows:
+                store.write_round(run, at.round, rows)
+            if fresh:
+                note(store, run, heard(watch, at.round, rows))
+            stopping = fresh and asked(group, stop) and not last
+            if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
+                checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
+                states.saved()
+            listener(progress(run, assembly, at, rows, seconds))
+            if stopping:
+                raise Interrupted(
+                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` goes on"
+                )
     store.update(run, status="finished")
+
+
+def asked(group: Group | None, stop: Stop) -> bool:
+    """Whether the user wants to stop, which all processes of the run must know."""
+    return group.agree(stop()) if group else stop()
+
+
+def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
+    known = {(split, name): value for client, split, name, value in rows if client is None}
+    drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
+    experiment = assembly.experiment
+    return Progress(
+        run, experiment.name, server.seed, server.round, experiment.training.rounds, seconds, accuracy, drift
+    )
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
     """How long the model took to recover from the first change of the concept, in the round in which it has."""
     changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
-    if not changes or round_ < min(changes)[1]:
+    tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
+    if not changes or not tested or round_ < min(changes)[1]:
         return []
     frame = store.measurements([run], per_client=False).query("split == 'test'")
     if (frame["name"] == "recovery").any():
         return []
     accuracy = frame[frame["name"] == "accuracy"]
     known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
-    known[round_] = next(value for client, split, name, value in rows if (split, name) == ("test", "accuracy"))
+    known[round_] = tested[0]
     rounds = recovery(known, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
 
@@ -226,6 +237,10 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     }
     facts["partition"] = assembly.partition_facts()
     facts["parameters"] = int(assembly.x0.numel())
+    facts["layers"] = list(assembly.federation.task.space.layers())
+    facts["classes"] = list(dataset.classes)
+    if assembly.frozen_bytes:
+        facts["frozen_bytes"] = assembly.frozen_bytes  # that every client needs once
     before = known.get("data", facts["data"])["fingerprint"]
     if before != facts["data"]["fingerprint"]:
         raise BadInput(
@@ -249,28 +264,20 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     return dataclasses.replace(assembly, experiment=experiment)
 
 
-def save(store: RunStore, run: int, server: Server, states: ClientStates) -> None:
-    """A checkpoint of everything that the next round depends on."""
-    ids, rows = states.export()
-    tree = {
-        "x": server.x,
-        "opt": server.opt,
-        "state": server.state,
-        "clients": {"ids": torch.as_tensor(ids), "states": rows},
-    }
-    checkpoints.save(store.run_folder(run), server.round, tree, {"round": server.round})
-
-
 def resume(
-    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] = ClientStates
-) -> tuple[Server, ClientStates]:
-    """The server and the clients as the newest checkpoint has them, or before round 0."""
-    path = checkpoints.latest(store.run_folder(run))
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None
+) -> tuple[Server, Kept]:
+    """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere."""
+    folder, num_clients = store.run_folder(run), len(assembly.partition)
+    path = checkpoints.latest(folder)
     server = start(assembly.federation, assembly.x0)
     if path is None:
-        return server, kind()
+        if kind is None and on_disk(assembly):
+            return server, opened(folder / STATES, num_clients)
+        return server, (kind or ClientStates)()
     tree, facts = checkpoints.load(path)
     tree = checkpoints.to_device(tree, assembly.x0.device)
-    server = server._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=facts["round"])
-    clients = tree["clients"]
-    return server, kind.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))
+    server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
+    if "slots" in clients:
+        return server, opened(folder / STATES, num_clients, clients)
+    return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

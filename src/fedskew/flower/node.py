@@ -14,11 +14,12 @@ from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.own import MARK
-from fedskew.core.records import Plan, Upload, View
+from fedskew.core.records import Plan, Upload, View, rows_of
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import DTYPES, device_of, federation_of, rows_of, tasks_of
+from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.prepare import tasks_of
 from fedskew.flower.rows import Rows, read_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
@@ -122,7 +123,8 @@ class Visit:
         """The run's federation as far as this client knows it: its own rows, none of the others'."""
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
-        tasks = tasks_of(self.experiment.model, shape, self.request.classes)
+        bf16 = training.precision == "bf16"
+        tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
         return federation_of(self.experiment, tasks, x, y, self.partition())
@@ -155,8 +157,7 @@ class Visit:
         r, k, x = self.request, self.node.client, self.x(fed)
         rows, own = fed.partition.rows(k), np.asarray([k])
         if plans is None:
-            plan = fed.planner.train(r.round, k, rows)
-            plans = [Plan(plan.index[: r.steps], plan.mask[: r.steps])]
+            plans = [fed.planner.train(r.round, k, rows).first(r.steps)]
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], self.kept(fed, x)))
         view = View(
             x=x,

@@ -58,18 +58,17 @@ class Elsewhere(ClientStates):
         needed = torch.tensor([self.needed.get(int(k), 0) for k in clients])
         return {**super().get(clients, lambda: {"stamp": torch.tensor(0)}), "needed": needed}
 
-    def export(self) -> tuple[Ints, Tree]:
-        """For a checkpoint, after which older states are not needed."""
-        ids, rows = super().export()
+    def saved(self) -> None:
+        """The checkpoint is there, after which older states are not needed."""
+        ids, rows = self.export()
         self.needed = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
-        return ids, rows
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> Elsewhere:
         made = cls()
         if len(ids):
             made.put(ids, states)
-        made.export()
+        made.saved()
         return made
 
 

@@ -25,7 +25,8 @@ from fedskew.experiment.site import Site
 from fedskew.flower.nodes import Channel, Deployment, Nodes, Recipe
 from fedskew.flower.remote import Remote, There
 from fedskew.flower.wire import Reply
-from fedskew.models import Mixed
+from fedskew.models import Mixed, TextCnn
+from fedskew.models.encoder import Encoder
 from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Partition
@@ -79,12 +80,20 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         f"algorithm {name} is a file here, which the nodes do not have; offer it from a package that is installed on them",
     )
     require(
+        not isinstance(experiment.model, (Encoder, TextCnn)),
+        "a model that reads texts needs the words of all clients at the server, and they stay on the nodes; use a model of numbers",
+    )
+    require(
         type(experiment.algorithm).public is Algorithm.public and not isinstance(experiment.model, Mixed),
         f"{name} on public rows, and clients of different architectures, are only simulated so far; use another method and model",
     )
     require(
         not mixture(experiment.skew).concepts,
         "skew: labels whose meaning changes are only simulated; on nodes labels are those of their own rows: leave it out",
+    )
+    require(
+        experiment.training.workers == 1,
+        "training.workers shares a simulation out among processes, and here each client has its own; leave it out",
     )
     require(
         not experiment.evaluation.inexactness,

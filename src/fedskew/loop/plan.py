@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -57,6 +57,7 @@ class SeededPlanner:
     seed: int
     own: tuple[Local, ...] = ()
     purpose: str = "batches"
+    augmentation: Any = None
 
     def work(self, client: int) -> Local:
         """The local work of one client."""
@@ -70,6 +71,14 @@ class SeededPlanner:
         return self.work(client).steps or self.work(client).epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
+        plan = self.dealt(round_, client, rows)
+        if self.augmentation is None:
+            return plan
+        rng = stream(self.seed, "augment", round_, client)
+        return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
+
+    def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
+        """The batches of rows as they are."""
         rng = stream(self.seed, self.purpose, round_, client)
         local, size = self.work(client), self.batch_size(client, len(rows))
         per_epoch = -(-len(rows) // size)
@@ -79,7 +88,7 @@ class SeededPlanner:
             return Plan(drawn, np.ones((steps, size)))
         epochs = -(-steps // per_epoch)
         plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
-        return Plan(*(np.concatenate(part)[:steps] for part in zip(*plans, strict=True)))
+        return Plan(*(np.concatenate(part)[:steps] for part in zip(*(plan[:2] for plan in plans), strict=True)))
 
 
 def no_steps(rows: Ints) -> Plan:

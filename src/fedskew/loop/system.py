@@ -78,10 +78,14 @@ class System:
 
     def reached(self, num_clients: int, round_: int, seed: int) -> NDArray[np.bool_]:
         """Whether each client (K,) would answer if it were selected."""
+        if not self.dropout:
+            return np.ones(num_clients, dtype=np.bool_)
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
         """Who of a cohort is late."""
+        if not self.stragglers:
+            return {}
         luck = stream(seed, "stragglers", round_).random((num_clients, 2))[cohort]
         first = luck[:, 0].argsort(kind="stable")[: int(self.stragglers * len(cohort) + 0.5)]
         return {int(cohort[i]): float(luck[i, 1]) for i in first}
@@ -105,4 +109,4 @@ def values(option: str, choices: Choices) -> Sequence[int]:
 def partial(plan: Plan, parts: int, luck: float) -> Plan:
     """The first 1 to ``parts - 1`` of a plan's equal parts, as ``luck`` in [0, 1) has it; a single part is done."""
     steps = len(plan.index) // parts * (1 + int(luck * (parts - 1)))
-    return Plan(plan.index[:steps], plan.mask[:steps])
+    return plan.first(steps)

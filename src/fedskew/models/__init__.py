@@ -1,8 +1,26 @@
 """Models by name. Each builds a module that returns (features of the last hidden layer, logits)."""
 
-from fedskew.models.cnn import Cnn, Cnn1d
+from fedskew.models.cnn import Cnn, Cnn1d, LeNet
+from fedskew.models.encoder import HuggingFace, MiniLm
+from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp
+from fedskew.models.own import Module
+from fedskew.models.resnet import ResNet
 from fedskew.models.softmax import Softmax
+from fedskew.models.textcnn import TextCnn
 
-MODELS = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d, "mixed": Mixed}
+MODELS = {
+    "softmax": Softmax,
+    "mlp": Mlp,
+    "cnn": Cnn,
+    "lenet": LeNet,
+    "resnet18": ResNet,
+    "cnn1d": Cnn1d,
+    "lstm": Lstm,
+    "text-cnn": TextCnn,
+    "minilm": MiniLm,
+    "hf": HuggingFace,
+    "module": Module,
+    "mixed": Mixed,
+}

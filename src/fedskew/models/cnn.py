@@ -54,6 +54,45 @@ class Cnn:
         return drawn(lambda: CnnNet(channels, height, width, self.hidden, classes, self.norm), generator)
 
 
+class LeNetNet(nn.Module):
+    def __init__(self, channels: int, height: int, width: int, classes: int, norm: Normalisation) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 6, 5)
+        self.norm1 = normalisation(norm, 6)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.norm2 = normalisation(norm, 16)
+        self.fc1 = nn.Linear(16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2), 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.out = nn.Linear(84, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = F.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
+        z = F.max_pool2d(torch.relu(self.norm2(self.conv2(z))), 2)
+        z = torch.relu(self.fc2(torch.relu(self.fc1(z.flatten(1)))))
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeNet:
+    """The small network of NIID-Bench: two 5 x 5 convolutions (6, 16) with max pooling, hidden layers of 120 and 84, the output.
+
+    62,006 parameters for 3 x 32 x 32 inputs and 10 classes. Rows are (channels, height, width), at least 16 x 16.
+    """
+
+    norm: Normalisation = "none"
+
+    has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        require(len(shape) == 3, f"model lenet needs rows of (channels, height, width), these have shape {shape}")
+        require(
+            min(shape[1:]) >= 16, f"model lenet needs images of at least 16 x 16, these are {shape[1]} x {shape[2]}"
+        )
+        channels, height, width = shape
+        return drawn(lambda: LeNetNet(channels, height, width, classes, self.norm), generator)
+
+
 class Cnn1dNet(nn.Module):
     def __init__(
         self, channels: int, samples: int, filters: int, hidden: int, classes: int, norm: Normalisation

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 
 def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
@@ -26,7 +27,7 @@ def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Modul
 def initialise(module: nn.Module, generator: torch.Generator) -> None:
     """Weights and biases of linear and convolution layers from U(-b, b) with b = 1 / sqrt(inputs of a unit).
 
-    Normalisation layers start as the identity after normalising: weight 1, bias 0.
+    In an LSTM b is 1 / sqrt(hidden units). Normalisation layers start as the identity after normalising: weight 1, bias 0.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
@@ -35,8 +36,34 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
                 part.weight.uniform_(-bound, bound, generator=generator)
                 if part.bias is not None:
                     part.bias.uniform_(-bound, bound, generator=generator)
+        elif isinstance(part, nn.LSTM):
+            bound = 1 / math.sqrt(part.hidden_size)
+            for p in part.parameters():
+                p.detach().uniform_(-bound, bound, generator=generator)
         elif isinstance(part, nn.GroupNorm):
             part.reset_parameters()
+
+
+class Draws(TorchFunctionMode):
+    """Within it, code that we did not write draws from ``generator`` where it would use the global one."""
+
+    NAMES = frozenset(
+        {"uniform_", "normal_", "trunc_normal_", "orthogonal_", "sparse_", "bernoulli_", "exponential_", "random_"}
+        | {f"{kind}_{shape}_" for kind in ("kaiming", "xavier") for shape in ("uniform", "normal")}
+        | {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"}
+    )
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if getattr(func, "__name__", "") in self.NAMES and kwargs.get("generator") is None:
+            kwargs["generator"] = self.generator
+        return func(*args, **kwargs)
 
 
 Normalisation = Literal["none", "group"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.report.words import listed, ranges
+from fedskew.report.words import count, listed, ranges
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
@@ -156,6 +156,16 @@ def mixed(records: Sequence[RunRecord]) -> list[str]:
         if differing:
             lines.append(f"{method}: {listed(differing)}")
     return lines
+
+
+def warnings(records: Sequence[RunRecord]) -> list[str]:
+    """The signs of trouble that runs noted while they went, each once a method, with the number of runs that show it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        for entry in record.facts.get("warnings", []):
+            found.setdefault((record.name, entry["kind"]), []).append(entry["line"])
+    of = {name: sum(record.name == name for record in records) for name, _ in found}
+    return [f"{name}, {len(lines)} of {count(of[name], 'run')}: {lines[0]}" for (name, _), lines in found.items()]
 
 
 def shown(value: Any) -> str:

@@ -78,6 +78,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         answer=words.answer(summary),
         asked=experiments.asked(records),
         mixed=experiments.mixed(records),
+        warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),
         budget=budget,
         personal=bool(summary["personal"].notna().any()),

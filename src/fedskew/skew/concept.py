@@ -168,10 +168,10 @@ class ConceptFlip(Concept):
         flat = x.reshape(len(x), -1)
         std = flat.std(axis=0, dtype=np.float64)
         direction = rng.standard_normal((self.kinds, flat.shape[1])) / np.where(std > 0, std, np.inf)
-        across = np.sort(flat @ direction.T, axis=0)
+        across = np.sort([along(flat, one) for one in direction], axis=1)
         table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
         table[1:] = (table[1:] + 1) % num_classes
-        return {**self.who(num_clients, rng), "table": table, "direction": direction, "across": across.T}
+        return {**self.who(num_clients, rng), "table": table, "direction": direction, "across": across}
 
     def depth(self, own: Own, x: Floats, group: Ints) -> NDArray[np.float64]:
         """The share of the training rows that lie further in the direction than the row, (n,)."""
@@ -179,8 +179,8 @@ class ConceptFlip(Concept):
         for j in range(len(own["direction"])):
             mine = group == j + 1
             across: NDArray[np.float64] = own["across"][j].astype(np.float64)
-            where = x[mine].reshape(int(mine.sum()), -1) @ own["direction"][j].astype(np.float64)
-            found[mine] = 1 - np.searchsorted(across, where, side="right") / len(across)
+            where = along(x[mine].reshape(int(mine.sum()), -1), own["direction"][j].astype(np.float64))
+            found[mine] = (len(across) - np.searchsorted(across, where, side="right")) / len(across)
         return found
 
     def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
@@ -188,6 +188,11 @@ class ConceptFlip(Concept):
 
     def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
         return self.depth(own, x, group) / self.share
+
+
+def along(rows: Floats, direction: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inner products, (n,), each the same to the last bit whatever the other rows are, which a matrix product does not promise."""
+    return np.einsum("ij,j->i", rows.astype(np.float64), direction)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from fedskew.core.errors import require
 from fedskew.skew.feature import Floats, Own, clusters, over_row
@@ -74,6 +73,8 @@ def turned(images: Floats, degrees: float) -> Floats:
     turns, rest = divmod(degrees, 90)
     if rest == 0 and (turns % 2 == 0 or images.shape[2] == images.shape[3]):
         return np.rot90(images, int(turns), axes=(2, 3))
+    from scipy import ndimage
+
     return ndimage.rotate(images, degrees, axes=(3, 2), reshape=False, order=1)
 
 
@@ -99,6 +100,8 @@ class FeatureBlur:
 
 
 def blurred(images: Floats, sigma: float) -> Floats:
+    from scipy import ndimage
+
     return ndimage.gaussian_filter(images, (0, 0, sigma, sigma))
 
 

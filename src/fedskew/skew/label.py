@@ -143,7 +143,7 @@ def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[I
             moved = rng.permutation(len(parts[giver]))
             take = min(min_size - len(parts[k]), max(1, len(parts[giver]) - min_size))
             parts[k] = np.concatenate([parts[k], parts[giver][moved[:take]]])
-            parts[giver] = parts[giver][np.sort(moved[take:])]
+            parts[giver] = np.delete(parts[giver], moved[:take])
             heapq.heappush(largest, (-len(parts[giver]), giver))
     return parts
 

@@ -1,6 +1,7 @@
 """What combines with every algorithm: solvers, server optimisers, refinement, who takes part, what they share, codecs."""
 
-from fedskew.slots.availability import Always, Blocks, DayNight, Random
+from fedskew.slots.augment import CropFlip, Unaugmented
+from fedskew.slots.availability import Always, Blocks, DayNight, OnOff, Random, Unequal
 from fedskew.slots.codecs import Clip, Int8, Qsgd, TopK, Uncompressed
 from fedskew.slots.refine import Distillation, Unrefined
 from fedskew.slots.selection import Everyone, Poisson, Uniform
@@ -10,7 +11,11 @@ from fedskew.slots.solvers import AdamW, Sgd
 
 SOLVERS = {"sgd": Sgd, "adamw": AdamW}
 SERVER_OPTIMISERS = {"sgd": ServerSgd, "momentum": Momentum, "adagrad": Adagrad, "adam": Adam, "yogi": Yogi}
-AVAILABILITIES = {"always": Always, "random": Random, "day-night": DayNight, "blocks": Blocks}
+AVAILABILITIES: dict[str, type] = {
+    **{"always": Always, "random": Random, "unequal": Unequal, "on-off": OnOff},
+    **{"day-night": DayNight, "blocks": Blocks},
+}
+AUGMENTATIONS = {"none": Unaugmented, "crop-flip": CropFlip}
 SELECTIONS = {"everyone": Everyone, "uniform": Uniform, "poisson": Poisson}
 CODECS = {"none": Uncompressed, "top-k": TopK, "qsgd": Qsgd, "int8": Int8, "clip": Clip}
 REFINES = {"none": Unrefined, "distillation": Distillation}

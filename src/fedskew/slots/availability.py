@@ -98,3 +98,55 @@ class Blocks:
         rank = phases(self.phase, clients, seed).argsort(kind="stable").argsort(kind="stable")
         there: Bools = rank * self.blocks // len(rank) == round_ // self.rounds % self.blocks
         return there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unequal:
+    """Client k in each round with a probability of its own, p_k ~ Beta(a, b); a / (a + b) on average."""
+
+    a: float = 2.0
+    b: float = 2.0
+
+    idea: ClassVar[str] = "each client with a probability of its own, from a Beta distribution"
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.a < np.inf and 0 < self.b < np.inf, f"a and b must be finite and above 0, got {self.a}, {self.b}"
+        )
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        number = len(clients.index)
+        luck = stream(seed, "availability", round_).random(number)
+        return luck < stream(seed, "phase").beta(self.a, self.b, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnOff:
+    """A client that is there leaves with probability ``leave``, one that is not comes with probability ``join``, each round.
+
+    There for 1 / leave rounds and away for 1 / join rounds on average, join / (leave + join) of the time, from the first round on.
+    """
+
+    leave: float = 0.1
+    join: float = 0.1
+
+    idea: ClassVar[str] = "each client comes and goes, and stays or stays away for some rounds (a Markov chain)"
+
+    def __post_init__(self) -> None:
+        require(
+            self.leave > 0 and self.join > 0 and self.leave + self.join <= 1,
+            f"leave and join must be above 0 and at most 1 together, got {self.leave} and {self.join}",
+        )
+
+    def available(self, clients: Info, round_: int, seed: int) -> Bools:
+        # with probability leave + join a client's state is drawn afresh, else it stays: the chain without its history
+        number, often = len(clients.index), self.leave + self.join
+        there, open_ = np.zeros(number, dtype=np.bool_), np.ones(number, dtype=np.bool_)
+        for past in range(round_, -1, -1):
+            luck = stream(seed, "availability", past).random((number, 2))
+            drawn = open_ & ((luck[:, 0] < often) | (past == 0))
+            there[drawn] = luck[drawn, 1] < self.join / often
+            open_ &= ~drawn
+            if not open_.any():
+                break
+        return there

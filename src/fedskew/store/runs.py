@@ -74,6 +74,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "accuracy_worst": "of the global model on the client where it is lowest",
         "accuracy_worst_decile": "mean over the tenth of the clients (rounded up) where it is lowest",
         "accuracy_std": "standard deviation over the clients (population)",
+        "accuracy_jain": "Jain's index over the clients: 1 if all are served alike, 1 / clients if one alone is served",
+        "accuracy_entropy": "entropy of the clients' shares of all accuracy over that of equal ones, 0..1",
         "loss_mean": "mean over the clients of the global model's loss",
     },
     "personal": {
@@ -81,13 +83,17 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "accuracy_worst": "of the personal models: that of the client where it is lowest",
         "accuracy_worst_decile": "of the personal models: mean over the tenth of the clients (rounded up) where it is lowest",
         "accuracy_std": "of the personal models: standard deviation over the clients (population)",
+        "accuracy_jain": "of the personal models: Jain's index over the clients",
+        "accuracy_entropy": "of the personal models: entropy of the clients' shares, 0..1",
         "loss_mean": "mean over the clients of the personal models' losses",
     },
     "round": {
         "divergence": "mean distance of the local models to their uniform mean (failure-modes study, eq. 4)",
         "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
         "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
+        "signal_to_noise": "square length of the mean update over the mean square distance to it, (1 - R) / R of relative drift",
         "update_norm": "mean length of the clients' updates, before a codec",
+        "cosine": "mean cosine over all pairs of updates, if `evaluation.layers` asks for it",
         "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
         "update_amount": "learning rate times local steps, mean over the clients by their rows (u of 'From IID to Non-IID', eq. 3)",
@@ -122,6 +128,12 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "wrong_shape": "per client: answers whose tensors had other names, shapes or types",
         "not_finite": "per client: answers with values that were not finite",
         "too_long": "per client: updates that were longer than the limit",
+    },
+    "layer": {
+        "cosine": "per layer, whose number takes the place of a client's: mean cosine over all pairs of updates",
+    },
+    "class": {
+        "accuracy": "per class, whose number takes the place of a client's: of the global model on the test rows of the class",
     },
     "client": {
         "steps": "per client: local steps",

@@ -1,0 +1,187 @@
+"""A claim: a number made from several arms of an experiment, seed by seed, and where it has to lie."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedskew.claims.quantities import Measured, curve, quantity
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import Floats
+
+Verdict = Literal["holds", "fails", "undecided"]
+Arms = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where the number has to lie; open ends are infinite."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def read(cls, text: str) -> Region:
+        """``> 0``, ``< 0.03`` or ``0.5..2``."""
+        number = r"\s*(-?[0-9.]+(?:e-?[0-9]+)?)\s*"
+        if found := re.fullmatch(rf"([<>]){number}", text):
+            value = float(found[2])
+            return cls(value, math.inf) if found[1] == ">" else cls(-math.inf, value)
+        found = re.fullmatch(rf"{number[:-3]}\.\.{number}", text)
+        if not found or not float(found[1]) < float(found[2]):
+            raise BadInput(f"claim: cannot read {text!r}; write '> 0', '< 0.03' or '0.5..2'")
+        return cls(float(found[1]), float(found[2]))
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"> {self.low:g}"
+        return f"< {self.high:g}" if math.isinf(self.low) else f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The number behind a verdict: one a seed, mean, 95 % interval, and what the document's own numbers give."""
+
+    values: tuple[float, ...]
+    mean: float
+    half: float
+    in_document: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a document says of a ``quantity`` of some ``arms``, and the statistic that has to lie in ``expect``.
+
+    The statistic of each seed is ``kind``'s: see `STATISTICS`, and `OVER_ROUNDS` for those that compare two curves.
+    """
+
+    name: str
+    text: str
+    where: str
+    table: str
+    kind: str
+    of: str
+    arms: tuple[str, ...]
+    expect: str
+    against: str = ""
+
+    def __post_init__(self) -> None:
+        kinds = [*STATISTICS, *OVER_ROUNDS, "correlation"]
+        require(self.kind in kinds, f"claim {self.name}: unknown kind {self.kind!r}; {suggestion(self.kind, kinds)}")
+        fewest = 2 if self.kind in OVER_ROUNDS else FEWEST.get(self.kind, 2)
+        require(len(self.arms) >= fewest, f"claim {self.name}: {self.kind} needs at least {fewest} arms")
+        require(
+            bool(self.against) == (self.kind == "correlation"), f"claim {self.name}: `against` belongs to correlation"
+        )
+        Region.read(self.expect)
+
+    def statistic(self, runs: Sequence[Measured]) -> float:
+        """The number of one seed, from its run of each arm."""
+        if self.kind in OVER_ROUNDS:
+            return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))
+        own = [quantity(self.of, run) for run in runs]
+        if self.kind == "correlation":
+            return spearman(own, [quantity(self.against, run) for run in runs])
+        return STATISTICS[self.kind](own)
+
+    def described(self) -> str:
+        """The statistic in words: ``difference of accuracy (a; b)``."""
+        of = f"{self.of} and {self.against}" if self.against else self.of
+        arms = self.arms if len(self.arms) <= 4 else (self.arms[0], f"{len(self.arms) - 2} more", self.arms[-1])
+        return f"{self.kind} of {of} ({'; '.join(arms)})"
+
+    def printed(self, numbers: Mapping[str, Mapping[str, float]]) -> float | None:
+        """The statistic of the document's own numbers by arm, where it prints all of them."""
+        if self.kind in OVER_ROUNDS or any(self.of not in numbers.get(arm, {}) for arm in self.arms):
+            return None
+        own = [numbers[arm][self.of] for arm in self.arms]
+        if self.kind != "correlation":
+            return STATISTICS[self.kind](own)
+        if any(self.against not in numbers[arm] for arm in self.arms):
+            return None
+        return spearman(own, [numbers[arm][self.against] for arm in self.arms])
+
+
+def judge(claim: Claim, values: Sequence[float], in_document: float | None = None) -> tuple[Verdict, Evidence]:
+    """``holds`` if the 95 % interval over seeds lies within what is claimed, ``fails`` if wholly outside, else ``undecided``.
+
+    One seed, or a seed without the number, leaves a claim undecided.
+    """
+    region = Region.read(claim.expect)
+    mean, half = mean_interval(values) if values else (math.nan, math.nan)
+    evidence = Evidence(tuple(values), mean, half, in_document)
+    if not math.isfinite(half):
+        return "undecided", evidence
+    low, high = mean - half, mean + half
+    # a number on the edge is not beyond it: no difference at all is no gain
+    if low > region.low and high < region.high:
+        return "holds", evidence
+    return ("fails" if high <= region.low or low >= region.high else "undecided"), evidence
+
+
+def spearman(a: Arms, b: Arms) -> float:
+    from scipy import stats
+
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return 0.0
+    return float(stats.spearmanr(a, b).statistic)
+
+
+def kendall(values: Arms) -> float:
+    """Kendall's tau of the values with their order: 1 if they only rise; ties are half."""
+    signs = np.sign(np.asarray(values)[None, :] - np.asarray(values)[:, None])
+    pairs = len(values) * (len(values) - 1) / 2
+    return float(np.triu(signs, 1).sum() / pairs)
+
+
+def over(a: float, b: float) -> float:
+    return a / b if b else math.nan
+
+
+STATISTICS: dict[str, Callable[[Arms], float]] = {
+    "value": lambda q: q[0],
+    "difference": lambda q: q[0] - q[1],
+    "ratio": lambda q: over(q[0], q[1]),
+    "interaction": lambda q: (q[0] - q[1]) - (q[2] - q[3]),
+    "ratio of ratios": lambda q: over(over(q[0], q[1]), over(q[2], q[3])),
+    "trend": kendall,
+    "spread": lambda q: max(q) - min(q),
+    "lead": lambda q: q[0] - max(q[1:]),
+    "lag": lambda q: q[0] - min(q[1:]),
+}
+"""Kinds of statistics of the arms' quantities, in the order of the arms.
+
+``interaction`` is (1st - 2nd) - (3rd - 4th); ``trend`` is Kendall's tau of the quantity along the arms; ``lead`` is by how much
+the first exceeds the largest of the others, ``lag`` the smallest. ``correlation`` is Spearman's of two quantities over the arms.
+"""
+
+FEWEST = {"value": 1, "interaction": 4, "ratio of ratios": 4, "trend": 3, "correlation": 3}
+
+
+def together(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    rounds = min(len(a), len(b))
+    require(rounds > 0, "claim: there are no rounds to compare")
+    return a[:rounds], b[:rounds]
+
+
+def share_above(a: Floats, b: Floats) -> float:
+    a, b = together(a, b)
+    return float((a > b).mean())
+
+
+def largest_gap(a: Floats, b: Floats) -> float:
+    a, b = together(a, b)
+    return float(np.abs(a - b).max())
+
+
+OVER_ROUNDS: dict[str, Callable[[Floats, Floats], float]] = {
+    "share of rounds": share_above,
+    "largest gap": largest_gap,
+}
+"""Kinds that compare the first arm's curve with the second's: share of rounds in which it is larger, largest absolute gap."""

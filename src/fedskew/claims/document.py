@@ -1,0 +1,113 @@
+"""A document's experiments and claims, from its file: arms to run, tables to print beside ours, predicates."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from fedskew.claims.claim import Claim
+from fedskew.core.errors import BadInput, require, suggestion
+
+DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetric", "contradictions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large: the settings that all arms share, and how many seeds. ``surrogate`` says what stands in for the document's data.
+
+    ``arms`` changes some arms at this scale. Printed numbers are of no use beside those of a surrogate.
+    """
+
+    seeds: int
+    base: dict[str, Any]
+    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    first_seed: int = 0
+    surrogate: str = ""
+
+    def only(self, needed: set[str]) -> Scale:
+        """With the changes of these arms only."""
+        return replace(self, arms={name: changes for name, changes in self.arms.items() if name in needed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Arms that are shown together, with what is shown of each and what the document prints of it."""
+
+    name: str
+    title: str
+    arms: tuple[str, ...]
+    measures: tuple[str, ...]
+    printed: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """Everything that is repeated of one document."""
+
+    name: str
+    title: str
+    scales: dict[str, Scale]
+    arms: dict[str, dict[str, Any]]
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...]
+    seeded: tuple[str, ...] = ("training.seed", "clients.partition_seed")
+    open: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [table.name for table in self.tables]
+        for scale in self.scales.values():
+            known(f"document {self.name}: a scale", list(scale.arms), self.arms)
+        for table in self.tables:
+            known(f"document {self.name}: table {table.name}", [*table.arms, *table.printed], self.arms)
+        for claim in self.claims:
+            known(f"document {self.name}: claim {claim.name}", claim.arms, self.arms)
+            known(f"document {self.name}: claim {claim.name}", [claim.table], names)
+        require(
+            len({claim.name for claim in self.claims}) == len(self.claims),
+            f"document {self.name}: a claim stands twice",
+        )
+
+    def scale(self, name: str) -> Scale:
+        """Raises `BadInput` for a scale at which the document cannot be repeated."""
+        if name not in self.scales:
+            raise BadInput(f"reproduce: {self.name} has no scale {name!r}; known are: {', '.join(self.scales)}")
+        return self.scales[name]
+
+    def only(self, table: str) -> Document:
+        """The document with one of its tables, the claims about it, and the arms that these need."""
+        names = [t.name for t in self.tables]
+        if table not in names:
+            raise BadInput(f"reproduce: {self.name} has no table {table!r}; {suggestion(table, names)}")
+        tables = tuple(t for t in self.tables if t.name == table)
+        claims = tuple(c for c in self.claims if c.table == table)
+        needed = {arm for part in [*[t.arms for t in tables], *[c.arms for c in claims]] for arm in part}
+        arms = {name: arm for name, arm in self.arms.items() if name in needed}
+        scales = {name: scale.only(needed) for name, scale in self.scales.items()}
+        return replace(self, scales=scales, arms=arms, tables=tables, claims=claims)
+
+
+def known(where: str, names: Any, catalogue: Any) -> None:
+    for name in names:
+        require(name in catalogue, f"{where}: there is no {name!r}")
+
+
+def load(name: str) -> Document:
+    """One of `DOCUMENTS`; raises `BadInput` for another name."""
+    if name not in DOCUMENTS:
+        raise BadInput(f"reproduce: unknown document {name!r}; {suggestion(name, DOCUMENTS)}")
+    text = (files("fedskew.claims") / "documents" / f"{name}.toml").read_text(encoding="utf-8")
+    return document_from(tomllib.loads(text), name)
+
+
+def document_from(table: Mapping[str, Any], where: str) -> Document:
+    """A checked document from nested plain values."""
+    try:
+        return msgspec.convert(dict(table), Document)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"document {where}: {error}") from None

@@ -1,0 +1,155 @@
+"""A document judged: its numbers beside ours, and a verdict for each claim, from what its runs have measured."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedskew.claims.claim import Evidence, Verdict, judge
+from fedskew.claims.document import Document, Table
+from fedskew.claims.quantities import Measured, quantity
+from fedskew.measure.intervals import mean_interval
+from fedskew.report.words import figures
+
+Results = Mapping[str, Mapping[int, Measured]]
+"""Arm -> seed -> what its run has measured."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim's verdict."""
+
+    name: str
+    text: str
+    where: str
+    statistic: str
+    expect: str
+    verdict: Verdict
+    evidence: Evidence
+    seeds: tuple[int, ...]
+    diverged: int  # runs that the claim is about and that diverged; they count as far as they came
+
+    @property
+    def reason(self) -> str:
+        """The numbers behind the verdict in a line."""
+        e = self.evidence
+        text = f"{self.statistic}: {interval(e.mean, e.half)} over {len(self.seeds)} seeds; claimed {self.expect}"
+        if self.diverged:
+            text += f"; {self.diverged} of the runs diverged and count as far as they came"
+        return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the document, where it prints one, beside ours."""
+
+    document: float | None
+    mean: float
+    half: float
+
+
+def interval(mean: float, half: float) -> str:
+    """``0.912 ± 0.013``, to the same decimals."""
+    text = figures(mean)
+    return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
+
+
+def verdicts(document: Document, known: Results) -> list[Judged]:
+    """Each claim on the seeds that all its arms have; the document's own numbers count for nothing in a verdict."""
+    printed = {table.name: table.printed for table in document.tables}
+    judged = []
+    for claim in document.claims:
+        seeds = sorted(set.intersection(*(set(known.get(arm, {})) for arm in claim.arms)))
+        runs = [[known[arm][seed] for arm in claim.arms] for seed in seeds]
+        verdict, evidence = judge(claim, [claim.statistic(own) for own in runs], claim.printed(printed[claim.table]))
+        diverged = sum(run.record.status == "diverged" for own in runs for run in own)
+        judged.append(
+            Judged(
+                claim.name, claim.text, claim.where, claim.described(), claim.expect, verdict, evidence, tuple(seeds), diverged
+            )
+        )  # fmt: skip
+    return judged
+
+
+def cells(table: Table, known: Results) -> dict[str, dict[str, Cell]]:
+    """Arm -> measure -> the document's number and ours over the seeds."""
+    return {
+        arm: {
+            measure: Cell(table.printed.get(arm, {}).get(measure), *over_seeds(measure, known.get(arm, {})))
+            for measure in table.measures
+        }
+        for arm in table.arms
+    }
+
+
+def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
+    """Mean and half-width over the runs that have the number."""
+    values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]
+    return mean_interval(values) if values else (math.nan, math.nan)
+
+
+def as_json(document: Document, scale: str, known: Results) -> dict[str, Any]:
+    """Tables, claims and open settings as plain values."""
+    return {
+        "document": document.name,
+        "scale": scale,
+        "seeds": document.scale(scale).seeds,
+        "surrogate": document.scale(scale).surrogate,
+        "tables": {
+            table.name: {arm: {m: vars(cell) for m, cell in row.items()} for arm, row in cells(table, known).items()}
+            for table in document.tables
+        },
+        "claims": [{**vars(j), "evidence": vars(j.evidence)} for j in verdicts(document, known)],
+        "open": document.open,
+    }
+
+
+def tally(judged: list[Judged]) -> str:
+    """``22 claims: 15 hold, 5 fail, 2 are undecided``."""
+    counts = Counter(j.verdict for j in judged)
+    return f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+
+
+RULE = (
+    "Ours: mean over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number lies within "
+    "what is claimed, *fails* if it lies wholly outside, and is *undecided* otherwise."
+)
+
+
+def markdown(document: Document, scale: str, known: Results) -> str:
+    """The whole result as a page."""
+    chosen = document.scale(scale)
+    how = f"`fedskew reproduce {document.name} --scale {scale}`: {chosen.seeds} seeds for every arm, the same ones."
+    if chosen.surrogate:
+        how += f" Surrogate: {chosen.surrogate}; the document's numbers are shown, and only its claims are judged."
+    parts = [f"# {document.title}", f"{how} {RULE}"]
+    judged = {j.name: j for j in verdicts(document, known)}
+    parts.append(f"**{tally(list(judged.values()))}.**")
+    for table in document.tables:
+        parts += [f"## {table.title}", table_of(table, known)]
+        if table.note:
+            parts.append(f"Note: {table.note}.")
+        own = [judged[claim.name] for claim in document.claims if claim.table == table.name]
+        parts.append("\n".join(f"- **{j.verdict}** · {j.text.rstrip('.')} ({j.where}). {j.reason}." for j in own))
+    if document.open:
+        lines = (f"- {what}: {chosen_.rstrip('.')}." for what, chosen_ in document.open.items())
+        parts += ["## What the document leaves open, and what we chose", "\n".join(lines)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table_of(table: Table, known: Results) -> str:
+    """One table in Markdown; a column of the document's where it prints the measure of any arm."""
+    printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
+    titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]
+    lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
+    for arm, row in cells(table, known).items():
+        shown = []
+        for m, cell in row.items():
+            if m in printed:
+                shown.append("–" if cell.document is None else figures(cell.document))
+            shown.append(interval(cell.mean, cell.half))
+        lines.append(f"| {arm} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)

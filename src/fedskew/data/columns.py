@@ -1,0 +1,118 @@
+"""Columns of any kind as numbers: numeric, categorical and text, fitted on some rows and applied to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+
+Floats = NDArray[np.float64]
+
+CATEGORIES = 40
+"""Up to so many different words a column is categorical, one-hot; above it is text."""
+MOSTLY_NUMBERS = 0.9
+"""A column of text in which this share of the values are numbers is numeric; the other values count as missing."""
+HASHES, TEXT_WIDTH = 2**14, 32
+"""Text: words hashed to so many places, weighted by tf-idf, and projected to so many random directions."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How each column becomes numbers."""
+
+    makers: tuple[tuple[str, Callable[[pd.Series[Any]], Floats]], ...]
+    notes: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> NDArray[np.float32]:
+        """(rows, width) standardised numbers, missing ones at the mean."""
+        frame = table.to_pandas()
+        return np.column_stack([make(frame[name]) for name, make in self.makers]).astype(np.float32)
+
+
+def fit(table: pa.Table, where: str) -> Columns:
+    """Look at the columns of some rows. Raises `BadInput`, naming ``where``, if none can be used."""
+    frame = table.to_pandas()
+    makers, notes = [], []
+    for name in table.column_names:
+        make, note = column(frame[name], table.schema.field(name).type)
+        if make:
+            makers.append((name, make))
+        if note:
+            notes.append(f"column {name!r}: {note}")
+    require(
+        bool(makers), f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}"
+    )
+    return Columns(tuple(makers), tuple(notes))
+
+
+def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
+    """What makes numbers of a column, or nothing, and what a reader should know."""
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return None, f"left out, {kind} is neither number nor text"
+    there = values.dropna()
+    if there.nunique() < 2 and len(there) == len(values):
+        return None, "left out, all values are the same"
+    if there.empty:
+        return None, "left out, it is empty"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        share = float(np.mean(pd.to_numeric(there.astype(str), errors="coerce").notna()))
+        if share < MOSTLY_NUMBERS:
+            return of_words(there.astype(str))
+    elif not pa.types.is_boolean(kind) and there.nunique() == len(values) > 1 and pa.types.is_integer(kind):
+        ordered = np.diff(there.to_numpy())
+        if (ordered == 1).all():
+            return None, "left out, it numbers the rows"
+    return of_numbers(values)
+
+
+def numbers(values: pd.Series[Any]) -> Floats:
+    """As floating-point numbers; times as seconds; what is none is NaN."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return np.where(values.isna(), np.nan, values.astype("int64").to_numpy() / 1e9)
+    made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    return np.where(np.isfinite(made), made, np.nan)
+
+
+def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
+    fitted = numbers(values)
+    missing = int(np.isnan(fitted).sum())
+    if missing == len(fitted):
+        return None, "left out, it holds no finite number"
+    mean, spread = float(np.nanmean(fitted)), float(np.nanstd(fitted)) or 1.0
+
+    def make(column: pd.Series[Any]) -> Floats:
+        found = numbers(column)
+        gone = np.isnan(found)
+        made = np.where(gone, 0.0, (found - mean) / spread)
+        return np.column_stack([made, gone]) if missing else made[:, None]
+
+    return make, f"{missing} values missing, or no numbers, are set to the mean and marked" if missing else ""
+
+
+def of_words(there: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
+    known = sorted(there.unique())
+    if len(known) <= CATEGORIES:
+        return lambda column: np.equal.outer(
+            column.astype(object).where(column.notna(), "").astype(str).to_numpy(), known
+        ).astype(float), ""
+    if len(known) == len(there) and not there.str.contains(r"\s").any():
+        return None, "left out, every value is a different single word"
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+    from sklearn.random_projection import GaussianRandomProjection
+
+    hashing = HashingVectorizer(n_features=HASHES, alternate_sign=False)
+    weights = TfidfTransformer().fit(hashing.transform(there))
+    project = GaussianRandomProjection(TEXT_WIDTH, random_state=0).fit(weights.transform(hashing.transform(there[:2])))
+
+    def make(column: pd.Series[Any]) -> Floats:
+        texts = column.astype(object).where(column.notna(), "").astype(str)
+        return np.asarray(project.transform(weights.transform(hashing.transform(texts))))
+
+    return make, f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"

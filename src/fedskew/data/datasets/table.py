@@ -1,0 +1,93 @@
+"""A table of one's own, from CSV, Parquet or Arrow files, as a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of files or a folder ``path``; the natural clients are the values of the column ``client``, or else the files.
+
+    The test set is the file or folder ``test``, or a random ``test_share`` of each client's rows (rounded down). Everything is
+    loaded into memory. Classes that only the test set holds stay in it: no client knows them, and every row of theirs is counted
+    as an error. Rows without label or client are dropped; ``notes`` counts them.
+    """
+
+    path: str
+    label: str
+    client: str = ""
+    test: str = ""
+    test_share: float = 0.2
+
+    model: ClassVar[str] = "mlp"
+    idea: ClassVar[str] = "your own CSV, Parquet or Arrow files; use it with --skew natural"
+
+    def __post_init__(self) -> None:
+        require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
+
+    def load(self) -> Dataset:
+        # on first use: they import pandas and PyArrow, which other data sets do without
+        from fedskew.data import columns
+        from fedskew.data.tables import survey
+
+        found = survey([Path(self.path)], self.label, self.client)
+        notes = [*found.notes]
+        y, table = found.y, found.table
+        classes = list(found.classes)
+        if self.test:
+            other = survey([Path(self.test)], self.label, self.label)
+            unseen = [word for word in other.classes if word not in classes]
+            classes += unseen
+            if unseen:
+                rows = int(sum(other.counts.sum(0)[other.classes.index(word)] for word in unseen))
+                notes.append(
+                    f"{len(unseen)} classes with {rows} rows are in the test set only: {', '.join(unseen[:5])}"
+                )
+            notes += [f"test: {note}" for note in other.notes]
+            require(
+                set(table.column_names) <= set(other.table.column_names),
+                f"{self.test}: lacks the columns {sorted(set(table.column_names) - set(other.table.column_names))[:5]}",
+            )
+            train, test_table = np.arange(len(y)), other.table
+            y_test = np.array([classes.index(word) for word in other.classes])[other.y]
+        else:
+            held = held_out(found.client, self.test_share)
+            train, test_table, y_test = np.flatnonzero(~held), table.take(np.flatnonzero(held)), y[held]
+            require(
+                len(y_test) > 0,
+                f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
+            )
+        encode = columns.fit(table.take(train), self.path)
+        return Dataset(
+            x=encode(table.take(train)),
+            y=y[train],
+            x_test=encode(test_table),
+            y_test=y_test.astype(np.int64),
+            groups=found.client[train],
+            classes=tuple(classes),
+            name=Path(self.path).name,
+            source=self.path,
+            notes="; ".join([*notes, *encode.notes]),
+        )
+
+
+def held_out(
+    client: np.ndarray[tuple[int], np.dtype[np.int64]], share: float
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """A random share of each client's rows, rounded down."""
+    rng = stream(0, "split")
+    order = np.lexsort((rng.random(len(client)), client))
+    sizes = np.bincount(client)
+    rank = np.arange(len(client)) - (np.cumsum(sizes) - sizes)[client[order]]
+    held = np.zeros(len(client), dtype=bool)
+    held[order] = rank < np.floor(share * sizes[client[order]] + 1e-9)
+    return held

@@ -1,0 +1,152 @@
+"""CSV, Parquet and Arrow files as a stream of small tables: memory does not grow with the files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from fedskew.core.errors import BadInput, require
+
+FORMATS = {
+    **dict.fromkeys((".csv", ".csv.gz"), "csv"),
+    **dict.fromkeys((".tsv", ".tsv.gz"), "tsv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
+}
+BLOCK = 4 << 20
+"""Bytes of a CSV file that are read at a time; a line may be as long."""
+ROWS = 50_000
+
+
+@dataclass
+class Reading:
+    """A walk over files, and what could not be read on the way."""
+
+    files: Sequence[Path]
+    malformed: int = 0  # lines of CSV files with too few or too many cells
+    empty: list[str] = field(default_factory=list)  # files without rows
+    share: float = 0.0  # of the bytes that are read
+
+    def tables(self) -> Iterator[tuple[Path, pa.Table]]:
+        """The files' rows in order, a few ten thousand at a time."""
+        total = max(1, sum(path.stat().st_size for path in self.files))
+        before, columns = 0, None
+        for path in self.files:
+            size, rows = path.stat().st_size, 0
+            try:
+                for part, read in self.parts(path) if size else ():
+                    columns = columns or set(part.column_names)
+                    require(
+                        set(part.column_names) == columns,
+                        f"{path}: its columns differ from those of {self.files[0].name} in "
+                        f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files need the same ones",
+                    )
+                    rows += len(part)
+                    self.share = (before + read * size) / total
+                    if len(part):
+                        yield path, part
+            except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
+            if not rows:
+                self.empty.append(path.name)
+            before += size
+
+    def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
+        """Tables, and the share of the file that is read after each."""
+        kind = format_of(path)
+        if kind == "parquet":
+            file = pq.ParquetFile(path)
+            done = 0
+            for batch in file.iter_batches(batch_size=ROWS):
+                done += len(batch)
+                yield pa.Table.from_batches([batch]), done / max(1, file.metadata.num_rows)
+        elif kind == "arrow":
+            with pa.memory_map(str(path)) as mapped:
+                try:
+                    batches = pa.ipc.open_file(mapped)
+                    found = (batches.get_batch(i) for i in range(batches.num_record_batches))
+                except pa.ArrowInvalid:
+                    mapped.seek(0)
+                    found = iter(pa.ipc.open_stream(mapped))
+                for batch in found:
+                    yield pa.Table.from_batches([batch]), mapped.tell() / max(1, mapped.size())
+        else:
+            yield from self.csv(path, "\t" if kind == "tsv" else ",")
+
+    def csv(self, path: Path, delimiter: str) -> Iterator[tuple[pa.Table, float]]:
+        """A column that ceases to be of the type that it began with is read as a wider one from there on."""
+        types: dict[str, pa.DataType] = {}
+        done = 0
+        while True:
+            skip, self.malformed_here = done, 0
+            try:
+                for part, read in self.csv_of_types(path, delimiter, types):
+                    fresh = part.slice(min(skip, len(part)))
+                    skip -= len(part) - len(fresh)
+                    done += len(fresh)
+                    yield fresh, read
+                self.malformed += self.malformed_here
+                return
+            except pa.ArrowInvalid as error:
+                found = re.search(r"In CSV column #(\d+):.*?CSV conversion error to (\w+)", str(error))
+                if not found:
+                    raise
+                name = self.names[int(found[1])]
+                types[name] = pa.float64() if found[2] == "int64" else pa.string()
+
+    def csv_of_types(
+        self, path: Path, delimiter: str, types: dict[str, pa.DataType]
+    ) -> Iterator[tuple[pa.Table, float]]:
+        def skipped(row: Any) -> str:
+            self.malformed_here += 1
+            return "skip"
+
+        with pa.OSFile(str(path)) as raw:
+            stream = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
+            reader = pacsv.open_csv(
+                stream,
+                pacsv.ReadOptions(block_size=BLOCK, use_threads=True),
+                pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skipped),
+                pacsv.ConvertOptions(strings_can_be_null=True, column_types=types),
+            )
+            self.names = reader.schema.names
+            odd = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
+            require(
+                not odd, f"{path}: cannot be read as csv: column {odd[:1]} is not UTF-8 text; convert the file to UTF-8"
+            )
+            for batch in reader:
+                yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
+
+
+def format_of(path: Path) -> str:
+    """``csv``, ``tsv``, ``parquet`` or ``arrow`` by the file's name, or nothing."""
+    name = path.name.lower()
+    return next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
+
+
+def stem(path: Path) -> str:
+    """The file's name without what says its format."""
+    return next((path.name[: -len(end)] for end in FORMATS if path.name.lower().endswith(end)), path.name)
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The data files among the paths and directly in those that are folders; raises `BadInput` where there are none."""
+    found: list[Path] = []
+    for path in paths:
+        require(path.exists(), f"{path}: no such file or folder")
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and format_of(p))
+            require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")
+            found += inside
+        else:
+            require(bool(format_of(path)), f"{path}: unknown kind of file; write {', '.join(FORMATS)}")
+            found.append(path)
+    return found

@@ -1,0 +1,197 @@
+"""A user's own tables: who holds which labels, counted over all rows, and a fair sample of the rows, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require, suggestion
+from fedskew.core.sampling import fair_sample, level
+from fedskew.core.seeding import stream
+from fedskew.data.files import Reading, files_of, stem
+
+Ints = NDArray[np.int64]
+Tell = Callable[[float, int], None]
+
+MOST_LABELS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """All rows counted, some rows kept: ``table`` without label and client, whose numbers ``y`` and ``client`` are."""
+
+    table: pa.Table
+    y: Ints
+    client: Ints
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    counts: Ints  # (clients, classes), of all rows
+    notes: tuple[str, ...]  # what was dropped, and what else is worth saying
+
+
+class Codes:
+    """Numbers for words, in the order of their coming."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+
+    def __call__(self, words: pa.ChunkedArray) -> Ints:
+        coded = words.combine_chunks().dictionary_encode()
+        numbers = [self.of.setdefault(word, len(self.of)) for word in coded.dictionary.to_pylist()]
+        return np.asarray(numbers, dtype=np.int64)[np.asarray(coded.indices)]
+
+
+def survey(
+    paths: Sequence[Path],
+    label: str,
+    client: str = "",
+    *,
+    most: int | None = None,
+    seed: int = 0,
+    tell: Tell = lambda share, rows: None,
+) -> Survey:
+    """Read tables; the clients are the values of the column ``client``, or else the files.
+
+    At most ``most`` rows are kept, of each client as many as of the others as far as it has them. Rows without a label or a client
+    are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and
+    columns that are not there or cannot be read, and for labels that are numbers rather than classes.
+    """
+    files = files_of(paths)
+    require(
+        bool(client) or len(files) > 1,
+        f"{files[0]}: name the column that says whose a row is with --client, or give a folder with one file a client",
+    )
+    reading, labels, owners = Reading(files), Codes(), Codes()
+    counts = np.zeros((1, 1), dtype=np.int64)
+    kept = Kept(most, stream(seed, "diagnose", 1))
+    dropped = {label: 0, client: 0}
+    rows = 0
+    for path, part in reading.tables():
+        for name in filter(None, (label, client)):
+            require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
+        rows += len(part)
+        for name in dropped if client else (label,):
+            there = present(part[name])
+            dropped[name] += len(part) - int(pc.sum(there).as_py() or 0)
+            part = part.filter(there)
+        if not len(part):
+            continue
+        y = labels(words(part[label]))
+        require(
+            len(labels.of) <= MOST_LABELS,
+            f"{path}: column {label!r} has more than {MOST_LABELS} different values; labels are classes: put numbers into bins",
+        )
+        owner = owners(words(part[client]) if client else pa.chunked_array([[stem(path)] * len(part)]))
+        counts = grown(counts, (len(owners.of), len(labels.of)))
+        pairs = np.bincount(owner * counts.shape[1] + y, minlength=counts.size)
+        counts += pairs.reshape(counts.shape)
+        kept.add(part.drop_columns([*{label, client or label}]), y, owner, counts.sum(1))
+        tell(reading.share, rows)
+    require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
+    require(bool(labels.of), f"{files[0]}: no row has both a label ({label!r}) and a client")
+    table, y, owner = kept.result(counts.sum(1))
+    order, names = ranked(labels), ranked(owners)
+    notes = [f"{n} of {rows} rows dropped: no value in {name!r}" for name, n in dropped.items() if n]
+    if reading.malformed:
+        notes.append(f"{reading.malformed} lines dropped: too few or too many cells")
+    if reading.empty:
+        notes.append(f"{len(reading.empty)} files without rows: {', '.join(reading.empty[:5])}")
+    if len(y) < counts.sum():
+        notes.append(
+            f"labels and sizes of all {counts.sum()} rows; inputs of {len(y)} random rows, at most "
+            f"{level(counts.sum(1), len(y))} of a client"
+        )
+    return Survey(
+        table=table,
+        y=np.argsort(order)[y],
+        client=np.argsort(names)[owner],
+        classes=tuple(np.array([*labels.of], dtype=object)[order]),
+        clients=tuple(np.array([*owners.of], dtype=object)[names]),
+        counts=counts[:, order][names],
+        notes=tuple(notes),
+    )
+
+
+class Kept:
+    """A fair sample of a stream: each row has a random number, and a client keeps its smallest."""
+
+    def __init__(self, most: int | None, rng: np.random.Generator) -> None:
+        self.most, self.rng = most, rng
+        self.tables: list[pa.Table] = []
+        self.columns: list[NDArray[Any]] = []  # (3, rows): label, client, random number
+        self.held = 0
+
+    def add(self, table: pa.Table, y: Ints, owner: Ints, sizes: Ints) -> None:
+        self.tables.append(table)
+        self.columns.append(np.stack([y, owner, self.rng.random(len(y))]))
+        self.held += len(y)
+        if self.most is not None and self.held > 3 * self.most:
+            self.prune(sizes)
+
+    def prune(self, sizes: Ints) -> None:
+        """Keep what would be kept if the stream ended here."""
+        table, columns = joined(self.tables), np.concatenate(self.columns, axis=1)
+        if self.most is not None:
+            rows = fair_sample(columns[1].astype(np.int64), columns[2], level(sizes, self.most))
+            table, columns = table.take(pa.array(rows)), columns[:, rows]
+        self.tables, self.columns, self.held = [table], [columns], columns.shape[1]
+
+    def result(self, sizes: Ints) -> tuple[pa.Table, Ints, Ints]:
+        self.prune(sizes)
+        y, owner, _ = self.columns[0]
+        return self.tables[0], y.astype(np.int64), owner.astype(np.int64)
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table; a column that is of several types becomes a number if all are, else text."""
+    if len(tables) == 1:
+        return tables[0]
+    names = tables[0].column_names
+    fields = []
+    for name in names:
+        types = {t.schema.field(name).type for t in tables} - {pa.null()}
+        numbers = all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in types)
+        one = types.pop() if len(types) == 1 else pa.float64() if numbers and types else pa.string()
+        fields.append(pa.field(name, one))
+    schema = pa.schema(fields)
+    return pa.concat_tables([t.select(names).cast(schema) for t in tables]).combine_chunks()
+
+
+def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which values are there; what is not a number is not."""
+    there = pc.is_valid(column)
+    if pa.types.is_floating(column.type):
+        there = pc.and_(there, pc.invert(pc.fill_null(pc.is_nan(column), True)))
+    return there
+
+
+def words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values as text; 1.0 and 1 are the same."""
+    if pa.types.is_floating(column.type) and bool(pc.all(pc.equal(column, pc.round(column))).as_py()):
+        column = column.cast(pa.int64())
+    return pc.utf8_trim_whitespace(column.cast(pa.string()))
+
+
+def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
+    """The table with rows and columns of zeros added."""
+    more = [max(0, want - have) for have, want in zip(counts.shape, shape, strict=True)]
+    return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
+
+
+def ranked(codes: Codes) -> Ints:
+    """Codes in the order of their words: numbers by value, then words by alphabet."""
+
+    def place(word: str) -> tuple[int, float, str]:
+        try:
+            return 0, float(word), word
+        except ValueError:
+            return 1, 0.0, word
+
+    return np.asarray([codes.of[word] for word in sorted(codes.of, key=place)], dtype=np.int64)

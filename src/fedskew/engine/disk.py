@@ -1,0 +1,126 @@
+"""Client states on disk, for populations whose states would not fit into memory: one record a client, read and written by cohort.
+
+The newest checkpoint holds where each client's record stands, and no such record is overwritten before the next checkpoint is
+there: a run that ends in between resumes from the states of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError
+from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes
+from fedskew.skew.partition import Ints
+
+
+class DiskStates:
+    """The same as `ClientStates`, in a file; memory holds one number a client.
+
+    The file is read and written by calls, not mapped, so that a full disk is an error and not the end of the process.
+    """
+
+    def __init__(self, file: IO[bytes], num_clients: int) -> None:
+        self.file = file
+        self.slots: Ints = np.full(num_clients, -1)  # which record is each client's; -1: none yet
+        self.kept: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # records that the newest checkpoint counts on
+        self.free: list[int] = []
+
+    def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
+        """The states of the clients, with a leading axis; those seen for the first time get ``fresh()``."""
+        start = fresh()
+        states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
+        known = np.flatnonzero(self.slots[clients] >= 0)
+        if len(known) and states:
+            records = np.empty((len(known), num_bytes(start)), dtype=np.uint8)
+            for record, slot in zip(records, self.slots[clients[known]].tolist(), strict=True):
+                self.calling(os.preadv, [record], slot * len(record))
+            at = torch.as_tensor(known)
+            for path, leaf in unpacked(records, start).items():
+                dict(leaves(states))[path].index_copy_(0, at.to(leaf.device), leaf)
+        return states
+
+    def put(self, clients: Ints, states: Tree) -> None:
+        """Keep the states of the clients."""
+        if not states:
+            return
+        records = packed(states)
+        for client, record in zip(clients.tolist(), records, strict=True):
+            if self.slots[client] < 0 or self.kept[self.slots[client]]:
+                self.slots[client] = self.empty_slot()
+            self.calling(os.pwrite, record, int(self.slots[client]) * len(record))
+
+    def empty_slot(self) -> int:
+        """A record that nothing counts on."""
+        if not self.free:
+            end = len(self.kept)
+            self.kept = np.concatenate([self.kept, np.zeros(max(end // 4, 1024), dtype=np.bool_)])
+            self.free = list(range(len(self.kept) - 1, end - 1, -1))
+        return self.free.pop()
+
+    def calling(self, call: Any, record: Any, place: int) -> None:
+        try:
+            call(self.file.fileno(), record, place)
+        except OSError as error:
+            raise FedskewError(
+                f"client states in {self.file.name}: {error.strerror}; make room there, `fedskew resume` goes on"
+            ) from None
+
+    @property
+    def clients(self) -> Ints:
+        """Those who have a state."""
+        return np.flatnonzero(self.slots >= 0)
+
+    def checkpoint(self) -> Tree:
+        """What a checkpoint must hold, once it is written `saved` must be called; all records are on the disk then."""
+        os.fsync(self.file.fileno())
+        clients = self.clients
+        return {"ids": torch.as_tensor(clients), "slots": torch.as_tensor(self.slots[clients])}
+
+    def saved(self) -> None:
+        """The checkpoint of the states as they are is there, so that what older ones counted on is free."""
+        self.kept[:] = False
+        self.kept[self.slots[self.slots >= 0]] = True
+        self.free = np.flatnonzero(~self.kept)[::-1].tolist()
+
+    def take_up(self, tree: Tree) -> None:
+        """Go on from what `checkpoint` returned."""
+        self.slots[tree["ids"].cpu().numpy()] = slots = tree["slots"].cpu().numpy()
+        self.kept = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
+        self.saved()
+
+
+def opened(path: Path, num_clients: int, tree: Tree | None = None) -> DiskStates:
+    """The states in a file, empty or as a checkpoint's ``tree`` has them."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        states = DiskStates(path.open("r+b" if tree else "w+b"), num_clients)
+    except OSError as error:
+        raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
+    if tree:
+        states.take_up(tree)
+    return states
+
+
+def packed(states: Tree) -> NDArray[np.uint8]:
+    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C."""
+    parts = [leaf.cpu().reshape(len(leaf), -1).contiguous().view(torch.uint8) for _, leaf in leaves(states)]
+    return torch.cat(parts, dim=1).numpy()
+
+
+def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
+    """Inverse of `packed`, by path; ``like`` is one client's state."""
+    done, result = 0, {}
+    for path, leaf in leaves(like):
+        size = leaf.numel() * leaf.element_size()
+        part = records[:, done : done + size].copy("C")
+        result[path] = torch.from_numpy(part).view(leaf.dtype).view(len(records), *leaf.shape).to(leaf.device)
+        done += size
+    return result

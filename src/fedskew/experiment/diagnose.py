@@ -1,0 +1,133 @@
+"""What a diagnosis is made of, from files or from an experiment's data set and skews, and the diagnosis in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.advice.advise import advise
+from fedskew.data import columns
+from fedskew.data.tables import survey
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import client_data
+from fedskew.measure.heterogeneity.details import details
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
+
+Ints = NDArray[np.int64]
+Tell = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Clients' rows, or a sample of them with the ``counts`` (clients, classes) of all rows."""
+
+    title: str
+    x: NDArray[Any]
+    y: Ints
+    client: Ints
+    counts: Ints
+    classes: tuple[str, ...]
+    clients: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def from_files(
+    paths: Sequence[Path], label: str, client: str = "", seed: int = 0, tell: Tell = lambda what, share: None
+) -> Subject:
+    """Clients' rows from CSV, Parquet or Arrow; memory does not grow with the files."""
+    found = survey(
+        paths,
+        label,
+        client,
+        most=MOST_ROWS,
+        seed=seed,
+        tell=lambda share, rows: tell(f"reading, {rows:,} rows", share),
+    )
+    encode = columns.fit(found.table, str(paths[0]))
+    return Subject(
+        title=", ".join(path.name for path in paths),
+        x=encode(found.table),
+        y=found.y,
+        client=found.client,
+        counts=found.counts,
+        classes=found.classes,
+        clients=found.clients,
+        notes=(*found.notes, *encode.notes),
+    )
+
+
+def from_experiment(experiment: Experiment, title: str) -> Subject:
+    """The training rows of a named data set as the experiment's skews deal and change them, in the first round."""
+    data = experiment.dataset.load()
+    held = client_data(experiment, data)
+    partition, y = held.partition, held.labels.at(0)
+    client = np.repeat(np.arange(len(partition)), partition.sizes)
+    notes = [f"{partition.unassigned} rows that no client got"] if partition.unassigned else []
+    notes += [f"{partition.empty} clients without rows are left out"] if partition.empty else []
+    notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
+    return Subject(
+        title=title,
+        x=held.x[partition.indices],
+        y=y[partition.indices],
+        client=client,
+        counts=partition.label_counts(y, data.num_classes),
+        classes=data.classes,
+        clients=partition.names,
+        notes=(*notes, *([data.notes] if data.notes else [])),
+    )
+
+
+def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None) -> dict[str, Any]:
+    """The whole diagnosis as plain values: what ``--json`` prints, and the page and the terminal are made from."""
+    found = diagnose(
+        subject.x,
+        subject.y,
+        subject.client,
+        counts=subject.counts,
+        seed=seed,
+        tell=lambda share: tell("measuring against chance", share),
+    )
+    tell("further measures", 1.0)
+    more = details(subject.x, subject.y, subject.client, subject.counts, seed)
+    strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
+    sizes = subject.counts.sum(1)
+    return {
+        "data": subject.title,
+        "clients": len(sizes),
+        "rows": int(sizes.sum()),
+        "measured_rows": found.measured_rows,
+        "rows_of_a_class_held_by_one_client": found.alone,
+        "classes": list(subject.classes),
+        "smallest": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "largest": int(sizes.max()),
+        "dominant": found.dominant or None,
+        "faces": [face_of(found, name, subject.clients) for name in MEANINGS],
+        "measures": more,
+        "notes": list(subject.notes),
+        "advice": advise(found.dominant, strengths),
+        "client_names": list(subject.clients),
+        "label_counts": subject.counts.tolist(),
+    }
+
+
+def face_of(found: Diagnosis, name: str, clients: Sequence[str]) -> dict[str, Any]:
+    face = found.face(name)
+    return {
+        "face": name,
+        "meaning": MEANINGS[name],
+        "value": face.value,
+        "low": face.low,
+        "high": face.high,
+        "chance": face.chance,
+        "p": face.p,
+        "strength": face.strength,
+        "verdict": face.verdict,
+        "farthest_client": clients[int(np.argmax(face.each))],
+        "each": [float(v) for v in face.each],
+    }

@@ -1,0 +1,136 @@
+"""The loss landscape around the model of a stored run: the global loss and that of chosen clients, with a round drawn in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import require
+from fedskew.core.records import Server
+from fedskew.core.seeding import torch_stream
+from fedskew.experiment.build import Assembly, assemble
+from fedskew.experiment.config import Auto, from_toml
+from fedskew.experiment.run import resume
+from fedskew.loop.evaluate import evaluate, evaluate_clients
+from fedskew.loop.round import States, play_round
+from fedskew.measure.landscape import (
+    Floats,
+    Sharpness,
+    Window,
+    around,
+    filter_normalised,
+    losses_on,
+    overlap,
+    sharpness,
+    through,
+)
+from fedskew.store.runs import RunStore
+
+Kind = Literal["line", "surface", "plane"]
+ROWS = 2048
+"""Training rows, at most, on which sharpness is measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Losses over a window, one sheet for the test set and one for each chosen client."""
+
+    kind: Kind
+    window: Window
+    sheets: dict[str, Floats]  # name -> (points of b, points of a)
+    points: dict[str, tuple[float, float]]  # models in the window: where they lie
+    sharpness: Sharpness
+    overlap: float | None  # correlation of the first two clients' losses over the window
+
+
+def landscape(
+    store: RunStore,
+    run: int,
+    kind: Kind = "plane",
+    clients: Sequence[int] = (0, 1),
+    points: int = 25,
+    reach: float = 1.0,
+    tell: Callable[[], None] = lambda: None,
+) -> Landscape:
+    """Slices around the newest checkpoint of a run.
+
+    ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is played
+    but not kept; ``line`` and ``surface`` go along one and two random directions with filter normalisation, ``reach`` each way.
+    """
+    assembly, server, states = state_of(store, run)
+    fed = assembly.federation
+    require(not fed.others, f"landscape: run {run} has clients of several architectures, and no plane holds them all")
+    require(points >= 3, f"landscape: points must be at least 3, got {points}")
+    require(reach > 0, f"landscape: reach must be above 0, got {reach:g}")
+    require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")
+    for k in clients:
+        require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")
+    marks: dict[str, tuple[float, float]] = {"global": (0.0, 0.0)}
+    if kind == "plane":
+        require(
+            len(clients) >= 2, "landscape: a plane goes through the global model and those of two clients; name two"
+        )
+        outcome = play_round(fed, assembly.experiment.engine, server, states, measure_local=False)
+        took_part = {int(k): i for i, k in enumerate(outcome.work.clients)}
+        for k in clients[:2]:
+            require(
+                k in took_part,
+                f"landscape: client {k} takes no part in the next round; choose from {sorted(took_part)}",
+            )
+        local = [server.x + outcome.done.uploads.delta[took_part[k]] for k in clients[:2]]
+        window, at = through(torch.stack([server.x, *local]), points)
+        marks |= {f"client {k}": (float(a), float(b)) for k, (a, b) in zip(clients[:2], at[1:], strict=True)}
+        marks["next global"] = projected(window, outcome.server.x)
+    else:
+        first, second = (
+            filter_normalised(server.x, fed.task.space, torch_stream(fed.seed, "landscape", i)) for i in range(2)
+        )
+        window = around(server.x, first, second if kind == "surface" else None, reach, points)
+    chosen = np.array(clients)
+    y, y_test = fed.targets(server.round), assembly.test_targets(server.round)
+
+    def losses(w: Tensor) -> Tensor:
+        tested = evaluate(fed.task, w, assembly.x_test, y_test)["loss"]
+        own = evaluate_clients(fed.task, w, fed.x, y, fed.partition, chosen)["loss"]
+        return torch.cat([torch.tensor([tested], dtype=torch.float64), own])
+
+    names = ["test set", *(f"client {k}" for k in clients)]
+    sheets = dict(zip(names, losses_on(window, losses, tell), strict=True))
+    own = [sheets[name] for name in names[1:3]]
+    return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
+
+
+def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
+    """The assembly, server and client states of a run's newest checkpoint."""
+    record = store.run(run)
+    require(record.rounds_done > 0, f"landscape: run {run} has not done a round yet; `fedskew resume {run}` goes on")
+    experiment = from_toml(record.experiment, f"run {run}")
+    require(not isinstance(experiment.engine, Auto), f"landscape: run {run} has not chosen its engine yet")
+    assembly = assemble(experiment, experiment.dataset.load())
+    server, states = resume(store, run, assembly)
+    return assembly, server, states
+
+
+def projected(window: Window, w: Tensor) -> tuple[float, float]:
+    """Where the foot of a model lies in the window."""
+    step = (w - window.origin).double()
+    b = 0.0 if window.second is None else float(step @ window.second.double())
+    return float(step @ window.first.double()), b
+
+
+def sharp(assembly: Assembly, server: Server) -> Sharpness:
+    """Of the mean loss on the training rows, or the first of them where there are many, at a twentieth of the model's length."""
+    fed = assembly.federation
+    rows = torch.as_tensor(fed.partition.indices[:ROWS], device=fed.x.device)
+    w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]
+
+    def loss(v: Tensor) -> Tensor:
+        return fed.task.loss(fed.task.logits(v, x), y).mean()
+
+    radius = 0.05 * float(w.double().norm())
+    return sharpness(loss, w, radius, torch_stream(fed.seed, "landscape", 2))

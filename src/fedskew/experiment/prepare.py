@@ -1,0 +1,188 @@
+"""What a model makes of a data set before training: token ids of texts, and what frozen layers compute for each row, kept.
+
+Engines see rows and a module; that the rows are activations and the module the rest of an encoder is known here alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import platformdirs
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.records import rows_of
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.models import Mixed, TextCnn
+from fedskew.models.encoder import Encoder
+from fedskew.models.prefix import Tell, activations, key, prefix, suffix
+
+VARIABLE = "FEDSKEW_CACHE"
+"""Names the folder of kept token ids and activations; by default a per-user cache folder."""
+
+
+LINE_EVERY = 5.0
+"""Seconds between two lines of progress."""
+
+
+class Prepared(NamedTuple):
+    """A task, where it starts, and the rows that its module takes."""
+
+    tasks: tuple[Classification, ...]  # one for each architecture
+    x0: Tensor  # (P,)
+    x: Tensor  # (n, ...) training rows
+    x_test: Tensor
+    frozen_bytes: int  # of the parameters that are not trained
+
+
+def prepared(
+    experiment: Experiment,
+    dataset: Dataset,
+    x: NDArray[Any],
+    dtype: torch.dtype,
+    device: torch.device,
+    tell: Tell | None = None,
+) -> Prepared:
+    """The modules and the rows as they take them; ``x`` are the training rows as the clients see them.
+
+    Raises `BadInput` if they do not go together.
+
+    ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
+    """
+    model, x, x_test = fitted(experiment.model, dataset, x)
+    shape, classes = tuple(x.shape[1:]), dataset.num_classes
+    tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
+    task = tasks[0]
+    net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
+    frozen = sum(p.numel() * p.element_size() for p in task.model.parameters() if not p.requires_grad)
+    train, test = (rows_of(part, dtype, device) for part in (x, x_test))
+    if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
+        train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
+            [len(x), len(x_test)]
+        )
+        tasks = (rest_of(task),)
+    return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
+
+
+def fitted(model: Any, dataset: Dataset, x: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+    """The model for these rows, and the training and test rows as it reads them."""
+    x_test = dataset.x_test
+    if isinstance(model, Encoder):
+        x, x_test = token_ids(model, dataset)
+    elif isinstance(model, TextCnn):
+        model = model.fitted(x)
+        model.fitted(x_test)
+    return model, x, x_test
+
+
+@lru_cache(maxsize=16)
+def tasks_of(
+    model: Any, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
+) -> tuple[Classification, ...]:
+    """The task of each architecture, shared by all runs of one model on one kind of data."""
+    skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
+    if isinstance(model, Mixed):
+        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
+    space = ParameterSpace(skeletons[0])
+    return tuple(Classification(skeleton, space, classes, bf16) for skeleton in skeletons)
+
+
+@lru_cache(maxsize=16)
+def rest_of(task: Classification) -> Classification:
+    """The task on activations."""
+    rest = suffix(task.model)  # type: ignore[arg-type]
+    return Classification(rest, task.space, task.num_classes, task.bf16)
+
+
+def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
+    """Ids (n, L) of the training and the test texts, of one length; tokenised once."""
+    require(
+        dataset.texts is not None,
+        f"{dataset.name} holds no texts, and a pretrained encoder reads texts; use a text data set or another --model",
+    )
+    assert dataset.texts is not None
+    texts = [text for part in dataset.texts for text in part]
+    digest = hashlib.sha256(f"{type(model).__name__} {model.where()} {model.length}".encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+
+    def make(path: Path) -> None:
+        np.save(path, model.tokens(texts))
+
+    ids = kept(f"tokens-{digest.hexdigest()[:16]}", make)
+    return np.split(np.array(ids), [len(dataset.x)])
+
+
+def aloud() -> Tell:
+    """Says every few seconds on standard error how many rows are done and how long the rest will take."""
+    began = said = time.perf_counter()
+
+    def tell(done: int, of: int) -> None:
+        nonlocal said
+        now = time.perf_counter()
+        if now - said > LINE_EVERY:
+            said = now
+            left = (now - began) * (of - done) / done
+            print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
+
+    return tell
+
+
+MEMORY: dict[str, Tensor] = {}
+"""The activations of the last data set and model in this process: a comparison's runs share them."""
+
+
+def computed(task: Classification, ids: Tensor, cache: str, tell: Tell) -> Tensor:
+    """What the frozen layers compute for token ids (n, L): (n, L, H), 0 beyond a text's end."""
+    net: Any = task.model
+    name = key(net, ids)
+    shape = (*ids.shape, net.encoder.config.hidden_size)
+    if cache == "memory":
+        if name not in MEMORY:
+            out = ids.new_zeros(shape)
+            activations(net, ids, out, tell)
+            MEMORY.clear()
+            MEMORY[name] = out
+        return MEMORY[name]
+
+    def make(path: Path) -> None:
+        kind = str(ids.dtype).rpartition(".")[2]
+        stored = np.lib.format.open_memmap(path, "w+", dtype=kind, shape=shape)
+        activations(net, ids, torch.from_numpy(stored), tell)
+        stored.flush()
+
+    return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)
+
+
+def kept(name: str, make: Callable[[Path], None]) -> NDArray[Any]:
+    """The array in the cache file of this name, memory-mapped; ``make`` writes it first where there is none.
+
+    It is written under another name and renamed, so that a file is whole or not there.
+    """
+    folder = Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
+    path, unfinished = folder / f"{name}.npy", folder / f"{name}.{os.getpid()}.part.npy"
+    if not path.is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            make(unfinished)
+            unfinished.replace(path)
+        except OSError as error:
+            raise FedskewError(f"cannot write {path}: {error.strerror}; set {VARIABLE} to another folder") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+    # copy on write: PyTorch warns of arrays that cannot be written
+    return np.load(path, mmap_mode="c")

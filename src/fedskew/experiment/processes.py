@@ -1,0 +1,162 @@
+"""The processes of one run: started here on one machine, or by ``torchrun`` on one or several; all but the first follow it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from fedskew.core.errors import FedskewError
+from fedskew.core.records import Server
+from fedskew.data.dataset import Dataset
+from fedskew.engine.disk import DiskStates
+from fedskew.engine.distributed import Distributed, Group, Lost
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import Assembly, assemble
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
+from fedskew.experiment.site import Here
+from fedskew.loop.round import fresh, start
+from fedskew.store.checkpoints import to_device
+
+PART = 4096
+"""Clients whose states travel at a time."""
+
+PATIENCE = timedelta(hours=1)
+"""How long one process waits for another's part of a round."""
+
+
+def by_launcher() -> tuple[int, int]:
+    """This process's rank and the number of processes, as ``torchrun`` started them; (0, 1) without it."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def joined() -> Group:
+    """This process's place in PyTorch's default group."""
+    return Group(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def launched() -> Iterator[None]:
+    """As rank 0 of ``torchrun``: the others follow until this ends. Does nothing without a launcher."""
+    if by_launcher()[1] == 1:
+        yield
+        return
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    try:
+        yield
+        with suppress(Lost):
+            joined().share_text()
+    finally:
+        dist.destroy_process_group()
+
+
+def follow_launcher() -> None:
+    """As another rank of ``torchrun``: take part in the runs of rank 0 until it has no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    try:
+        follow(joined(), None)
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def group_of(experiment: Experiment, dataset: Dataset) -> Iterator[Group | None]:
+    """The group that a run is carried out in: the launcher's, one started for it, or none. Ends what it has started."""
+    size = experiment.training.workers
+    if by_launcher()[1] > 1:
+        yield joined()
+    elif size == 1:
+        yield None
+    else:
+        with TemporaryDirectory() as folder, started(folder, size, dataset) as processes:
+            try:
+                yield joined()
+            except Lost as error:
+                # the one that died takes a moment to be known as dead
+                time.sleep(0.5)
+                ends = [f"worker {p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
+                raise Lost("; ".join(ends) or str(error)) from None
+
+
+@contextmanager
+def started(folder: str, size: int, dataset: Dataset) -> Iterator[Sequence[Any]]:
+    """``size - 1`` processes beside this one, which then is rank 0 of a group."""
+    context = multiprocessing.get_context("spawn")
+    place = str(Path(folder) / "group")
+    processes = [
+        context.Process(target=work, args=(place, rank, size, dataset), name=str(rank), daemon=True)
+        for rank in range(1, size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        store = dist.FileStore(place, size)
+        while not all(store.check([f"worker {rank}"]) for rank in range(1, size)):
+            time.sleep(0.02)
+            if not all(p.is_alive() for p in processes):
+                raise Lost("a worker process did not start")
+        dist.init_process_group("gloo", store=store, rank=0, world_size=size, timeout=PATIENCE)
+        yield processes
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def work(place: str, rank: int, size: int, dataset: Dataset) -> None:
+    """A process beside rank 0 on the same machine. The first hears Ctrl-C, and ends this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    store = dist.FileStore(place, size)
+    store.set(f"worker {rank}", "here")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    with suppress(Lost):
+        follow(joined(), dataset)
+
+
+def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
+    """Tell the others which rounds come, from where on."""
+    group.share_text(assembly.experiment.toml())
+    group.share_tree({"round": torch.tensor(server.round), "x": server.x, "opt": server.opt, "state": server.state})
+    known, fed = states.clients, assembly.federation
+    for clients in np.array_split(known, -(-len(known) // PART)) if len(known) else ():
+        group.share_tree({"ids": torch.as_tensor(clients), "states": states.get(clients, lambda: fresh(fed, server.x))})
+    group.share_tree({})
+
+
+def follow(group: Group, dataset: Dataset | None) -> None:
+    """Take part in every run that rank 0 carries out, and keep nothing: the errors are the same there."""
+    while toml := group.share_text():
+        experiment = from_toml(toml)
+        torch.set_num_threads(experiment.training.threads)
+        assembly = assemble(experiment, dataset or experiment.dataset.load())
+        device, num_clients = assembly.x0.device, len(assembly.partition)
+        tree = to_device(group.share_tree(), device)
+        server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))
+        with TemporaryFile() as file, suppress(FedskewError):
+            states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+            while part := to_device(group.share_tree(), device):
+                states.put(part["ids"].cpu().numpy(), part.get("states", {}))
+            take_part(group, assembly, server, states)
+
+
+def take_part(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
+    """The rounds of one run, until rank 0 stops."""
+    engine = Distributed(assembly.experiment.engine, group)
+    for at, _, _ in rounds_of(assembly, Here(engine), server, states):
+        if at.round > server.round and group.agree(False):
+            break

@@ -1,0 +1,129 @@
+"""Carry out a document's experiments, each arm on the same seeds, and read what the store then holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fedskew.claims.document import Document
+from fedskew.claims.quantities import Measured, measured
+from fedskew.claims.verdicts import Results
+from fedskew.core.component import parse
+from fedskew.data.dataset import Dataset
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import assemble
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.compare import on_threads
+from fedskew.experiment.config import Experiment, from_table_of_sections
+from fedskew.experiment.run import register
+from fedskew.loop.evaluate import evaluate
+from fedskew.loop.round import play_round, start
+from fedskew.store.runs import RunStore
+
+DONE = ("finished", "diverged")
+"""States of a run whose numbers will not change: what diverges once diverges again."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a document."""
+
+    arm: str
+    seed: int
+    experiment: Experiment
+
+
+def plan(document: Document, scale: str) -> list[Planned]:
+    """All runs, seed by seed, so that an unfinished reproduction is still paired. Raises `BadInput` for wrong settings."""
+    chosen = document.scale(scale)
+    return [
+        Planned(arm, seed, experiment_of(document, scale, arm, seed))
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+        for arm in document.arms
+    ]
+
+
+def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experiment:
+    """The scale's settings, changed by the arm, on one seed."""
+    chosen = document.scale(scale)
+    changes = {**document.arms[arm], **chosen.arms.get(arm, {})}
+    method = changes.pop("algorithm", None)
+    table: dict[str, Any] = deepcopy(chosen.base)
+    for key, value in [*changes.items(), *((key, seed) for key in document.seeded)]:
+        section, dot, option = key.partition(".")
+        if not dot:
+            table[section] = value
+            continue
+        if isinstance(table.get(section), str):
+            name, options = parse(table[section], section)
+            table[section] = {"name": name, **options}
+        table.setdefault(section, {})[option] = value
+    experiment = from_table_of_sections({**table, "name": arm}, f"document {document.name}, {arm}")
+    return experiment if method is None else with_method(experiment, method).replace(name=arm)
+
+
+def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
+    """The runs that the store does not hold to their end."""
+    return [p for p in planned if not (r := found(store, p.experiment)) or store.run(r).status not in DONE]
+
+
+def found(store: RunStore, experiment: Experiment) -> int | None:
+    """The run of exactly this experiment, the finished before the unfinished."""
+    records = store.runs("experiment_hash=?", (experiment.hash(),))
+    return max(records, key=lambda r: (r.status in DONE, -r.id)).id if records else None
+
+
+def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:
+    """Numbers of the runs to carry out: the unfinished ones, and new ones in a comparison of their own."""
+    comparison = None
+    numbers = []
+    for p in planned:
+        number = found(store, p.experiment)
+        if number is None:
+            comparison = comparison or store.add_comparison(title)
+            number = register(store, p.experiment, {"name": p.experiment.table()["engine"]["name"]}, comparison)
+        numbers.append(number)
+    return numbers
+
+
+def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = lambda: None) -> float:
+    """Seconds that the runs will take, from one timed round and evaluation of each arm; rough."""
+    first = {p.arm: p.experiment for p in reversed(planned)}
+    data: dict[str, Dataset] = {}
+    seconds: dict[str, float] = {}
+    for arm, experiment in first.items():
+        key = repr(experiment.dataset)
+        data[key] = data.get(key) or experiment.dataset.load()
+        cost = on_threads(experiment.training.threads or 1, partial(a_round, experiment, data[key]))
+        seconds[arm] = cost * experiment.training.rounds
+        tell()
+    return sum(seconds[p.arm] for p in planned) / jobs
+
+
+def a_round(experiment: Experiment, dataset: Dataset) -> float:
+    """Seconds of the second round, with an evaluation on the test set and on the clients' rows."""
+    assembly = assemble(experiment, dataset)
+    fed = assembly.federation
+    server, states = start(fed, assembly.x0), ClientStates()
+    began = 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        server = play_round(fed, experiment.engine, server, states).server
+        evaluate(fed.task, server.x, assembly.x_test, assembly.y_test)
+        evaluate(fed.task, server.x, fed.x, fed.y)
+    return time.perf_counter() - began
+
+
+def results(store: RunStore, planned: Sequence[Planned]) -> Results:
+    """What the store holds of the planned runs that are done."""
+    known: dict[str, dict[int, Measured]] = {}
+    for p in planned:
+        number = found(store, p.experiment)
+        record = None if number is None else store.run(number)
+        if record is not None and record.status in DONE and record.rounds_done > 0:
+            known.setdefault(p.arm, {})[p.seed] = measured(store, record)
+    return known

@@ -1,0 +1,60 @@
+"""The rounds of a run, measured, and what the next of them depends on; nothing here writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from fedskew.core.records import Server
+from fedskew.core.trees import Tree, num_bytes
+from fedskew.engine.disk import DiskStates
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import Assembly
+from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.site import Site
+from fedskew.loop.round import fresh
+from fedskew.store.runs import Row
+
+Kept = ClientStates | DiskStates
+"""Where client states are between rounds."""
+
+LARGE = 1 << 30
+"""Bytes of all clients' states from which on they are kept on disk."""
+
+
+def rounds_of(
+    assembly: Assembly, site: Site, server: Server, states: Kept
+) -> Iterator[tuple[Server, list[Row], float]]:
+    """The server, what was measured and the seconds: as it is now, and after each round that is still to come."""
+    fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
+    yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
+    while server.round < experiment.training.rounds:
+        began = time.perf_counter()
+        after = server.round + 1
+        due = after == experiment.training.rounds or after % experiment.evaluation.every == 0
+        outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
+        server = outcome.server
+        rows = round_rows(assembly, outcome, 0.0)
+        if due:
+            rows += model_rows(assembly, site, server, states, clients)
+            rows += inexactness_rows(assembly, site.engine, outcome) + layer_rows(assembly, outcome)
+        rows += site.fault_rows()
+        seconds = time.perf_counter() - began
+        rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
+        yield server, rows, seconds
+
+
+def checkpoint_of(server: Server, states: Kept) -> Tree:
+    """Everything that the next round depends on, but the number of rounds finished."""
+    return {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
+
+
+def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
+    """The server from `checkpoint_of`; ``begun`` is the server before round 0."""
+    return begun._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=round_)
+
+
+def on_disk(assembly: Assembly) -> bool:
+    """Whether the clients' states are kept on disk: as the experiment says, or where all of them together are large."""
+    wanted, fed = assembly.experiment.training.states, assembly.federation
+    return wanted == "disk" or (wanted == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)

@@ -1,0 +1,46 @@
+"""Warnings while a run goes: what the rows of each round tell, noted in the run's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedskew.experiment.build import Assembly
+from fedskew.measure.warnings import Warned, Watch
+from fedskew.store.runs import Row, RunStore
+
+
+def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:
+    """A watch that has heard the ``rounds`` that the run has behind it, so that a resumed run warns as an uninterrupted one."""
+    by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
+    watch = Watch(assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows)
+    note(store, run, watch.begin())
+    if rounds:
+        frame = store.measurements([run]).astype({"client": object})
+        frame["client"] = frame["client"].where(frame["client"].notna(), None)
+        for round_ in range(1, rounds + 1):
+            own = frame[frame["round"] == round_]
+            heard(watch, round_, list(own[["client", "split", "name", "value"]].itertuples(index=False, name=None)))
+    return watch
+
+
+def heard(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
+    """What a round's rows show for the first time; the state before training shows nothing."""
+    cohort = np.array([c for c, split, name, _ in rows if (split, name) == ("client", "steps")], dtype=np.int64)
+    if not len(cohort):
+        return []
+    known = {(split, name): value for c, split, name, value in rows if c is None}
+    local = {
+        c: value for c, split, name, value in rows if (split, name) == ("local-model", "accuracy") and c is not None
+    }
+    return watch.hear(round_, cohort, known.get(("round", "divergence")), known.get(("test", "accuracy")), local)
+
+
+def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
+    """Add to the run's facts what they do not hold yet."""
+    before = store.run(run).facts.get("warnings", []) if warned else []
+    kinds = {entry["kind"] for entry in before}
+    fresh = [w._asdict() | {"line": w.line()} for w in warned if w.kind not in kinds]
+    if fresh:
+        store.add_facts(run, {"warnings": before + fresh})

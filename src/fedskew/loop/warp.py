@@ -1,0 +1,27 @@
+"""Shifted and mirrored images, by one gather: the same numbers for one client and for many."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def warped(x: Tensor, warp: Tensor) -> Tensor:
+    """Images (..., channels, height, width) moved by ``warp`` (..., 3): where row 0 and column 0 come from, and 1 for mirrored.
+
+    Pixels from beyond the border are those reflected at it.
+    """
+    images, change = x.flatten(0, -4), warp.flatten(0, -2)
+    height, width = x.shape[-2:]
+    rows = reflected(torch.arange(height, device=x.device) + change[:, :1], height)
+    columns = reflected(torch.arange(width, device=x.device) + change[:, 1:2], width)
+    columns = torch.where(change[:, 2:] == 1, columns.flip(1), columns)
+    n, channels = (torch.arange(size, device=x.device) for size in images.shape[:2])
+    moved = images[n[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]]
+    return moved.view(x.shape)
+
+
+def reflected(at: Tensor, size: int) -> Tensor:
+    """Positions beyond 0..size-1 folded back, without the border itself twice."""
+    at = at.abs()
+    return torch.where(at > size - 1, 2 * (size - 1) - at, at)

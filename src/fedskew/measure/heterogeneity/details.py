@@ -1,0 +1,83 @@
+"""The field's other measures of heterogeneity, beside the four headline numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.seeding import stream
+from fedskew.measure.heterogeneity.diagnose import sample, shuffled
+from fedskew.measure.heterogeneity.distances import (
+    Distance,
+    classifier_auc,
+    frechet,
+    sliced_wasserstein,
+    within_classes,
+)
+from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
+from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
+from fedskew.measure.heterogeneity.quantity import size_measures
+from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
+
+COMPARED_CLIENTS = 20
+"""Clients, drawn at random, over which the distances between sets of rows are averaged."""
+
+FITTED_ROWS = 5000
+
+
+def details(
+    x: NDArray[np.floating], y: Ints, client: Ints, counts: Ints, seed: int = 0
+) -> dict[str, dict[str, float | None]]:
+    """By face: label (means weighted by rows, and unweighted), quantity, feature (within classes), gradient.
+
+    Rows, clients and ``counts`` as of `diagnose`. A distance between sets of rows is followed by what it is ``by chance``, where
+    the same rows are dealt to the clients at random; None where it cannot be had.
+    """
+    rng = stream(seed, "diagnose", 2)
+    rows = sample(client, rng)
+    y, client = y[rows], client[rows]
+    z = embed(x[rows])
+    sizes = counts.sum(1)
+    by_client = label_measures(counts)
+    label = {name: float(sizes @ values / sizes.sum()) for name, values in by_client.items()}
+    label["total variation, unweighted"] = float(by_client["total variation"].mean())
+    label["total variation, pairs"] = pairwise_variation(counts)
+    label["Dirichlet alpha"] = dirichlet_alpha(counts)
+    chosen = rng.permutation(len(sizes))[:COMPARED_CLIENTS]
+    slices = int(rng.integers(2**31))
+    ways: dict[str, tuple[Distance, Ints, int]] = {
+        "sliced Wasserstein": (lambda a, b: sliced_wasserstein(a, b, np.random.default_rng(slices), 64), chosen, 5),
+        "Frechet": (frechet, chosen, 5),
+        "classifier AUC": (classifier_auc, chosen[:5], 20),
+    }
+    dealt = shuffled(client, y, rng)
+    feature = {}
+    for name, (distance, whom, fewest) in ways.items():
+        for title, owner in ((name, client), (f"{name} by chance", dealt)):
+            feature[title] = within_classes(distance, z, y, owner, whom, fewest)
+    found: dict[str, dict[str, float]] = {
+        "label": label,
+        "quantity": size_measures(sizes),
+        "feature": feature,
+        "gradient": gradients(z, y, client, counts),
+    }
+    return {face: {k: v if np.isfinite(v) else None for k, v in of.items()} for face, of in found.items()}
+
+
+def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float]:
+    """Dissimilarity of softmax regression's gradients at zero and at a model fitted to everybody's rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    clients, classes = counts.shape
+    weights = counts.sum(1) / counts.sum()
+    start = np.zeros((classes, z.shape[1] + 1))
+    model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[:FITTED_ROWS], y[:FITTED_ROWS])
+    end = start.copy()
+    own = np.column_stack([model.coef_, model.intercept_])
+    # two classes have one row of coefficients
+    end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
+    found: dict[str, float] = {}
+    for place, at in (("at zero", start), ("at the pooled fit", end)):
+        told = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)
+        found |= {f"{name} {place}": value for name, value in told.items()}
+    return found

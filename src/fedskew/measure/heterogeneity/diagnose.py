@@ -1,0 +1,219 @@
+"""The diagnosis: one number on one scale for each of the four faces, its interval, what chance gives, and which dominates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedskew.core.errors import require
+from fedskew.core.sampling import fair_sample, level
+from fedskew.core.seeding import stream
+from fedskew.measure.heterogeneity.concept import concept_distance
+from fedskew.measure.heterogeneity.feature import feature_distance, shares
+from fedskew.measure.heterogeneity.label import label_measures
+from fedskew.measure.heterogeneity.quantity import size_distance
+from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
+
+LEVEL = 0.05
+"""Of the test whether anything at all differs; the four tests share it (Holm)."""
+
+TABLES, RESAMPLES = 999, 999
+"""Random tables for labels and sizes; bootstrap samples of clients."""
+
+PERMUTATIONS, MANY_ROWS = (199, 99), 15_000
+"""Permutations for features and concepts, up to so many rows and above."""
+
+FEW_CLIENTS = 5
+"""With fewer there is no interval: resampling three clients says nothing."""
+
+MOST_ROWS = 30_000
+"""Rows that features and concepts are measured on; of larger data an equal number of each client, as far as it goes."""
+
+MEANINGS = {
+    "label": "how far a client's label frequencies are from everybody's",
+    "feature": "how far a client's inputs are from everybody's of the same labels",
+    "quantity": "share of the rows to be moved until all clients hold equally many",
+    "concept": "how far a client's labels for the same kind of input are from everybody's",
+}
+"""The faces; each number is a total variation distance: 0 alike, 1 nothing in common."""
+
+STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
+"""Words for a strength below these bounds: conventions, not tests."""
+
+Tell = Callable[[float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """One way in which clients differ.
+
+    ``value`` in 0..1 with its 95 % interval over resampled clients; ``chance`` what rows dealt at random give on average to
+    clients of these sizes; ``p`` how often chance gives as much or more, corrected for the four tests; ``strength`` is
+    (value - chance) / (1 - chance), at least 0.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    chance: float
+    p: float
+    each: Floats  # (clients,)
+
+    @property
+    def strength(self) -> float:
+        return max(0.0, (self.value - self.chance) / (1 - self.chance))
+
+    @property
+    def real(self) -> bool:
+        """More than chance."""
+        return self.p <= LEVEL
+
+    @property
+    def verdict(self) -> str:
+        return next(word for bound, word in STRENGTHS if self.strength < bound) if self.real else "as by chance"
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What was found; ``faces`` in the order of `MEANINGS`, ``counts`` (clients, classes)."""
+
+    faces: tuple[Face, ...]
+    counts: Ints
+    measured_rows: int
+    alone: int  # measured rows whose class no other client holds: features and concepts of theirs cannot be told from label skew
+
+    @property
+    def dominant(self) -> str:
+        """The face of the greatest strength among those beyond chance, or nothing."""
+        real = [face for face in self.faces if face.real]
+        return max(real, key=lambda face: face.strength).name if real else ""
+
+    def face(self, name: str) -> Face:
+        return next(face for face in self.faces if face.name == name)
+
+
+def diagnose(
+    x: NDArray[np.floating],
+    y: Ints,
+    client: Ints,
+    *,
+    counts: Ints | None = None,
+    seed: int = 0,
+    permutations: int | None = None,
+    tell: Tell = lambda share: None,
+) -> Diagnosis:
+    """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
+
+    ``counts`` (clients, classes) holds all rows' labels where x, y and client are only a sample; ``tell`` hears the share that is
+    done. Raises `BadInput` for one client, one class, or clients without rows.
+    """
+    if counts is None:
+        counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
+        np.add.at(counts, (client, y), 1)
+    clients, classes = counts.shape
+    require(clients >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
+    require(bool((counts.sum(1) > 0).all()), "diagnose: there are clients without rows; leave them out")
+    require(bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows have the same label; choose another label column")
+    rng = stream(seed, "diagnose")
+    rows = sample(client, rng)
+    y, client = y[rows], client[rows]
+    z = embed(x[rows])
+    weights = counts.sum(1) / counts.sum()
+    half = rng.integers(0, 2, len(y))
+
+    def both(owner: Ints) -> tuple[Floats, Floats]:
+        return (
+            feature_distance(z, y, owner, clients, classes, half),
+            concept_distance(z, y, owner, clients, classes),
+        )
+
+    permutations = permutations or PERMUTATIONS[len(y) > MANY_ROWS]
+    each = dict(zip(("feature", "concept"), both(client), strict=True))
+    by_chance: dict[str, list[float]] = {"feature": [], "concept": []}
+    for done in range(permutations):
+        for name, values in zip(by_chance, both(shuffled(client, y, rng)), strict=True):
+            by_chance[name].append(float(weights @ values))
+        tell((done + 1) / permutations)
+    each["label"] = label_measures(counts)["total variation"]
+    by_chance["label"] = label_chance(counts, rng)
+    each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
+    equal = np.full(clients, 1 / clients)
+    by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(counts.sum()), equal, TABLES)]
+    # a face's number is the mean over clients: by rows, or for sizes over clients as such
+    totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
+    raw = {name: p_value(float(totals[name].mean()), by_chance[name]) for name in MEANINGS}
+    corrected = dict(zip(raw, holm(list(raw.values())), strict=True))
+    draws = rng.integers(0, clients, (RESAMPLES, clients))
+    faces = tuple(
+        Face(
+            name=name,
+            value=float(totals[name].mean()),
+            **interval(name, each[name], counts.sum(1), draws),
+            chance=float(np.mean(by_chance[name])),
+            p=corrected[name],
+            each=each[name],
+        )
+        for name in MEANINGS
+    )
+    held = shares(client, y, clients, classes) > 0
+    return Diagnosis(
+        faces=faces,
+        counts=counts,
+        measured_rows=len(rows),
+        alone=int((held.sum(0) == 1)[y].sum()),
+    )
+
+
+def sample(client: Ints, rng: np.random.Generator, most: int = MOST_ROWS) -> Ints:
+    """At most ``most`` rows in random order: of each client all, or as many as of the others."""
+    rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), most))
+    return rng.permutation(rows)
+
+
+def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
+    """The clients dealt anew among the rows of each label: every client keeps its size and its labels."""
+    order = np.argsort(y, kind="stable")
+    dealt = np.lexsort((rng.random(len(y)), y))
+    result = np.empty_like(client)
+    result[order] = client[dealt]
+    return result
+
+
+def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
+    """The label face of `TABLES` random tables with these margins: what dealing all rows at random gives."""
+    sizes, n = counts.sum(1), counts.sum()
+    everybody = counts.sum(0) / n
+    drawn = stats.random_table(sizes, counts.sum(0)).rvs(size=TABLES, random_state=rng)
+    return [float(np.abs(t - sizes[:, None] * everybody).sum() / (2 * n)) for t in drawn]
+
+
+def p_value(value: float, by_chance: Sequence[float]) -> float:
+    """How often chance gives as much, the observed value counted in: exact for exchangeable rows."""
+    return float((1 + (np.asarray(by_chance) >= value - 1e-12).sum()) / (1 + len(by_chance)))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """The values corrected so that all of them together exceed the level no more often than one would (Holm 1979)."""
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1))
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(steps, 1)
+    return [float(v) for v in corrected]
+
+
+def interval(name: str, each: Floats, sizes: Ints, draws: Ints) -> dict[str, float]:
+    """The 2.5 % and 97.5 % points of the face's number over resampled clients; NaN with fewer than `FEW_CLIENTS`."""
+    if len(sizes) < FEW_CLIENTS:
+        return {"low": math.nan, "high": math.nan}
+    if name == "quantity":
+        values = np.array([size_distance(n) for n in sizes[draws]])
+    else:
+        values = (sizes[draws] * each[draws]).sum(1) / sizes[draws].sum(1)
+    low, high = np.quantile(values, (0.025, 0.975))
+    return {"low": float(low), "high": float(high)}

@@ -1,0 +1,80 @@
+"""Distances between two sets of rows, (m, d) and (n, d), in the unit of the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedskew.measure.heterogeneity.rows import Floats, Ints
+
+Distance = Callable[[Floats, Floats], float]
+
+
+def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, directions: int = 128) -> float:
+    """Root of the mean over random unit directions of the squared 2-Wasserstein distance of the projections.
+
+    Exact in each direction. A shift by v gives about ||v|| / sqrt(d).
+    """
+    lines = rng.standard_normal((a.shape[1], directions))
+    lines /= np.linalg.norm(lines, axis=0)
+    one, other = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
+    # both quantile functions are steps: their difference is integrated over the union of the jumps
+    jumps = np.union1d(np.arange(1, len(a) + 1) / len(a), np.arange(1, len(b) + 1) / len(b))
+    middle = jumps - np.diff(jumps, prepend=0) / 2
+    at = [np.minimum((middle * len(v)).astype(int), len(v) - 1) for v in (one, other)]
+    return float(np.sqrt((np.diff(jumps, prepend=0) @ (one[at[0]] - other[at[1]]) ** 2).mean()))
+
+
+def frechet(a: Floats, b: Floats) -> float:
+    """||m_a - m_b||^2 + tr(S_a + S_b - 2 (S_a^1/2 S_b S_a^1/2)^1/2), with covariances shrunk by Ledoit and Wolf.
+
+    The squared 2-Wasserstein distance of two Gaussians; a shift by v gives ||v||^2.
+    """
+    from sklearn.covariance import ledoit_wolf
+
+    first, second = (ledoit_wolf(v)[0] for v in (a, b))
+    root = symmetric_root(first)
+    spread = np.trace(first) + np.trace(second) - 2 * np.trace(symmetric_root(root @ second @ root))
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(spread, 0.0))
+
+
+def symmetric_root(s: Floats) -> Floats:
+    values, vectors = np.linalg.eigh((s + s.T) / 2)
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+
+
+def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
+    """Area under the curve of a logistic regression on the columns and their squares that tells the sets apart, by five folds.
+
+    0.5: it cannot; 1: always. Each set needs five rows. (Lopez-Paz and Oquab 2017.)
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    phi = np.concatenate([np.column_stack([v, v * v]) for v in (a, b)])
+    whose = np.repeat([0, 1], [len(a), len(b)])
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3, class_weight="balanced")
+    told = cross_val_predict(model, phi, whose, cv=folds, method="decision_function")
+    return float(roc_auc_score(whose, told))
+
+
+def within_classes(
+    distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
+) -> float:
+    """The mean distance between a client's rows of a class and the others' rows of that class, NaN if there is no such pair.
+
+    Over ``clients`` and classes with at least ``fewest`` rows on both sides, weighted by the client's rows; at most the first
+    ``most`` rows of each side are compared.
+    """
+    found, weights = [], []
+    for k in clients:
+        mine = client == k
+        for c in np.unique(y[mine]):
+            own, others = np.flatnonzero(mine & (y == c)), np.flatnonzero(~mine & (y == c))
+            if min(len(own), len(others)) >= fewest:
+                found.append(distance(z[own[:most]], z[others[:most]]))
+                weights.append(len(own))
+    return float(np.average(found, weights=weights)) if found else float("nan")

@@ -1,0 +1,120 @@
+"""Slices of a loss around a model: along random directions scaled filter by filter, and through three models; sharpness.
+
+H. Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, arXiv:1712.09913.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from fedskew.core.vectors import ParameterSpace, unit
+
+Floats = NDArray[np.float64]
+MARGIN = 0.2
+"""Share of a plane's width by which its window exceeds the points in it."""
+
+
+def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generator) -> Tensor:
+    """A random direction (P,) whose every filter is as long as that of ``w``; vectors such as biases do not move.
+
+    A filter is a slice of a tensor along its first dimension.
+    """
+    draw = torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w)
+    parts = []
+    for own, drawn in zip(space.unflatten(w).values(), space.unflatten(draw).values(), strict=True):
+        if own.dim() < 2:
+            parts.append(torch.zeros_like(own).flatten())
+            continue
+        rows, lengths = drawn.flatten(1), own.flatten(1).norm(dim=1, keepdim=True)
+        parts.append((rows * (lengths / (rows.norm(dim=1, keepdim=True) + 1e-10))).flatten())
+    return torch.cat(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A part of a line or plane: ``origin`` + a first + b second, for the values of a and b; b is 0 on a line."""
+
+    origin: Tensor  # (P,)
+    first: Tensor
+    second: Tensor | None
+    a: Floats
+    b: Floats
+
+    def at(self, a: float, b: float) -> Tensor:
+        point = self.origin + a * self.first
+        return point if self.second is None else point + b * self.second
+
+
+def around(w: Tensor, first: Tensor, second: Tensor | None, reach: float, points: int) -> Window:
+    """The window from -``reach`` to ``reach`` about a model; an odd number of points has the model itself in its centre."""
+    ticks = np.linspace(-reach, reach, points)
+    return Window(w, first, second, ticks, ticks if second is not None else np.zeros(1))
+
+
+def through(models: Tensor, points: int) -> tuple[Window, Floats]:
+    """The plane through three models (3, P) and their coordinates (3, 2) in it; a line where they lie on one.
+
+    The first model is the origin, the second lies on the first axis; the axes are orthonormal.
+    """
+    origin, to_second, to_third = models[0], models[1] - models[0], models[2] - models[0]
+    first = unit(to_second)
+    along = float(to_third.double() @ first.double())
+    rest = to_third - along * first
+    above = float(vector_norm(rest, dtype=torch.float64))
+    flat = above <= 1e-6 * float(vector_norm(to_third, dtype=torch.float64))
+    at = np.array(
+        [[0.0, 0.0], [float(vector_norm(to_second, dtype=torch.float64)), 0.0], [along, 0.0 if flat else above]]
+    )
+    low, high = at.min(0), at.max(0)
+    margin = MARGIN * float((high - low).max())
+    a = np.linspace(low[0] - margin, high[0] + margin, points)
+    b = np.zeros(1) if flat else np.linspace(low[1] - margin, high[1] + margin, points)
+    return Window(origin, first, None if flat else rest / above, a, b), at
+
+
+def losses_on(window: Window, losses: Callable[[Tensor], Tensor], tell: Callable[[], None] = lambda: None) -> Floats:
+    """What ``losses`` (P,) -> (F,) gives all over the window: (F, points of b, points of a)."""
+    rows = []
+    for b in window.b:
+        row = []
+        for a in window.a:
+            row.append(losses(window.at(float(a), float(b))).double().cpu().numpy())
+            tell()
+        rows.append(row)
+    return np.moveaxis(np.array(rows), -1, 0)
+
+
+def overlap(first: Floats, second: Floats) -> float:
+    """Correlation of two losses over the same window: 1 if they rise and fall together."""
+    return float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """How fast a loss rises around a model."""
+
+    rise: float  # of the loss at distance ``radius`` against the gradient: one step of the inner maximum of SAM
+    radius: float
+    eigenvalue: float  # the largest of the Hessian in absolute value, by power iteration
+
+
+def sharpness(
+    loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, generator: torch.Generator, iterations: int = 30
+) -> Sharpness:
+    """Of a differentiable ``loss`` (P,) -> () at ``w``."""
+    gradient = torch.func.grad(loss)
+    rise = float(loss(w + radius * unit(gradient(w))) - loss(w))
+    v = unit(torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))
+    eigenvalue = 0.0
+    for _ in range(iterations):
+        product = torch.func.jvp(gradient, (w,), (v,))[1]
+        eigenvalue = float(v.double() @ product.double())
+        v = unit(product)
+    return Sharpness(rise, radius, eigenvalue)

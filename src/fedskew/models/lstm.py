@@ -1,0 +1,45 @@
+"""A recurrent network for sensor windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.core.errors import require
+from fedskew.models.initial import drawn
+
+
+class LstmNet(nn.Module):
+    stacks = False  # PyTorch's kernel has no rule for a batch of models
+
+    def __init__(self, channels: int, hidden: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(channels, hidden, layers, batch_first=True)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.lstm(x.transpose(1, 2))[0][:, -1]
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lstm:
+    """LSTM layers over time; the hidden state after the last sample is classified. Rows are (channels, samples)."""
+
+    hidden: int = 64
+    layers: int = 1
+
+    has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("lstm",)
+
+    def __post_init__(self) -> None:
+        require(self.hidden >= 1 and self.layers >= 1, "hidden and layers must be at least 1")
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        require(
+            len(shape) == 2 and shape[1] >= 1, f"model lstm needs rows of (channels, samples), these have shape {shape}"
+        )
+        return drawn(lambda: LstmNet(shape[0], self.hidden, self.layers, classes), generator)

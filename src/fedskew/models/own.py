@@ -1,0 +1,139 @@
+"""A module of the user's: a class in a file or in an importable package."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedskew.core import own
+from fedskew.core.errors import BadInput, require
+from fedskew.core.vectors import ParameterSpace
+from fedskew.models.initial import Draws
+
+HOW = "write module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
+
+
+class OwnNet(nn.Module):
+    """Adds the features to a module that returns logits alone: what its output layer takes."""
+
+    def __init__(self, inner: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.inner, self.stacks = inner, True
+        linear = [part for part in inner.modules() if isinstance(part, nn.Linear) and part.out_features == classes]
+        require(
+            bool(linear),
+            f"model module: its output layer must be a torch.nn.Linear with {classes} outputs, one a class",
+        )
+        self.taken: list[Tensor] = []
+        linear[-1].register_forward_hook(lambda part, args, _: self.taken.append(args[0]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.taken.clear()
+        result = self.inner(x)
+        if isinstance(result, tuple):
+            return result
+        return self.taken.pop(), result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """A `torch.nn.Module` class of yours, called as ``CLASS(shape, classes)`` with the shape of a row and the number of classes.
+
+    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Parameters that require no gradient are
+    frozen. Dropout is off; BatchNorm is refused.
+    """
+
+    source: str
+    file_hash: str = ""
+
+    takes: ClassVar[str] = "source"
+    has_features: ClassVar[bool] = True
+    idea: ClassVar[str] = "a torch.nn.Module of yours: module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
+
+    def __post_init__(self) -> None:
+        found = ""
+        if own.MARK in self.source:
+            path, _, name = self.source.rpartition(own.MARK)
+            resolved = Path(path).expanduser().resolve()
+            try:
+                found = own.digest(resolved.read_bytes())
+            except OSError as error:
+                raise BadInput(f"model module: cannot read {resolved}: {error.strerror}; {HOW}") from None
+            object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
+        require(
+            self.file_hash in ("", found),
+            f"model module: {self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
+            "start a new run",
+        )
+        object.__setattr__(self, "file_hash", found)
+
+    def loaded(self) -> Any:
+        """The class."""
+        if own.MARK in self.source:
+            file, _, name = self.source.rpartition(own.MARK)
+            module: Any = own.run(Path(file), Path(file).read_bytes(), self.file_hash, "model module")
+        else:
+            package, _, name = self.source.rpartition(".")
+            try:
+                module = importlib.import_module(package)
+            except (ImportError, ValueError) as error:
+                raise BadInput(f"model module: cannot import {package!r}: {error}; {HOW}") from None
+        cls = getattr(module, name, None)
+        require(
+            isinstance(cls, type) and issubclass(cls, nn.Module),
+            f"model module: {self.source} is not a torch.nn.Module class; {HOW}",
+        )
+        return cls
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        """The module, its parameters drawn from ``generator``; tried on two rows."""
+        cls = self.loaded()
+        with Draws(generator):
+            net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
+        for part in net.modules():
+            statistics = getattr(part, "running_mean", None) is not None
+            require(not statistics, f"model {cls.__name__}: running statistics do not federate; use torch.nn.GroupNorm")
+        require(any(p.requires_grad for p in net.parameters()), f"model {cls.__name__} has no trainable parameters")
+        x = torch.zeros(2, *shape)
+        z, logits = called(net, f"model {cls.__name__}: fails on rows of shape {shape}", x)
+        got = tuple(getattr(logits, "shape", ()))
+        require(
+            got == (2, classes),
+            f"model {cls.__name__} gives an output of shape {got} for two rows, the {classes} classes need (2, {classes})",
+        )
+        require(
+            z.dim() == 2, f"model {cls.__name__}: features must be (B, D), their shape for two rows is {tuple(z.shape)}"
+        )
+        net.stacks = stacks(net, x)
+        return net
+
+
+def called(what: Any, failing: str, *args: Any) -> Any:
+    """What a call of the user's code returns; its exception becomes one line."""
+    try:
+        return what(*args)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{failing}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
+
+
+def stacks(net: nn.Module, x: Tensor) -> bool:
+    """Whether gradients of two models at once can be computed."""
+    space = ParameterSpace(net)
+    w = space.flatten(net)
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return functional_call(net, space.unflatten(w), (x,))[1].sum()
+
+    try:
+        vmap(grad(loss))(torch.stack([w, w]), torch.stack([x, x]))
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""ResNet-18 for small images, with GroupNorm: BatchNorm's running statistics do not federate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedskew.core.errors import require
+from fedskew.models.initial import drawn, normalisation
+
+
+class Block(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut, which is a 1 x 1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = normalisation("group", outputs, groups)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = normalisation("group", outputs, groups)
+        same = stride == 1 and inputs == outputs
+        shortcut = [
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+            normalisation("group", outputs, groups),
+        ]
+        self.shortcut = nn.Sequential(*([] if same else shortcut))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(z)) + self.shortcut(x))
+
+
+class ResNetNet(nn.Module):
+    def __init__(self, channels: int, width: int, groups: int, classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.norm = normalisation("group", width, groups)
+        widths = [width, 2 * width, 4 * width, 8 * width]
+        blocks, inputs = [], width
+        for i, outputs in enumerate(widths):
+            blocks += [Block(inputs, outputs, 1 if i == 0 else 2, groups), Block(outputs, outputs, 1, groups)]
+            inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.out = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.blocks(torch.relu(self.norm(self.conv(x)))).mean((2, 3))
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet:
+    """ResNet-18 with GroupNorm in ``groups`` groups, and a first convolution of 3 x 3 without pooling, as is usual for CIFAR.
+
+    With 3 x 32 x 32 inputs, 10 classes and width 64 it has 11,173,962 parameters. Rows are (channels, height, width), at least
+    8 x 8.
+    """
+
+    width: int = 64
+    groups: int = 2
+
+    has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("resnet", "group-norm")
+
+    def __post_init__(self) -> None:
+        require(self.width >= 1 and self.groups >= 1, "width and groups must be at least 1")
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        require(len(shape) == 3, f"model resnet18 needs rows of (channels, height, width), these have shape {shape}")
+        require(
+            min(shape[1:]) >= 8, f"model resnet18 needs images of at least 8 x 8, these are {shape[1]} x {shape[2]}"
+        )
+        return drawn(lambda: ResNetNet(shape[0], self.width, self.groups, classes), generator)

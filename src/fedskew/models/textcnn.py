@@ -1,0 +1,76 @@
+"""A convolutional network over token ids, its embedding trained from scratch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedskew.core.errors import require
+from fedskew.models.initial import drawn
+
+
+class TextCnnNet(nn.Module):
+    def __init__(self, vocabulary: int, embedding: int, filters: int, widths: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
+        self.convs = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in widths)
+        self.out = nn.Linear(filters * len(widths), classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.embedding(x.long()).transpose(1, 2)
+        z = torch.cat([torch.relu(conv(z)).amax(-1) for conv in self.convs], -1)
+        return z, self.out(z)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCnn:
+    """Kim 2014, CNN-rand: convolutions of several widths over word embeddings, the largest value of each filter, the output.
+
+    Rows are token ids, at least as many as the widest filter; id 0 is padding, whose embedding stays 0. ``vocabulary`` 0 takes
+    the ids that occur in the data. Departure: no dropout.
+    """
+
+    embedding: int = 100
+    filters: int = 100
+    widths: tuple[int, ...] = (3, 4, 5)
+    vocabulary: int = 0
+
+    has_features: ClassVar[bool] = True
+    cites: ClassVar[tuple[str, ...]] = ("text-cnn",)
+
+    def __post_init__(self) -> None:
+        require(self.embedding >= 1 and self.filters >= 1, "embedding and filters must be at least 1")
+        require(bool(self.widths) and min(self.widths) >= 1, f"widths must be at least 1, got {self.widths}")
+        require(self.vocabulary >= 0, f"vocabulary must be at least 0, got {self.vocabulary}")
+
+    def fitted(self, x: NDArray[Any]) -> TextCnn:
+        """The model with a vocabulary that holds the ids x (n, length). Raises `BadInput` if they are no ids."""
+        require(
+            x.ndim == 2 and x.min() >= 0 and bool((x == np.floor(x)).all()),
+            "model text-cnn needs rows of token ids, whole numbers from 0; use a text data set",
+        )
+        largest = int(x.max())
+        require(
+            not self.vocabulary or largest < self.vocabulary,
+            f"model text-cnn: a vocabulary of {self.vocabulary}, but the rows hold the id {largest}; leave vocabulary out",
+        )
+        return self if self.vocabulary else dataclasses.replace(self, vocabulary=largest + 1)
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        require(len(shape) == 1, f"model text-cnn needs rows of token ids, these have shape {shape}")
+        require(
+            shape[0] >= max(self.widths),
+            f"model text-cnn: texts of {shape[0]} tokens are shorter than a filter of {max(self.widths)}; lower widths",
+        )
+        net = drawn(
+            lambda: TextCnnNet(max(self.vocabulary, 1), self.embedding, self.filters, self.widths, classes), generator
+        )
+        table = next(part for part in net.modules() if isinstance(part, nn.Embedding)).weight.detach()
+        table.uniform_(-0.25, 0.25, generator=generator)[0] = 0
+        return net

@@ -1,0 +1,54 @@
+"""Augmentations: how training rows are changed at random each time they are drawn. What measures a model sees rows as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unaugmented:
+    """Rows as they are."""
+
+    idea: ClassVar[str] = "rows as they are"
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Every kind of row will do."""
+
+    def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> Any:
+        """No change."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropFlip:
+    """Shift images by up to ``padding`` pixels each way, their borders reflected, and mirror half of them left to right.
+
+    The same as padding by reflection, cropping at random and flipping. (NIID-Bench, arXiv:2102.02079, for CIFAR-10: padding 4)
+    """
+
+    padding: int = 4
+
+    idea: ClassVar[str] = "shift images with reflected borders and mirror half of them, as NIID-Bench does for CIFAR-10"
+    cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
+
+    def __post_init__(self) -> None:
+        require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise `BadInput` unless rows are images larger than the padding."""
+        require(
+            len(shape) == 3 and min(shape[1:]) > self.padding,
+            f"augment crop-flip needs images (channels, height, width) larger than its padding {self.padding}, these rows have "
+            f"shape {shape}; use --augment none",
+        )
+
+    def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
+        """Rows down, columns to the right, 1 for mirrored, (*size, 3), of each row of a plan."""
+        shifts = rng.integers(-self.padding, self.padding + 1, size=(*size, 2))
+        return np.concatenate([shifts, rng.integers(0, 2, size=(*size, 1))], axis=-1)

@@ -1,0 +1,342 @@
+"""The diagnosis: chance is not called skew, each planted face is named, the order of alphas is kept, and what the user sees."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedskew.advice import advise as advice
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.adult import Adult
+from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.uci_har import UciHar
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.diagnose import from_experiment
+from fedskew.measure.heterogeneity.concept import concept_distance
+from fedskew.measure.heterogeneity.details import details
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, holm, label_chance, p_value, shuffled
+from fedskew.measure.heterogeneity.feature import feature_distance
+from fedskew.measure.heterogeneity.label import label_distance, label_distance_by_chance
+from tests.planted import FACES, iid
+from tests.test_data import real_data
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return Digits().load()
+
+
+def some(data, rng, most=1437):
+    rows = rng.permutation(len(data.y))[:most]
+    return data.x[rows], data.y[rows]
+
+
+# chance
+
+
+def test_chance_levels_of_labels_agree_with_theory():
+    counts = np.array([[30, 20, 10], [5, 15, 20], [60, 60, 60]])
+    drawn = label_chance(counts, np.random.default_rng(0))
+    assert np.mean(drawn) == pytest.approx(label_distance_by_chance(counts), rel=0.03)
+
+
+def test_tables_by_chance_are_rows_dealt_at_random():
+    counts = np.array([[3, 1], [2, 6]])
+    drawn = np.array(label_chance(counts, np.random.default_rng(0)))
+    # 2x2 tables with these margins are hypergeometric in their first cell
+    from scipy import stats
+
+    cells = np.arange(5)
+    probability = stats.hypergeom(12, 5, 4).pmf(cells)
+    values = [label_distance(np.array([[c, 4 - c], [5 - c, 3 + c]])) for c in cells]
+    assert drawn.mean() == pytest.approx(probability @ values, abs=0.01)
+
+
+@QUICK
+@given(st.integers(0, 10_000))
+def test_shuffled_clients_keep_their_sizes_and_labels(seed):
+    rng = np.random.default_rng(seed)
+    y, client = rng.integers(0, 4, 60), rng.integers(0, 5, 60)
+    dealt = shuffled(client, y, rng)
+    assert np.array_equal(np.bincount(dealt * 4 + y, minlength=20), np.bincount(client * 4 + y, minlength=20))
+
+
+def test_holms_correction_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert holm([0.6, 0.9]) == pytest.approx([1.0, 1.0])
+    assert p_value(3.0, [1, 2, 3, 4]) == 3 / 5
+
+
+@pytest.mark.parametrize("face", ["feature", "concept"])
+def test_a_permutation_test_at_five_per_cent_rejects_five_per_cent(face):
+    """Against 19 permutations chance is the largest of twenty in one of twenty; 60 independent draws of IID clients."""
+    found = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        y, client, half = rng.integers(0, 2, 120), rng.integers(0, 4, 120), rng.integers(0, 2, 120)
+        z = rng.standard_normal((120, 3)) + y[:, None]
+        weights = np.bincount(client, minlength=4) / 120
+
+        def value(owner, z=z, y=y, half=half, weights=weights):
+            if face == "feature":
+                return weights @ feature_distance(z, y, owner, 4, 2, half)
+            return weights @ concept_distance(z, y, owner, 4, 2)
+
+        found += p_value(value(client), [value(shuffled(client, y, rng)) for _ in range(19)]) <= 0.05
+    # 3 expected, with standard deviation 1.7
+    assert found <= 7
+
+
+@pytest.mark.slow
+def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred(digits):
+    called = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(digits.y))[:400]
+        data = iid(digits.x[rows][:, 20:36], digits.y[rows] % 4, rng)
+        called += [seed] if diagnose(*data, permutations=99, seed=seed).dominant else []
+    assert len(called) <= 10, called
+
+
+# planted faces
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_planted_face_dominates(digits, name):
+    face, plant = FACES[name]
+    rng = np.random.default_rng(0)
+    found = diagnose(*plant(*some(digits, rng, 800), rng), permutations=79)
+    assert found.dominant == face
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("data", [Digits, UciHar])
+def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(data, name):
+    real_data()
+    loaded, (face, plant) = data().load(), FACES[name]
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        found.append(diagnose(*plant(*some(loaded, rng), rng), permutations=99, seed=seed).dominant)
+    assert found.count(face) >= 19, found
+
+
+def test_the_people_of_uci_har_move_differently_but_do_the_same():
+    real_data()
+    experiment = Experiment(dataset="uci-har", skew="natural")
+    subject = from_experiment(experiment, "people")
+    keep = np.random.default_rng(0).permutation(len(subject.y))[:2500]
+    found = diagnose(subject.x[keep], subject.y[keep], subject.client[keep], permutations=79)
+    assert found.dominant == "feature"
+    assert found.face("feature").strength > 0.3
+    assert found.face("label").strength < 0.03
+    assert found.face("concept").strength < 0.1
+
+
+@pytest.mark.parametrize("data", [Digits, UciHar, Adult])
+def test_the_label_measures_rank_alphas(data):
+    """On the mean of three partitions; alpha 0.01 of two classes and ten clients is nearly one class a client."""
+    if data is not Digits:
+        real_data()
+    from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
+    from fedskew.skew import LabelDirichlet
+    from fedskew.skew.partition import deal
+
+    loaded = data().load()
+    told: dict[str, list[float]] = {}
+    for alpha in (100.0, 1.0, 0.5, 0.1, 0.01):
+        means: dict[str, float] = {}
+        for seed in range(8):
+            counts = deal(LabelDirichlet(alpha=alpha), loaded.y, None, 10, seed).label_counts(
+                loaded.y, loaded.num_classes
+            )
+            values = {name: v.mean() for name, v in label_measures(counts).items()}
+            values |= {"pairs": pairwise_variation(counts), "alpha": -dirichlet_alpha(counts)}
+            for name, value in values.items():
+                means[name] = (
+                    means.get(name, 0) + (-value if name in ("effective classes", "classes held") else value) / 8
+                )
+        for name, value in means.items():
+            told.setdefault(name, []).append(value)
+    for name, values in told.items():
+        # two classes: everybody holds both down to small alphas
+        assert values == sorted(values), (name, values)
+
+
+def test_faces_are_bounded_and_the_interval_holds_the_number(digits):
+    rng = np.random.default_rng(3)
+    found = diagnose(*FACES["label"][1](*some(digits, rng, 600), rng), permutations=19)
+    assert [face.name for face in found.faces] == list(MEANINGS)
+    for face in found.faces:
+        assert 0 <= face.strength <= 1
+        assert face.low - 1e-9 <= face.value <= face.high + 1e-9 or face.name == "quantity"
+        assert len(face.each) == 10
+
+
+def test_the_same_seed_gives_the_same_diagnosis(digits):
+    rng = np.random.default_rng(0)
+    data = iid(*some(digits, rng, 300), rng)
+    one, other = (diagnose(*data, permutations=9, seed=4) for _ in range(2))
+    for a, b in zip(one.faces, other.faces, strict=True):
+        assert (a.value, a.low, a.chance, a.p) == (b.value, b.low, b.chance, b.p)
+
+
+def test_what_cannot_be_diagnosed_is_refused(digits):
+    x, y = digits.x[:50], digits.y[:50]
+    with pytest.raises(BadInput, match="one client"):
+        diagnose(x, y, np.zeros(50, dtype=np.int64))
+    with pytest.raises(BadInput, match="same label"):
+        diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+    with pytest.raises(BadInput, match="without rows"):
+        diagnose(x, y, 2 * (np.arange(50) % 3))
+
+
+def test_few_clients_have_no_interval_and_lone_classes_are_counted():
+    rng = np.random.default_rng(0)
+    y, client = np.repeat([0, 1, 2], 40), np.r_[np.repeat([0, 1, 2], 40)[:80], rng.integers(0, 3, 40)]
+    found = diagnose(rng.standard_normal((120, 3)), y, client, permutations=9)
+    assert all(np.isnan(face.low) for face in found.faces)
+    assert found.alone == 80
+
+
+def test_details_name_every_measure_and_their_chance():
+    rng = np.random.default_rng(0)
+    y, client = rng.integers(0, 2, 600), rng.integers(0, 3, 600)
+    x = rng.standard_normal((600, 4)) + client[:, None]
+    counts = np.zeros((3, 2), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    told = details(x, y, client, counts)
+    assert told["feature"]["sliced Wasserstein"] > 3 * told["feature"]["sliced Wasserstein by chance"]
+    assert told["feature"]["classifier AUC"] > 0.6 > told["feature"]["classifier AUC by chance"]
+    assert told["gradient"]["B^2 at zero"] >= 1
+    assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
+
+
+# what the user sees
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr("fedskew.measure.heterogeneity.diagnose.PERMUTATIONS", (19, 19))
+    monkeypatch.setattr("fedskew.experiment.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
+
+
+COMMAND = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet:alpha=0.1", "--clients", "8"]
+
+
+def test_the_terminal_stays_within_eighty_columns(quick, capsys):
+    assert main(COMMAND) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The clients differ mostly by label")
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
+    for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --algorithms fedavg"):
+        assert word in out
+
+
+def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
+    assert main([*COMMAND, "--json", "--html", str(tmp_path / "d.html")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dominant"] == "label"
+    assert [face["face"] for face in told["faces"]] == list(MEANINGS)
+    assert told["clients"] == 8 == len(told["label_counts"])
+    page = (tmp_path / "d.html").read_text()
+    assert page.count("<svg") == 2
+    assert "The clients differ mostly by label" in page
+    assert f"{told['faces'][0]['value']:.2f}" in page
+    # self-contained: nothing is fetched, nothing runs
+    assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)|<script', page)
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+
+
+def test_files_on_the_command_line(quick, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        "a,b,site,out",
+        *(f"{rng.normal():.3f},{rng.normal():.3f},s{i % 6},{'n' if i % 5 else 'y'}" for i in range(600)),
+    ]
+    rows += ["1,2,,y"]
+    (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
+    assert main(["diagnose", str(tmp_path / "d.csv"), "--label", "out", "--client", "site"]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing differs beyond chance" in out
+    assert "1 of 601 rows dropped: no value in 'site'" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give files"),
+        (["a.csv"], "--label COLUMN"),
+        (["a.csv", "--dataset", "digits"], "one of the two"),
+        (["a.csv", "--label", "y", "--skew", "iid"], "--client"),
+        (["--dataset", "digits", "--label", "y"], "has its own"),
+        (["a.csv", "--label", "y", "--client", "k"], "no such file"),
+        (["--dataset", "digits", "--skew", "natural"], "does not say whose rows"),
+    ],
+)
+def test_bad_requests_are_one_line(arguments, words, capsys):
+    assert main(["diagnose", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert words in message
+    assert message.count("\n") == 1
+
+
+# advice
+
+
+def case(strength, *methods, data="digits"):
+    return {
+        "data": data,
+        "skew": "s",
+        "dominant": "label",
+        "strengths": {"label": strength},
+        "methods": [{"method": m, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1} for m, g, v in methods],
+    }
+
+
+def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
+    cases = [
+        case(
+            0.5,
+            ("good", 0.02, "higher"),
+            ("better", 0.05, "higher"),
+            ("mixed", 0.09, "higher"),
+            ("vain", 0.01, "undecided"),
+        ),
+        case(0.6, ("good", 0.03, "undecided"), ("mixed", -0.05, "lower")),
+        case(0.95, ("far", 0.2, "higher")),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.55, "quantity": 0.4})
+    assert [line["method"] for line in told["methods"]] == ["better", "good"]
+    assert told["command"] == "fedskew compare --algorithms fedavg better good"
+    assert "Thin evidence: digits only, 5 seeds" in told["caution"]
+    assert "quantity" in told["caution"]
+
+
+def test_without_evidence_advice_says_so(monkeypatch):
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.9, ("far", 0.2, "higher"))]})
+    for face, strength in (("label", 0.2), ("concept", 0.9)):
+        told = advice.advise(face, {face: strength})
+        assert told["methods"] == []
+        assert "no runs of our own near that" in told["caution"]
+    assert "plain averaging" in advice.advise("", dict.fromkeys(MEANINGS, 0.0))["because"]
+
+
+def test_the_packaged_evidence_is_whole():
+    for found in advice.evidence()["cases"]:
+        assert set(found["strengths"]) == set(MEANINGS)
+        assert found["dominant"] in (*MEANINGS, "")
+        for line in found["methods"]:
+            expected = "undecided" if abs(line["gain"]) <= line["half"] else "higher" if line["gain"] > 0 else "lower"
+            assert line["verdict"] == expected

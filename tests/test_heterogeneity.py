@@ -1,0 +1,289 @@
+"""Measures of heterogeneity: hand-computed cases, identities, SciPy and POT as oracles, invariances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from scipy.spatial.distance import jensenshannon
+
+from fedskew.core.sampling import fair_sample, level
+from fedskew.measure.heterogeneity.concept import aligned, concept_distance, fitted
+from fedskew.measure.heterogeneity.distances import classifier_auc, frechet, sliced_wasserstein, within_classes
+from fedskew.measure.heterogeneity.feature import feature_distance
+from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
+from fedskew.measure.heterogeneity.label import (
+    dirichlet_alpha,
+    label_distance,
+    label_measures,
+    pairwise_variation,
+)
+from fedskew.measure.heterogeneity.quantity import size_distance, size_measures
+from fedskew.measure.heterogeneity.rows import WIDTH, embed
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+COUNTS = hnp.arrays(np.int64, st.tuples(st.integers(2, 6), st.integers(2, 5)), elements=st.integers(0, 30)).filter(
+    lambda c: bool((c.sum(1) > 0).all())
+)
+
+# labels
+
+
+@QUICK
+@given(COUNTS)
+def test_label_measures_equal_scipys_and_keep_their_inequalities(counts):
+    told = label_measures(counts)
+    p = counts.sum(0) / counts.sum()
+    for k, row in enumerate(counts):
+        own = row / row.sum()
+        values = {name: v[k] for name, v in told.items()}
+        assert values["Jensen-Shannon"] == pytest.approx(jensenshannon(own, p, base=2) ** 2, abs=1e-9)
+        assert values["Kullback-Leibler"] == pytest.approx(stats.entropy(own, p, base=2), abs=1e-9)
+        assert values["L1"] == pytest.approx(np.abs(own - p).sum())
+        assert values["Hellinger"] == pytest.approx(np.linalg.norm(np.sqrt(own) - np.sqrt(p)) / np.sqrt(2), abs=1e-7)
+        variation, hellinger = values["total variation"], values["Hellinger"]
+        assert hellinger**2 <= variation + 1e-9 <= np.sqrt(2) * hellinger + 1e-6
+        assert values["Jensen-Shannon"] <= variation + 1e-9
+        assert 1 - 1e-9 <= values["effective classes"] <= values["classes held"] + 1e-9
+    sizes = counts.sum(1)
+    assert sizes @ told["total variation"] / sizes.sum() == pytest.approx(label_distance(counts))
+
+
+@QUICK
+@given(COUNTS)
+def test_the_weighted_divergence_is_the_mutual_information(counts):
+    joint = counts / counts.sum()
+    information = (
+        stats.entropy(joint.sum(0), base=2) + stats.entropy(joint.sum(1), base=2) - stats.entropy(joint.ravel(), base=2)
+    )
+    weights = counts.sum(1) / counts.sum()
+    assert weights @ label_measures(counts)["Kullback-Leibler"] == pytest.approx(information, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 10])
+def test_one_class_a_client_in_closed_form(classes):
+    told = label_measures(7 * np.eye(classes, dtype=np.int64))
+    expected = {
+        "total variation": 1 - 1 / classes,
+        "Hellinger": np.sqrt(1 - 1 / np.sqrt(classes)),
+        "Kullback-Leibler": np.log2(classes),
+        "effective classes": 1,
+        "classes held": 1,
+    }
+    for name, value in expected.items():
+        assert told[name] == pytest.approx(np.full(classes, value)), name
+    assert pairwise_variation(7 * np.eye(classes, dtype=np.int64)) == 1
+    assert dirichlet_alpha(7 * np.eye(classes, dtype=np.int64)) == 0
+
+
+@QUICK
+@given(COUNTS)
+def test_pairs_of_clients_equal_the_double_loop(counts):
+    p = counts / counts.sum(1, keepdims=True)
+    pairs = [np.abs(a - b).sum() / 2 for i, a in enumerate(p) for b in p[:i]]
+    assert pairwise_variation(counts) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 5.0])
+def test_the_concentration_of_a_dirichlet_is_found_again(alpha):
+    drawn = np.random.default_rng(0).dirichlet(np.full(6, alpha), size=4000)
+    assert dirichlet_alpha(np.rint(1e6 * drawn).astype(np.int64)) == pytest.approx(alpha, rel=0.05)
+
+
+# sizes
+
+
+@QUICK
+@given(hnp.arrays(np.int64, st.integers(2, 12), elements=st.integers(1, 500)))
+def test_size_measures_equal_their_definitions(sizes):
+    told, count, n = size_measures(sizes), len(sizes), sizes.sum()
+    assert told["Gini"] == pytest.approx(np.abs(np.subtract.outer(sizes, sizes)).sum() / (2 * count * n))
+    assert told["effective clients"] == pytest.approx(count / (1 + told["variation"] ** 2))
+    assert told["ratio"] == sizes.max() / sizes.min()
+    moved = np.maximum(sizes - n / count, 0).sum()
+    assert size_distance(sizes) == pytest.approx(moved / n)
+    assert size_distance(sizes) <= told["Gini"] + 1e-12 <= 1 - 1 / count + 1e-9
+
+
+# distances between sets of rows
+
+
+def test_sliced_wasserstein_equals_pots():
+    ot = pytest.importorskip("ot")
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 5)), 2 * rng.standard_normal((31, 5)) + 1
+    lines = np.random.default_rng(7).standard_normal((5, 64))
+    lines /= np.linalg.norm(lines, axis=0)
+    theirs = ot.sliced_wasserstein_distance(a, b, projections=lines)
+    assert sliced_wasserstein(a, b, np.random.default_rng(7), 64) == pytest.approx(theirs, rel=1e-9)
+
+
+def test_distances_of_a_shift():
+    rng = np.random.default_rng(0)
+    a, shift = rng.standard_normal((60, 8)), rng.standard_normal(8)
+    square = shift @ shift
+    assert sliced_wasserstein(a, a, rng) == pytest.approx(0, abs=1e-12)
+    assert frechet(a, a) == pytest.approx(0, abs=1e-9)
+    assert frechet(a, a + shift) == pytest.approx(square)
+    assert sliced_wasserstein(a, a + shift, rng, 20_000) ** 2 == pytest.approx(square / 8, rel=0.03)
+
+
+def test_frechet_is_the_wasserstein_distance_of_gaussians():
+    ot = pytest.importorskip("ot")
+    from sklearn.covariance import ledoit_wolf
+
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((80, 4)) @ rng.standard_normal((4, 4)), rng.standard_normal((70, 4)) + 1
+    theirs = ot.gaussian.bures_wasserstein_distance(a.mean(0), b.mean(0), ledoit_wolf(a)[0], ledoit_wolf(b)[0])
+    assert frechet(a, b) == pytest.approx(theirs**2, rel=1e-6)
+
+
+def test_a_classifier_tells_a_shift_a_spread_and_nothing():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((150, 3)), rng.standard_normal((150, 3))
+    assert classifier_auc(a, b) == pytest.approx(0.5, abs=0.1)
+    assert classifier_auc(a, b + 2) > 0.95
+    assert classifier_auc(a, 4 * b) > 0.85
+
+
+def test_distances_within_classes_do_not_see_labels():
+    """Rows are their label alone: between clients of different labels nothing differs within a class."""
+    y, client = np.tile([0, 0, 0, 1], 60), np.repeat([0, 1], 120)
+    y[client == 1] = 1 - y[client == 1]
+    z = y[:, None].astype(float)
+    assert within_classes(lambda a, b: float(abs(a.mean() - b.mean())), z, y, client, np.arange(2)) == 0
+    assert np.isnan(within_classes(frechet, z, y, y, np.arange(2)))
+
+
+# the two faces that look at inputs
+
+
+def rows(seed: int, clients: int = 6, n: int = 3000, classes: int = 3, spread: float = 4.0):
+    rng = np.random.default_rng(seed)
+    y, client = rng.integers(0, classes, n), rng.integers(0, clients, n)
+    means = spread * rng.standard_normal((classes, 5)) / np.sqrt(5)
+    return rng, means[y] + rng.standard_normal((n, 5)), y, client, means
+
+
+def test_a_shift_of_the_inputs_reaches_its_total_variation():
+    """Half of the clients at -d, half at +d: between N(-d, 1) and the mixture lies (2 Phi(d) - 1) / 2 of total variation."""
+    rng, _, y, client, _ = rows(0, n=20_000)
+    shift = 0.8
+    z = rng.standard_normal((len(y), 5))
+    z[:, 0] += np.where(client % 2, shift, -shift)
+    told = feature_distance(z, y, client, 6, 3, rng.integers(0, 2, len(y)))
+    assert told.mean() == pytest.approx((2 * stats.norm.cdf(shift) - 1) / 2, abs=0.03)
+
+
+def test_the_feature_face_sees_noise_but_neither_labels_nor_concepts():
+    rng, z, y, client, means = rows(1)
+    half = rng.integers(0, 2, len(y))
+    skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
+    of_labels = means[skewed] + rng.standard_normal(z.shape)
+    noisy = z + (client[:, None] > 2) * rng.standard_normal(z.shape)
+    assert feature_distance(noisy, y, client, 6, 3, half).mean() > 0.1
+    assert abs(feature_distance(of_labels, skewed, client, 6, 3, half).mean()) < 0.03
+    assert abs(feature_distance(z, (y + client) % 3, client, 6, 3, half).mean()) < 0.03
+
+
+def test_the_concept_face_sees_names_but_neither_labels_nor_shifts():
+    rng, z, y, client, means = rows(2)
+    chance = concept_distance(z, y, client, 6, 3).mean()
+    skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
+    of_labels = means[skewed] + rng.standard_normal(z.shape)
+    shifted = z * (1 + client[:, None] / 5) + client[:, None]
+    named = np.where(client % 2, (y + 1) % 3, y)
+    assert concept_distance(z, named, client, 6, 3).mean() > 0.3
+    assert concept_distance(of_labels, skewed, client, 6, 3).mean() < chance + 0.02
+    assert concept_distance(shifted, y, client, 6, 3).mean() < chance + 0.04
+
+
+def test_names_exchanged_by_half_of_the_clients_lie_at_half():
+    """Two separate classes, exchanged by half of the clients: everybody says each of the two as often, a client one of them."""
+    _, z, y, client, _ = rows(3, classes=2, spread=20.0)
+    told = concept_distance(z, np.where(client % 2, 1 - y, y), client, 6, 2)
+    assert told == pytest.approx(np.full(6, 0.5), abs=0.05)
+
+
+@QUICK
+@given(st.integers(0, 10_000))
+def test_fitted_tables_keep_margins_and_odds_ratios(seed):
+    rng = np.random.default_rng(seed)
+    seeds, other = rng.uniform(0.5, 2, (4, 3)), rng.uniform(0.5, 2, (2, 4, 3))
+    made = fitted(seeds, other.sum(2), other.sum(1))
+    assert made.sum(2) == pytest.approx(other.sum(2))
+    assert made.sum(1) == pytest.approx(other.sum(1), rel=1e-3)
+    odds = [t[0, 0] * t[1, 1] / (t[0, 1] * t[1, 0]) for t in (seeds, *made)]
+    assert odds == pytest.approx([odds[0]] * 3)
+
+
+def test_a_clients_gain_and_offset_are_taken_out():
+    rng, z, y, client, _ = rows(4, n=6000)
+    gain, offset = 1 + 0.3 * rng.random((6, 5)), rng.standard_normal((6, 5))
+    moved = z * gain[client] + offset[client]
+    back = aligned(moved, y, client, 6, 3)
+    spread = back.std(0)
+    means = np.stack([(back[client == k] / spread).mean(0) for k in range(6)])
+    assert (
+        np.ptp(means, axis=0).max()
+        < 0.1
+        < np.ptp([(moved[client == k] / spread).mean(0) for k in range(6)], axis=0).max()
+    )
+
+
+# gradients
+
+
+def test_the_identity_of_gradient_dissimilarity():
+    rng = np.random.default_rng(0)
+    g, p = rng.standard_normal((7, 20)), rng.dirichlet(np.ones(7))
+    told, mean = gradient_dissimilarity(g, p), p @ g
+    assert p @ (g**2).sum(1) == pytest.approx(mean @ mean + told["zeta^2"])
+    assert told["B^2"] == pytest.approx(p @ (g**2).sum(1) / (mean @ mean))
+    alike = gradient_dissimilarity(np.ones((3, 4)), np.full(3, 1 / 3))
+    assert alike == {"zeta^2": 0, "B^2": 1, "G^2": 0}
+
+
+def test_softmax_gradients_equal_torchs():
+    import torch
+
+    rng = np.random.default_rng(0)
+    z, y, client = rng.standard_normal((30, 4)), rng.integers(0, 3, 30), rng.integers(0, 2, 30)
+    at = rng.standard_normal((3, 5))
+    told = softmax_gradients(z, y, client, 2, at)
+    for k in range(2):
+        w = torch.tensor(at, requires_grad=True)
+        own = torch.tensor(np.column_stack([z, np.ones(30)])[client == k])
+        torch.nn.functional.cross_entropy(own @ w.T, torch.tensor(y[client == k])).backward()
+        assert told[k] == pytest.approx(w.grad.numpy().ravel())
+
+
+# rows as numbers, samples
+
+
+def test_embedded_rows_are_standardised_and_not_wider_than_said():
+    rng = np.random.default_rng(0)
+    for x in (rng.random((50, 7)), rng.random((300, 3, 30)), rng.random((300, 2, 12, 12))):
+        z = embed(x)
+        assert len(z) == len(x)
+        assert z.shape[1] <= WIDTH + 1
+        assert np.abs(z.mean(0)).max() < 0.05
+    assert embed(np.ones((9, 4))).shape == (9, 0)
+
+
+@QUICK
+@given(
+    hnp.arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 40)).filter(lambda s: s.sum() > 0),
+    st.integers(1, 99),
+)
+def test_a_fair_sample_fills_what_it_may(sizes, most):
+    each = level(sizes, most)
+    kept = np.minimum(sizes, each).sum()
+    assert kept <= most or each == 1
+    assert kept == sizes.sum() or np.minimum(sizes, each + 1).sum() > most
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    rows = fair_sample(groups, np.random.default_rng(0).random(len(groups)), each)
+    assert np.array_equal(np.bincount(groups[rows], minlength=len(sizes)), np.minimum(sizes, each))

@@ -1,0 +1,154 @@
+"""Loss slices: of a quadratic as in closed form, of a network with the stored loss in the centre."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.core.vectors import ParameterSpace
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.landscape import landscape
+from fedskew.experiment.results import run
+from fedskew.measure.landscape import around, filter_normalised, losses_on, overlap, sharpness, through
+from fedskew.store.runs import RunStore
+
+A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
+CENTRE = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+
+def bowl(w: torch.Tensor) -> torch.Tensor:
+    return (w - CENTRE) @ A @ (w - CENTRE) / 2
+
+
+def test_a_slice_of_a_quadratic_is_the_closed_form() -> None:
+    w, d, e = torch.tensor([[0.0, 0.5, 1.0], [1.0, 0.0, 2.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+    window = around(w, d, e, reach=2.0, points=5)
+    found = losses_on(window, lambda v: bowl(v)[None])[0]
+    g = A @ (w - CENTRE)
+    for i, b in enumerate(window.b):
+        for j, a in enumerate(window.a):
+            slope, curve = a * (g @ d) + b * (g @ e), (a * d + b * e) @ A @ (a * d + b * e) / 2
+            assert found[i, j] == pytest.approx(float(bowl(w) + slope + curve))
+    assert found[2, 2] == pytest.approx(float(bowl(w)))
+
+
+def test_the_plane_through_three_models_holds_them() -> None:
+    models = torch.tensor(np.random.default_rng(0).standard_normal((3, 6)))
+    window, at = through(models, points=7)
+    for model, (a, b) in zip(models, at, strict=True):
+        torch.testing.assert_close(window.at(a, b), model)
+    assert float(window.first @ window.second) == pytest.approx(0, abs=1e-12)
+    assert float(window.second.norm()) == pytest.approx(1)
+    assert at[1, 1] == 0
+    assert window.a[0] < at[:, 0].min()
+    assert window.b[-1] > at[:, 1].max()
+
+
+def test_models_on_one_line_make_a_line() -> None:
+    w, step = torch.ones(4, dtype=torch.float64), torch.tensor([1.0, 2.0, 0.0, 1.0], dtype=torch.float64)
+    window, at = through(torch.stack([w, w + step, w - 3 * step]), points=5)
+    assert window.second is None
+    assert window.b.tolist() == [0]
+    assert at[2] == pytest.approx([-3 * math.sqrt(6), 0])
+    torch.testing.assert_close(window.at(at[2, 0], 0), w - 3 * step)
+
+
+def test_the_lowest_point_of_a_plane_is_the_quadratics_projection() -> None:
+    """In the metric of the quadratic: the gradient there is orthogonal to the plane."""
+    offsets = [[-1.0, -0.5, -0.2], [1.5, -0.4, 0.1], [0.0, 0.9, 0.3]]
+    window, _ = through(CENTRE + torch.tensor(offsets, dtype=torch.float64), points=201)
+    found = losses_on(window, lambda v: bowl(v)[None])[0]
+    basis = torch.stack([window.first, window.second])
+    best = torch.linalg.solve(basis @ A @ basis.T, -basis @ A @ (window.origin - CENTRE))
+    i, j = np.unravel_index(found.argmin(), found.shape)
+    assert window.a[j] == pytest.approx(float(best[0]), abs=0.02)
+    assert window.b[i] == pytest.approx(float(best[1]), abs=0.02)
+    assert found.min() >= float(bowl(window.at(*best.tolist()))) - 1e-12
+
+
+def test_random_directions_have_the_filters_lengths_and_leave_biases() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 4))
+    space = ParameterSpace(net)
+    w = space.flatten(net)
+    d = filter_normalised(w, space, torch.Generator().manual_seed(0))
+    own, drawn = space.unflatten(w), space.unflatten(d)
+    for name in own:
+        if own[name].dim() == 1:
+            assert drawn[name].abs().sum() == 0
+        else:
+            torch.testing.assert_close(drawn[name].flatten(1).norm(dim=1), own[name].flatten(1).norm(dim=1))
+    again = filter_normalised(w, space, torch.Generator().manual_seed(0))
+    assert torch.equal(d, again)
+
+
+def test_sharpness_of_a_quadratic() -> None:
+    w = torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64)
+    found = sharpness(bowl, w, 0.1, torch.Generator().manual_seed(0))
+    # the gradient is (0, 0, -9): one step of 0.1 along it goes from 4.5 to 9 / 2 * 1.1 ** 2
+    assert found.rise == pytest.approx(4.5 * (1.1**2 - 1))
+    assert found.eigenvalue == pytest.approx(9, rel=1e-6)
+
+
+def test_overlap_is_one_for_alike_and_minus_one_for_opposed() -> None:
+    sheet = np.random.default_rng(2).random((4, 5))
+    assert overlap(sheet, 3 * sheet + 1) == pytest.approx(1)
+    assert overlap(sheet, -sheet) == pytest.approx(-1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> RunStore:
+    folder = tmp_path_factory.mktemp("landscape")
+    small = Experiment(model="mlp:hidden=[8]", training={"rounds": 3}, local={"epochs": 1}, engine="stacked")
+    return run(small, folder=folder).store
+
+
+@pytest.mark.parametrize("kind", ["line", "surface"])
+def test_the_centre_is_the_stored_loss(store: RunStore, kind) -> None:
+    found = landscape(store, 1, kind, clients=(4, 2), points=3)
+    rows = store.measurements([1])
+    rows = rows[rows["round"] == 3]
+    stored = rows[(rows["split"] == "test") & (rows["name"] == "loss")]["value"].item()
+    assert found.sheets["test set"][len(found.window.b) // 2, 1] == pytest.approx(stored, abs=1e-9)
+    own = rows[(rows["split"] == "global-model") & (rows["name"] == "loss")].set_index("client")["value"]
+    assert found.sheets["client 4"][len(found.window.b) // 2, 1] == pytest.approx(own[4], abs=1e-9)
+    assert list(found.sheets) == ["test set", "client 4", "client 2"]
+
+
+def test_the_plane_shows_that_a_client_lowers_its_own_loss(store: RunStore) -> None:
+    found = landscape(store, 1, "plane", clients=(0, 1), points=9)
+    window = found.window
+    assert found.points["global"] == (0, 0)
+    assert set(found.points) == {"global", "client 0", "client 1", "next global"}
+    for name in ("client 0", "client 1"):
+        a, b = found.points[name]
+        near = found.sheets[name][np.abs(window.b - b).argmin(), np.abs(window.a - a).argmin()]
+        start = found.sheets[name][np.abs(window.b).argmin(), np.abs(window.a).argmin()]
+        assert near < start
+    assert -1 <= found.overlap <= 1
+    assert store.run(1).status == "finished"
+
+
+def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, capsys) -> None:
+    words = ["landscape", "1", "--runs", str(store.folder), "--points", "3"]
+    assert main([*words, "--output", str(tmp_path / "plane.svg"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "plane"
+    assert "<svg" in (tmp_path / "plane.svg").read_text()
+    assert main([*words, "--kind", "line", "--output", str(tmp_path / "line.png")]) == 0
+    assert "sharpness: the training loss rises by" in capsys.readouterr().out
+    for wrong, message in (
+        (["--clients", "0", "10"], "there is no client 10; they are 0 to 9"),
+        (["--clients", "3"], "name two"),
+        (["--output", "plane.doc"], "end it in svg, png, pdf"),
+        (["--points", "2"], "points must be at least 3"),
+    ):
+        assert main([*words, *wrong]) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(BadInput, match="reach must be above 0"):
+        landscape(store, 1, "line", reach=0)

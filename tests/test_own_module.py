@@ -1,0 +1,158 @@
+"""A user's own module: found by file or import path, drawn from our streams, checked against the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedskew.core.errors import BadInput
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import run
+from fedskew.models import Module
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))
+
+class Frozen(Net):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self[1].requires_grad_(False)
+
+class Both(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(4, 5), nn.Linear(5, classes)
+    def forward(self, x):
+        z = self.hidden(x).tanh()
+        return z, self.out(z)
+
+class Reads(Both):
+    def forward(self, x):
+        return super().forward(x * (1 if float(x.sum()) > 0 else 2))
+
+class Normed(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, classes))
+
+class Wide(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(4, classes), nn.ReLU(), nn.Linear(classes, classes + 1))
+
+class Misfit(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(7, classes)
+
+class Broken(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+Number = 3
+"""
+
+ROWS = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
+LABELS = (ROWS[:, 0] > 0).astype(np.int64)
+DATA = Dataset(x=ROWS, y=LABELS, x_test=ROWS[:20], y_test=LABELS[:20], classes=("a", "b"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path / "net.py"
+
+
+def experiment(model, **changes) -> Experiment:
+    return Experiment(
+        model=model,
+        skew="iid",
+        clients={"number": 3},
+        solver="sgd:lr=0.5",
+        training={"rounds": 3, "threads": 1},
+        **{"engine": "sequential", **changes},
+    )
+
+
+def made(file, name: str, seed: int = 0) -> nn.Module:
+    return Module(source=f"{file}::{name}").build((4,), 2, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", ["Net", "Both", "Reads", "Frozen"])
+def test_a_module_of_a_file_trains(file, tmp_path, name):
+    given = experiment(f"module:{file}::{name}")
+    assert from_toml(given.toml()) == given
+    runs = run(given, data=DATA, folder=tmp_path)
+    assert runs.table()["accuracy"][0] > (0.5 if name == "Frozen" else 0.8)
+    assert runs.records[0].facts["parameters"] == (12 if name == "Frozen" else 25 + 12)
+
+
+def test_features_are_what_the_output_layer_takes(file):
+    net, x = made(file, "Net"), torch.as_tensor(ROWS[:3])
+    z, logits = net(x)
+    torch.testing.assert_close(z, net.inner[1](x).relu())
+    torch.testing.assert_close(logits, net.inner(x))
+
+
+def test_an_importable_class_is_found_by_its_path(file, monkeypatch):
+    monkeypatch.syspath_prepend(str(file.parent))
+    assert assemble(experiment("module:net.Both"), DATA).x0.shape == (37,)
+
+
+def test_parameters_are_drawn_from_the_runs_stream(file):
+    state = torch.random.get_rng_state()
+    one, two, other = (made(file, "Net", seed).inner[1].weight for seed in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
+    ends = [
+        run(experiment(f"module:{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
+        for engine in ("sequential", "stacked")
+    ]
+    assert ends[0] == ends[1]
+    assert made(file, "Both").stacks
+    with pytest.raises(BadInput, match=r"engine stacked.*use --engine sequential"):
+        assemble(experiment(f"module:{file}::Reads", engine="stacked"), DATA)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Normed", "running statistics do not federate; use torch.nn.GroupNorm"),
+        ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
+        ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
+        ("Broken", "Broken: cannot be made: TypeError"),
+        ("Number", "is not a torch.nn.Module class; write module:FILE.py::CLASS"),
+        ("Nothing", "is not a torch.nn.Module class"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(file, name, words):
+    with pytest.raises(BadInput, match=words) as error:
+        assemble(experiment(f"module:{file}::{name}"), DATA)
+    assert "\n" not in str(error.value)
+
+
+def test_a_module_without_an_output_layer_for_the_classes_is_refused(file):
+    with pytest.raises(BadInput, match=r"its output layer must be a torch.nn.Linear with 9 outputs"):
+        Module(source="torch.nn.Flatten").build((4,), 9, torch.Generator())
+
+
+@pytest.mark.parametrize("source", ["nowhere.at.All", "./nowhere.py::Net", "Net"])
+def test_a_source_that_is_not_there_is_named(source):
+    with pytest.raises(BadInput, match=r"write module:FILE.py::CLASS"):
+        assemble(experiment(f"module:{source}"), DATA)
+
+
+def test_a_file_that_has_changed_is_refused(file):
+    text = experiment(f"module:{file}::Net").toml()
+    file.write_text(NET + "\n")
+    with pytest.raises(BadInput, match="has changed"):
+        from_toml(text)

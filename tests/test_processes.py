@@ -1,0 +1,85 @@
+"""A run in several processes: the same numbers, a stop, a lost worker, and `torchrun`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedskew.core.errors import BadInput, FedskewError, Interrupted
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import compare, run
+from fedskew.experiment.run import Progress, execute, register
+from fedskew.store.runs import RunStore
+
+
+def quick(**training: object) -> Experiment:
+    """SCAFFOLD with personal models and inexactness, for which the engine is asked, too."""
+    return Experiment(
+        algorithm="scaffold",
+        local={"epochs": 1, "batch_size": 16},
+        engine="sequential",
+        training={"rounds": 3, "threads": 1, "dtype": "float64", "workers": 2} | training,
+        evaluation={"adapt_steps": 1, "inexactness": True},
+        checkpoint={"every": 1},
+    )
+
+
+Numbers = dict[tuple, float]
+
+
+def numbers(store: RunStore, run: int) -> Numbers:
+    """All that was measured, but the seconds."""
+    rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (run,))
+    return {tuple(row)[1:-1]: tuple(row)[-1] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
+    made = run(quick(workers=1), folder=tmp_path_factory.mktemp("alone"))
+    return numbers(made.store, made.ids[0])
+
+
+def test_a_run_of_two_workers_survives_a_stop_and_a_lost_worker(tmp_path: Path, alone: Numbers) -> None:
+    store, seen = RunStore(tmp_path), list[int]()
+    number = register(store, quick())
+    with pytest.raises(Interrupted):
+        execute(store, number, listener=lambda p: seen.append(p.round), stop=lambda: True)
+    assert seen == [0, 1]
+
+    def lose(progress: Progress) -> None:
+        if progress.round == 2:
+            (worker,) = multiprocessing.active_children()
+            worker.kill()
+
+    with pytest.raises(FedskewError, match=r"run 1: worker 1 ended with exit code -9; .* `fedskew resume 1` goes on"):
+        execute(store, number, listener=lose)
+    assert store.run(number).status == "failed"
+    assert not multiprocessing.active_children()
+    execute(store, number)
+    assert numbers(store, number) == pytest.approx(alone, rel=1e-11, abs=1e-12)
+
+
+def test_runs_side_by_side_have_no_workers(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="2 runs side by side with 2 workers each: choose one"):
+        compare(quick(), ["fedavg", "scaffold"], seeds=1, folder=tmp_path, jobs=2)
+
+
+def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, alone: Numbers) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text(quick(workers=1).toml())
+    words = ["--standalone", "--nproc-per-node", "2", "-m", "fedskew", "run", str(toml), "--runs", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    store = RunStore(tmp_path)
+    assert [r.status for r in store.runs()] == ["finished"]
+    assert numbers(store, 1) == pytest.approx(alone, rel=1e-11, abs=1e-12)

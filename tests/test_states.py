@@ -1,0 +1,132 @@
+"""Client states on disk: the same as in memory, and a checkpoint's are never overwritten before the next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedskew.core.errors import FedskewError
+from fedskew.core.trees import leaves
+from fedskew.engine.disk import DiskStates, opened
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.experiment.run import execute, register
+from fedskew.store.runs import RunStore
+
+CLIENTS = 9
+COHORTS = st.lists(st.lists(st.integers(0, CLIENTS - 1), min_size=1, unique=True), max_size=8)
+
+
+def fresh() -> dict:
+    """One client's state: numbers of several types and shapes, without any order of alignment."""
+    return {
+        "flag": torch.tensor(True),
+        "half": torch.zeros(3, dtype=torch.bfloat16),
+        "inner": {"c": torch.full((2, 2), 0.5, dtype=torch.float64)},
+        "seen": torch.tensor(7),
+    }
+
+
+def states_of(clients: np.ndarray, draw: int) -> dict:
+    """New states of a cohort, all different."""
+    n, base = len(clients), torch.as_tensor(clients) + 100 * draw
+    return {
+        "flag": base % 2 == 0,
+        "half": (base[:, None] + torch.arange(3)).to(torch.bfloat16),
+        "inner": {"c": base.double()[:, None, None] / 7 + torch.arange(4).view(1, 2, 2)},
+        "seen": base.clone().view(n),
+    }
+
+
+def same(a: dict, b: dict) -> None:
+    for (path, ours), (_, theirs) in zip(leaves(a), leaves(b), strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs), path
+
+
+EVERYBODY = np.arange(CLIENTS)
+
+
+@settings(max_examples=40, deadline=None)
+@given(COHORTS, COHORTS)
+def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, first: list, then: list) -> None:
+    path = tmp_path_factory.mktemp("states") / "states.bin"
+    memory, disk = ClientStates(), opened(path, CLIENTS)
+
+    def play(cohorts: list, draw: int) -> None:
+        for i, cohort in enumerate(cohorts):
+            clients = np.sort(cohort)
+            same(disk.get(clients, fresh), memory.get(clients, fresh))
+            for states in (memory, disk):
+                states.put(clients, states_of(clients, draw + i))
+
+    play(first, 1)
+    tree = disk.checkpoint()
+    disk.saved()
+    at_checkpoint = memory.get(EVERYBODY, fresh)
+    play(then, 50)
+    same(disk.get(EVERYBODY, fresh), memory.get(EVERYBODY, fresh))
+    # a run that ends here takes up what the checkpoint has, whatever was written after it
+    same(opened(path, CLIENTS, tree).get(EVERYBODY, fresh), at_checkpoint)
+
+
+def test_a_record_is_used_again_when_no_checkpoint_counts_on_it(tmp_path: Path) -> None:
+    """Two checkpoints' worth of records is all that a file ever holds."""
+    disk, clients = DiskStates((tmp_path / "s").open("w+b"), 1000), np.arange(1000)
+    for draw in range(20):
+        disk.put(clients, {"v": torch.full((1000, 4), float(draw))})
+        disk.put(clients, {"v": torch.full((1000, 4), float(draw))})
+        disk.checkpoint()
+        disk.saved()
+    assert (tmp_path / "s").stat().st_size <= 3 * 1000 * 16
+    assert (disk.get(clients, lambda: {"v": torch.zeros(4)})["v"] == 19).all()
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    disk = opened(tmp_path / "s", 3)
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(FedskewError, match=r"client states in .*: No space left on device; make room there"):
+        disk.put(np.arange(3), {"v": torch.zeros(3, 4)})
+
+
+def test_a_run_on_disk_is_a_run_in_memory_also_after_it_was_killed(tmp_path: Path) -> None:
+    def made(states: str) -> Experiment:
+        return Experiment(
+            algorithm="scaffold",
+            clients={"number": 20},
+            selection="uniform:clients=5",
+            local={"epochs": 1, "batch_size": 16},
+            engine="sequential",
+            training={"rounds": 6, "threads": 1, "states": states},
+            checkpoint={"every": 2},
+        )
+
+    class Killed(BaseException):
+        pass
+
+    def kill(progress: object) -> None:
+        if progress.round == 5:
+            raise Killed
+
+    def numbers(store: RunStore, number: int) -> list:
+        rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
+        return sorted(map(str, (tuple(row)[1:] for row in rows)))
+
+    memory = run(made("memory"), folder=tmp_path / "memory")
+    store = RunStore(tmp_path / "disk")
+    number = register(store, made("disk"))
+    with pytest.raises(Killed):
+        execute(store, number, listener=kill)
+    execute(store, number)
+    assert (store.run_folder(number) / "client-states.bin").stat().st_size > 0
+    assert numbers(store, number) == numbers(memory.store, 1)

@@ -1,0 +1,234 @@
+"""Data of one's own from files: every kind reads the same, nothing is dropped in silence, bad input is one line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data import columns, files
+from fedskew.data.datasets.table import Table
+from fedskew.data.tables import survey
+
+
+def frame(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    return pd.DataFrame(
+        {
+            "age": (y * 10 + rng.integers(20, 40, n)).astype(int),
+            "height": rng.normal(1.7, 0.1, n),
+            "colour": np.array(["red", "green", "blue"])[rng.integers(0, 3, n)],
+            "who": np.array(["anna", "ben", "cleo", "dan", "eve"])[rng.integers(0, 5, n)],
+            "label": np.array(["no", "maybe", "yes"])[y],
+        }
+    )
+
+
+def write(table, path):
+    if path.name.endswith((".csv", ".csv.gz")):
+        table.to_csv(path, index=False)
+    elif path.suffix == ".tsv":
+        table.to_csv(path, index=False, sep="\t")
+    elif path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    else:
+        pyarrow.feather.write_feather(pa.Table.from_pandas(table, preserve_index=False), str(path))
+    return path
+
+
+def refused(*words, **options):
+    """The one line of the error."""
+    with pytest.raises(BadInput) as error:
+        survey(**options)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv", "t.parquet", "t.feather", "t.arrow"])
+def test_every_kind_of_file_reads_the_same(tmp_path, name):
+    table = frame()
+    found = survey([write(table, tmp_path / name)], "label", "who")
+    assert found.classes == ("maybe", "no", "yes")
+    assert found.clients == ("anna", "ben", "cleo", "dan", "eve")
+    assert np.array_equal(found.counts, pd.crosstab(table["who"], table["label"]).to_numpy())
+    assert [found.classes[c] for c in found.y] == table["label"].tolist()
+    assert [found.clients[k] for k in found.client] == table["who"].tolist()
+    assert found.table["age"].to_pylist() == table["age"].tolist()
+    assert found.notes == ()
+
+
+def test_a_stream_of_record_batches_is_an_arrow_file_too(tmp_path):
+    table = pa.Table.from_pandas(frame(), preserve_index=False)
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert survey([tmp_path / "t.arrow"], "label", "who").counts.sum() == 400
+
+
+def test_a_folder_with_one_file_a_client_and_many_files(tmp_path):
+    table = frame()
+    for who, part in table.groupby("who"):
+        write(part.drop(columns="who"), tmp_path / f"{who}.csv")
+    (tmp_path / "notes.txt").write_text("not data")
+    whole = survey([tmp_path], "label")
+    assert whole.clients == ("anna", "ben", "cleo", "dan", "eve")
+    assert np.array_equal(whole.counts, pd.crosstab(table["who"], table["label"]).to_numpy())
+    two = survey([tmp_path / "anna.csv", tmp_path / "ben.csv"], "label")
+    assert two.clients == ("anna", "ben")
+
+
+def test_rows_without_label_or_client_are_dropped_and_counted(tmp_path):
+    table = frame().astype({"label": object, "who": object})
+    table.loc[:4, "label"] = None
+    table.loc[5:7, "who"] = None
+    found = survey([write(table, tmp_path / "t.csv")], "label", "who")
+    assert found.counts.sum() == 392 == len(found.y)
+    assert found.notes == (
+        "5 of 400 rows dropped: no value in 'label'",
+        "3 of 400 rows dropped: no value in 'who'",
+    )
+
+
+def test_labels_that_are_numbers_are_classes_in_order_and_nan_is_none(tmp_path):
+    table = frame().assign(label=np.r_[np.nan, np.arange(399) % 11])
+    found = survey([write(table, tmp_path / "t.csv")], "label", "who")
+    assert found.classes == tuple(str(c) for c in range(11))
+    assert found.notes == ("1 of 400 rows dropped: no value in 'label'",)
+
+
+def test_lines_with_too_many_cells_are_counted(tmp_path):
+    path = write(frame(20), tmp_path / "t.csv")
+    path.write_text(path.read_text() + "1,2,3\n")
+    assert survey([path], "label", "who").notes == ("1 lines dropped: too few or too many cells",)
+
+
+def test_a_column_that_changes_its_type_midway(tmp_path, monkeypatch):
+    """Whole numbers, then fractions, then words, each in blocks of their own: nothing is lost or read twice."""
+    monkeypatch.setattr(files, "BLOCK", 1000)
+    table = frame(3000)
+    table["age"] = [str(i) for i in range(1000)] + [f"{i}.5" for i in range(1000)] + ["old"] * 50 + ["7"] * 950
+    found = survey([write(table, tmp_path / "t.csv")], "label", "who")
+    assert found.counts.sum() == 3000
+    ages = found.table["age"].to_pylist()
+    assert [float(a) for a in ages[:2000:500]] == [0, 500, 0.5, 500.5]
+    encode = columns.fit(found.table, "t.csv")
+    assert encode.notes == ("column 'age': 50 values missing, or no numbers, are set to the mean and marked",)
+    x = encode(found.table)
+    assert x.shape == (3000, 2 + 1 + 3)
+    assert np.array_equal(np.flatnonzero(x[:, 1]), np.arange(2000, 2050))
+    assert not x[2000:2050, 0].any()
+
+
+def test_columns_of_every_type():
+    n = 100
+    rng = np.random.default_rng(0)
+    words = np.array(["alpha", "beta", "gamma", "delta"])
+    table = pa.table(
+        {
+            "number": rng.normal(5, 2, n),
+            "flag": rng.random(n) < 0.5,
+            "day": pa.array(pd.date_range("2020-01-01", periods=n).to_numpy()),
+            "colour": np.array(["red", "blue"])[rng.integers(0, 2, n)],
+            "remark": [" ".join(rng.choice(words, 4)) + f" {i}" for i in range(n)],
+            "id": [f"x{i}" for i in range(n)],
+            "row": np.arange(n),
+            "same": np.ones(n),
+            "empty": pa.nulls(n),
+            "list": [[1, 2]] * n,
+        }
+    )
+    encode = columns.fit(table, "t")
+    x = encode(table)
+    assert x.shape == (n, 1 + 1 + 1 + 2 + columns.TEXT_WIDTH)
+    assert np.isfinite(x).all()
+    assert x[:, :3].std(0) == pytest.approx(np.ones(3), rel=1e-4)
+    left_out = {note.split("'")[1] for note in encode.notes if "left out" in note}
+    assert left_out == {"id", "row", "same", "empty", "list"}
+    assert any("'remark': text, 100 different values" in note for note in encode.notes)
+
+
+def test_the_sample_is_fair_and_the_counts_are_of_all_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK", 4000)
+    table = frame(5000)
+    table["who"] = np.where(np.arange(5000) < 30, "rare", "common")
+    heard = []
+    found = survey([write(table, tmp_path / "t.csv")], "label", "who", most=200, tell=lambda *a: heard.append(a))
+    assert found.counts.sum(1).tolist() == [4970, 30]
+    assert np.bincount(found.client).tolist() == [170, 30]
+    assert "5000 rows; inputs of 200 random rows, at most 170" in found.notes[0]
+    assert [share for share, _ in heard] == sorted(share for share, _ in heard)
+    assert heard[-1] == (1.0, 5000)
+
+
+@pytest.mark.parametrize("name", ["no.csv", "t.xlsx", "folder"])
+def test_files_that_are_not_there(tmp_path, name):
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    elif name == "t.xlsx":
+        (tmp_path / name).write_text("x")
+    refused(name, paths=[tmp_path / name], label="label", client="who")
+
+
+def test_bad_input_is_one_clear_line(tmp_path):
+    path = write(frame(), tmp_path / "t.csv")
+    refused("no column 'lable'", "did you mean 'label'", paths=[path], label="lable", client="who")
+    refused("no column 'whom'", "did you mean 'who'", paths=[path], label="label", client="whom")
+    refused("--client", "one file a client", paths=[path], label="label")
+    (tmp_path / "empty.csv").write_text("")
+    refused("empty.csv: no rows", paths=[tmp_path / "empty.csv"], label="label", client="who")
+    (tmp_path / "head.csv").write_text("a,label,who\n")
+    refused("head.csv: no rows", paths=[tmp_path / "head.csv"], label="label", client="who")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 not really")
+    refused("cannot be read as parquet", paths=[tmp_path / "broken.parquet"], label="label", client="who")
+    (tmp_path / "latin.csv").write_bytes("a,label,who\n1,é,b\n".encode("latin-1"))
+    refused("latin.csv: cannot be read as csv", paths=[tmp_path / "latin.csv"], label="label", client="who")
+    other = write(frame().rename(columns={"age": "years"}), tmp_path / "u.csv")
+    refused("u.csv: its columns differ", "age, years", paths=[path, other], label="label", client="who")
+    many = write(frame(3000).assign(label=np.arange(3000)), tmp_path / "m.csv")
+    refused("more than 1000 different values", "bins", paths=[many], label="label", client="who")
+    nobody = write(frame(9).assign(label=np.nan), tmp_path / "n.csv")
+    refused("no row has both a label", paths=[nobody], label="label", client="who")
+
+
+# as a data set
+
+
+def test_a_table_is_a_data_set_with_a_test_share_of_each_client(tmp_path):
+    table = frame()
+    data = Table(path=str(write(table, tmp_path / "t.csv")), label="label", client="who").load()
+    sizes = table["who"].value_counts().sort_index().to_numpy()
+    assert np.array_equal(np.bincount(data.groups), sizes - sizes // 5)
+    assert len(data.y_test) == (sizes // 5).sum()
+    assert data.classes == ("maybe", "no", "yes")
+    assert data.x.shape[1] == data.x_test.shape[1] == 5
+
+
+def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
+    train, test = frame(), frame(60, seed=1).astype({"label": object})
+    test.loc[:3, "label"] = "never seen"
+    data = Table(
+        path=str(write(train, tmp_path / "t.csv")),
+        label="label",
+        client="who",
+        test=str(write(test.drop(columns="who"), tmp_path / "u.csv")),
+    ).load()
+    assert data.classes == ("maybe", "no", "yes", "never seen")
+    assert np.bincount(data.y_test, minlength=4)[3] == 4
+    assert len(data.y) == 400
+    assert "1 classes with 4 rows are in the test set only: never seen" in data.notes
+
+
+def test_own_data_runs_like_a_built_in_data_set(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(frame(), tmp_path / "t.csv")
+    arguments = ["--dataset", "table:path=t.csv,label=label,client=who", "--skew", "natural", "--rounds", "2", "--json"]
+    assert main(["run", *arguments, "--engine", "stacked"]) == 0
+    assert json.loads(capsys.readouterr().out)["methods"][0]["finished"] == 1

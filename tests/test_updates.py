@@ -1,0 +1,87 @@
+"""Agreement of updates by layer, forgetting, evenness over clients: against brute force, closed forms and SciPy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.measure.drift import drift
+from fedskew.measure.fairness import entropy, jain
+from fedskew.measure.updates import cosines, forgetting, signal_to_noise
+
+LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
+SHARES = st.lists(st.floats(0.01, 1), min_size=2, max_size=20)
+
+
+def test_cosines_are_those_of_all_pairs() -> None:
+    deltas = torch.tensor(np.random.default_rng(0).standard_normal((7, 6)))
+    for name, places in LAYERS.items():
+        rows = torch.cat([deltas[:, place] for place in places], 1)
+        pairs = [torch.cosine_similarity(rows[i], rows[j], dim=0) for i, j in itertools.combinations(range(7), 2)]
+        assert float(cosines(deltas, LAYERS)[name]) == pytest.approx(float(torch.stack(pairs).mean()), abs=1e-12)
+
+
+def test_cosines_of_updates_that_agree_oppose_or_are_not_there() -> None:
+    one = torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0, 3.0])
+    found = cosines(torch.stack([one, 5 * one, 0 * one]), LAYERS)
+    # the client that did not move is in no pair; nobody moved the second layer
+    assert float(found["first"]) == pytest.approx(1)
+    assert math.isnan(float(found["second"]))
+    assert float(cosines(torch.stack([one, -one]), LAYERS)["first"]) == pytest.approx(-1)
+    assert math.isnan(float(cosines(one[None], LAYERS)["first"]))
+
+
+def test_signal_to_noise_is_the_ratio_that_it_says() -> None:
+    deltas, n = torch.tensor(np.random.default_rng(1).standard_normal((4, 5)) + 1), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    p = n / n.sum()
+    mean = p.double() @ deltas
+    expected = mean.square().sum() / (p.double() @ (deltas - mean).square().sum(1))
+    assert float(signal_to_noise(drift(deltas, n)["relative_drift"])) == pytest.approx(float(expected))
+
+
+def test_forgetting_by_hand() -> None:
+    accuracy = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.5, 0.9]])
+    assert forgetting(accuracy).tolist() == pytest.approx([0.0, 0.2, 0.05])
+
+
+@settings(deadline=None, max_examples=50)
+@given(SHARES)
+def test_evenness_is_scipys_and_bounded(values: list[float]) -> None:
+    v = torch.tensor(values, dtype=torch.float64)
+    cv = float(np.std(values) / np.mean(values))
+    assert float(jain(v)) == pytest.approx(1 / (1 + cv**2))
+    assert float(entropy(v)) == pytest.approx(stats.entropy(values) / math.log(len(values)))
+    assert 1 / len(values) <= float(jain(v)) + 1e-12
+    cosine = torch.cosine_similarity(v, torch.ones_like(v), dim=0)
+    assert float(jain(v).sqrt()) == pytest.approx(float(cosine))
+
+
+def test_evenness_at_its_ends() -> None:
+    alone, nothing = torch.tensor([0.0, 0.0, 3.0]), torch.zeros(3)
+    assert (float(jain(alone)), float(entropy(alone))) == (pytest.approx(1 / 3), 0)
+    assert (float(jain(nothing)), float(entropy(nothing))) == (1, 1)
+    assert float(entropy(torch.tensor([0.4]))) == 1
+
+
+def test_layers_and_classes_are_stored_on_demand(tmp_path) -> None:
+    asked = {"evaluation": {"layers": True, "classes": True}, "training": {"rounds": 2}, "engine": "stacked"}
+    runs = run(Experiment(model="mlp:hidden=[8]", **asked), folder=tmp_path)
+    frame = runs.measurements()
+    layers = frame[frame["split"] == "layer"]
+    assert runs.records[0].facts["layers"] == ["hidden.0", "out"]
+    assert layers["client"].tolist() == [0, 1, 0, 1]
+    assert layers["value"].abs().max() <= 1
+    classes = frame[(frame["split"] == "class") & (frame["round"] == 2)]
+    accuracy = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 2)]["value"].item()
+    # the test set has 35 to 37 rows of each digit
+    assert len(classes) == 10
+    assert classes["value"].mean() == pytest.approx(accuracy, abs=0.02)

@@ -1,0 +1,98 @@
+"""Signs that a run goes wrong: each shows on planted numbers, once, and not on sound ones; a resumed run warns the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedskew.core.errors import Interrupted
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.experiment.run import execute, register
+from fedskew.measure.warnings import Watch
+from fedskew.report.html import page
+from fedskew.store.runs import RunStore
+
+BALANCED = np.full((4, 3), 10)
+EVERYBODY = np.arange(4)
+
+
+def watch(counts=BALANCED, by_rows: bool = True) -> Watch:
+    return Watch(("cat", "dog", "eel"), np.asarray(counts), ("a", "b", "c", "d"), by_rows)
+
+
+def kinds(watched: Watch, rounds: int, cohort=EVERYBODY, divergence=1.0, accuracy=0.5, local=()) -> list[str]:
+    """The kinds heard over the rounds; a number may be a function of the round."""
+
+    def at(value, r):
+        return value(r) if callable(value) else value
+
+    heard = [
+        w
+        for r in range(1, rounds + 1)
+        for w in watched.hear(r, cohort, at(divergence, r), at(accuracy, r), dict(local))
+    ]
+    return [w.kind for w in heard]
+
+
+def test_a_sound_run_shows_nothing() -> None:
+    assert watch().begin() == []
+    assert kinds(watch(), 40, divergence=lambda r: 1 / r, accuracy=lambda r: 1 - 0.9**r, local={0: 1.0}) == []
+
+
+def test_divergence_that_explodes() -> None:
+    assert kinds(watch(), 3, divergence=lambda r: [1, 20, 20.1][r - 1]) == ["exploding"]
+    assert kinds(watch(), 3, divergence=lambda r: [1, 20, 19][r - 1]) == []
+    assert kinds(watch(), 2, divergence=0.0) == []
+
+
+def test_accuracy_that_swings_but_not_one_that_climbs() -> None:
+    swinging = lambda r: 0.5 + 0.04 * (-1) ** r  # noqa: E731
+    assert kinds(watch(), 10, accuracy=swinging) == []
+    assert kinds(watch(), 30, accuracy=swinging) == ["oscillating"]
+    assert kinds(watch(), 12, accuracy=lambda r: 0.07 * r) == []
+
+
+def test_one_client_with_most_of_the_weight() -> None:
+    counts = np.array([[60, 60, 60], [10, 10, 10], [10, 10, 10], [10, 10, 10]])
+    assert kinds(watch(counts), 3) == ["dominated"]
+    assert kinds(watch(counts, by_rows=False), 3) == []
+    assert kinds(watch(counts), 3, cohort=np.array([1, 2, 3])) == []
+
+
+def test_classes_that_nobody_holds() -> None:
+    counts = BALANCED.copy()
+    counts[:, 2] = 0
+    assert [w.kind for w in watch(counts).begin()] == ["missing class"]
+    assert "eel" in watch(counts).begin()[0].line()
+    assert kinds(watch(counts), 9) == []
+    only_one = BALANCED.copy()
+    only_one[1:, 1] = 0
+    assert kinds(watch(only_one), 4, cohort=np.array([1, 2, 3])) == []
+    assert kinds(watch(only_one), 5, cohort=np.array([1, 2, 3])) == ["absent class"]
+
+
+def test_local_models_of_one_class() -> None:
+    counts = BALANCED.copy()
+    counts[3] = (96, 4, 0)
+    assert kinds(watch(counts, by_rows=False), 2, local={3: 0.99}) == ["collapsed"]
+    assert kinds(watch(counts, by_rows=False), 2, local={3: 0.98, 0: 1.0}) == []
+
+
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_after: int) -> None:
+    extreme = Experiment(
+        skew="label-dirichlet:alpha=0.01", clients={"number": 5}, training={"rounds": 6}, engine="stacked",
+        checkpoint={"every": 1}, solver="sgd:lr=1.0",
+    )  # fmt: skip
+    whole = run(extreme, folder=tmp_path / "whole").records[0]
+    warned = whole.facts["warnings"]
+    assert "collapsed" in [w["kind"] for w in warned]
+    assert all({"measured", "threshold", "source", "remedy"} <= set(w) for w in warned)
+    store = RunStore(tmp_path / "parts")
+    number, rounds = register(store, extreme), []
+    with pytest.raises(Interrupted):
+        execute(store, number, listener=lambda p: rounds.append(p.round), stop=lambda: len(rounds) > stop_after)
+    execute(store, number)
+    assert store.run(number).facts["warnings"] == warned
+    assert "may answer nothing but one class" in page(store, store.runs())

@@ -1,10 +1,11 @@
-"""Texts as integer matrices: words, a vocabulary from the training rows only, and an honest split of texts that repeat."""
+"""Texts as integer matrices: words, a vocabulary from training rows only, and an honest split of texts that repeat."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,12 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
 
 
-def vocabulary_of(texts: Iterable[str], size: int) -> dict[str, int]:
-    """The most frequent words with their ids from 2 on, at most ``size`` ids in all; ties in alphabetical order."""
-    counts = Counter(word for text in texts for word in words(text))
+def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int]:
+    """The most frequent of the texts' first ``length`` words with their ids from 2 on, at most ``size`` ids in all.
+
+    Ties go in alphabetical order.
+    """
+    counts = Counter(word for text in texts for word in words(text)[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
     return {word: at for at, word in enumerate(ranked, start=2)}
 
@@ -98,16 +102,31 @@ def of_texts(
     require(
         not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"
     )
-    known = vocabulary_of(train[0], vocabulary)
+    known = vocabulary_of(train[0], vocabulary, length)
     return Dataset(
         x=encoded(train[0], known, length),
         y=train[1],
         x_test=encoded(test[0], known, length),
         y_test=test[1],
         texts=(tuple(train[0]), tuple(test[0])),
+        vocabulary=vocabulary,
         groups=groups,
         classes=classes,
         name=name,
         source=source,
         notes=notes,
     )
+
+
+def reworded(dataset: Dataset, rows: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
+    """``x`` and ``x_test`` in ids of a vocabulary that these training rows alone make; as they are if they hold no words.
+
+    Words of the other rows are unknown, and do not count for the frequencies.
+    """
+    used = np.unique(rows)
+    if dataset.texts is None or not dataset.vocabulary or len(used) == len(dataset.y):
+        return dataset.x, dataset.x_test
+    train, test = dataset.texts
+    length = dataset.shape[0]
+    known = vocabulary_of((train[row] for row in used), dataset.vocabulary, length)
+    return encoded(train, known, length), encoded(test, known, length)

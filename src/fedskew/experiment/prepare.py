@@ -53,17 +53,18 @@ def prepared(
     experiment: Experiment,
     dataset: Dataset,
     x: NDArray[Any],
+    x_test: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
     tell: Tell | None = None,
 ) -> Prepared:
-    """The modules and the rows as they take them; ``x`` are the training rows as the clients see them.
+    """The modules and the rows as they take them; ``x`` and ``x_test`` are the rows as the clients see them.
 
     Raises `BadInput` if they do not go together.
 
     ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
     """
-    model, x_test = experiment.model, dataset.x_test
+    model = experiment.model
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
     elif isinstance(model, TextCnn):

@@ -51,12 +51,13 @@ def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
     return ids
 
 
-def check_texts(dataset: str, part: str, texts: Sequence[str]) -> None:
-    """Raise `BadInput` where a row has no text at all."""
+def check_texts(dataset: str, where: str, texts: Sequence[str]) -> None:
+    """Raise `BadInput` where a row has no text at all; ``where`` is what the rows are counted in."""
     empty = [row for row, text in enumerate(texts, start=1) if not text.strip()]
     first = empty[0] if empty else None
     require(
-        not empty, f"data set {dataset}: {len(empty)} texts of the {part} part are empty, the first one is row {first}"
+        not empty,
+        f"data set {dataset}: {len(empty)} texts of {where} are empty, the first one is row {first}; leave such rows out",
     )
 
 
@@ -96,8 +97,8 @@ def of_texts(
 
     Raises `BadInput` for empty texts, and for a class that only the test part has.
     """
-    check_texts(name, "training", train[0])
-    check_texts(name, "test", test[0])
+    check_texts(name, "the training part", train[0])
+    check_texts(name, "the test part", test[0])
     unseen = sorted({classes[c] for c in set(test[1].tolist()) - set(train[1].tolist())})
     require(
         not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedskew.cli.output import (
     number,
@@ -137,13 +138,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for row in rows:
-        table.add_row(row["name"], row["idea"])
+        table.add_row(row["name"], Text(row["idea"]))
         details = [f"changes: {row['changes']}"] if row.get("changes") else []
         details += [f"options: {row['options']}"] if row["options"] else []
         details += [cost_line(row)] if row.get("compute") else []
         details += [row["paper"]] if row.get("paper") else []
         for line in details:
-            table.add_row("", f"[dim]{line}[/dim]" if "[" not in line else line)
+            table.add_row("", Text(line, style="dim"))
     console.print(table)
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import laboratory, options
+from fedskew.cli import deploy_options, laboratory, options
 from fedskew.core.errors import FedskewError
 
 DESCRIPTION = """\
@@ -60,6 +60,12 @@ def parser() -> argparse.ArgumentParser:
     options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
+    )
+    deploy_options.for_export(
+        verb("export", "export", "export", "write a run's model to a file", deploy_options.EXPORT)
+    )
+    deploy_options.for_flower(
+        verb("flower", "deploy", "flower", "run between real machines, on Flower", deploy_options.FLOWER)
     )
     return top
 

@@ -356,7 +356,18 @@ def test_the_packaged_evidence_is_whole():
 def test_the_advised_command_runs(quick, capsys, tmp_path):
     assert main(["diagnose", "--dataset", "digits", "--skew", "iid", "--clients", "5", "--json"]) == 0
     words = shlex.split(json.loads(capsys.readouterr().out)["advice"]["command"])
-    assert words == ["fedskew", "compare", "--dataset", "digits", "--skew", "iid", "--clients", "5", "--algorithms", "fedavg"]
+    assert words == [
+        "fedskew",
+        "compare",
+        "--dataset",
+        "digits",
+        "--skew",
+        "iid",
+        "--clients",
+        "5",
+        "--algorithms",
+        "fedavg",
+    ]
     short = ["--rounds", "1", "--seeds", "1", "--epochs", "1", "--jobs", "1", "--engine", "stacked", "--runs"]
     assert main([*words[1:], *short, str(tmp_path)]) == 0
 

@@ -141,6 +141,7 @@ def for_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of the training")
     parser.add_argument("--name", help="what to call the run in tables")
+    profile(parser)
     store(parser)
 
 
@@ -160,6 +161,7 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    profile(parser)
     budget(parser)
     store(parser)
 
@@ -273,6 +275,10 @@ def for_reproduce(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
     )
     store(parser)
+
+
+def profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", action="store_true", help="tell where the time of the rounds goes")
 
 
 def store(parser: argparse.ArgumentParser) -> None:

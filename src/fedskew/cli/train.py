@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedskew.cli.output import print_json, print_summary, print_unfinished, print_warnings, summary_json
+from fedskew.cli.output import print_json, print_profile, print_summary, print_unfinished, print_warnings, summary_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.core.errors import Interrupted
@@ -29,6 +29,7 @@ def run(parsed: argparse.Namespace) -> int:
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
+    ask_profile(store, ids, parsed)
     head(experiments, engines, f"run {ids[0]}")
     return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
 
@@ -45,6 +46,7 @@ def compare(parsed: argparse.Namespace) -> int:
     experiments, dataset, engines = prepare(planned, None, jobs)
     store = RunStore(parsed.runs)
     ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
+    ask_profile(store, ids, parsed)
     comparison = f"c{store.run(ids[0]).comparison}"
     head(experiments, engines, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
@@ -65,6 +67,12 @@ def resume(parsed: argparse.Namespace) -> int:
     jobs = jobs_for(parsed, len(ids), workers)
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
+
+
+def ask_profile(store: RunStore, ids: Sequence[int], parsed: argparse.Namespace) -> None:
+    """Have the runs tell where their time goes: they find the wish in the store, in whichever process they run."""
+    for run in ids if parsed.profile else ():
+        store.add_facts(run, {"profile": {}})
 
 
 def follow() -> int:
@@ -140,6 +148,7 @@ def carry_out(
         print_summary(store, records, budget)
         print_unfinished(records)
         print_warnings(records)
+        print_profile(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     failure = worst_error(results)
     return failure.exit_code if failure else 0

@@ -2,7 +2,7 @@
 
     python benchmarks/aggregation.py [--clients 100] [--parameters 1100000] [--repeats 5]
 
-The limit is the pass: reading every number once and adding it up. Ratios are of processor time, which a busy machine disturbs least.
+The limit is the pass: reading every number once and adding it up. Of processor time, which a busy machine disturbs least.
 Eleven million parameters of 100 clients take 4.4 GB; the ratios do not depend on the number once it is far beyond the caches.
 """
 

@@ -37,7 +37,11 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce", "landscape"]
+    "verb",
+    [
+        *("", "run", "compare", "tune", "resume", "watch", "list", "show", "report", "check", "cite", "reproduce"),
+        "landscape",
+    ],
 )
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
@@ -51,7 +55,7 @@ def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
 def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
     """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
     script = (
-        "import sys; from fedskew.cli import main; import fedskew.experiment.rounds as run\n"
+        "import sys; from fedskew.cli import main; import fedskew.experiment.site as run\n"
         "def round(*_, **__):\n"
         "    slow = {'sklearn', 'scipy', 'pandas', 'matplotlib', 'sympy', 'jinja2', 'torch._dynamo'}\n"
         "    print(sorted(slow & set(sys.modules))); raise SystemExit\n"

@@ -359,13 +359,13 @@ def test_engines_agree_with_every_codec(spec: str, method: str) -> None:
 def test_a_message_does_not_depend_on_who_else_takes_part(spec: str) -> None:
     """Bit for bit, with memories from two rounds."""
     fed = replace(federation("fedavg"), codec=codec(spec))
-    server, _, work = halfway(fed)
+    _, _, work = halfway(fed)
     done = Sequential().run(fed.program, work, fed.x, fed.y)
-    sent, memory, size = transmit(fed, server, work, done.uploads)
+    sent, memory, size = transmit(fed, work, done.uploads)
     for i in range(4):
         alone = work._replace(clients=work.clients[[i]], memory={k: v[[i]] for k, v in work.memory.items()})
         one = done.uploads._replace(delta=done.uploads.delta[[i]])
-        own, kept, part = transmit(fed, server, alone, one)
+        own, kept, part = transmit(fed, alone, one)
         assert torch.equal(own.delta[0], sent.delta[i])
         assert part * 4 == size
         assert all(torch.equal(kept[name][0], value[i]) for name, value in memory.items())
@@ -373,9 +373,9 @@ def test_a_message_does_not_depend_on_who_else_takes_part(spec: str) -> None:
 
 def test_draws_are_the_clients_own() -> None:
     fed = replace(federation("fedavg"), codec=Qsgd(levels=1, bucket="all"))
-    server, _, work = halfway(fed)
+    _, _, work = halfway(fed)
     done = Sequential().run(fed.program, work, fed.x, fed.y)
-    sent = transmit(fed, server, work, done.uploads)[0].delta
+    sent = transmit(fed, work, done.uploads)[0].delta
     for i, k in enumerate(work.clients):
         u = torch.rand(83, generator=torch_stream(7, "codec", 2, int(k)), dtype=torch.float64)
         v = done.uploads.delta[i]

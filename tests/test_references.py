@@ -36,7 +36,7 @@ def test_entries_parse_completely() -> None:
         assert not re.search(r"\},$\n\}", entry.bibtex, re.M), f"{entry.key}: a comma before the end"
         assert "{" not in entry.line()
         if "eprint" in entry.fields:
-            assert re.fullmatch(r"\d{4}\.\d{5}", entry.fields["eprint"])
+            assert re.fullmatch(r"\d{4}\.\d{4,5}", entry.fields["eprint"])
             assert entry.fields["archiveprefix"] == "arXiv"
 
 

@@ -19,8 +19,9 @@ LOWER = {"advice", "core", "data", "measure", "models", "slots", "algorithms", "
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {*LOWER, "report", "claims", "flower", "experiment", "conformance"},
     "conformance": {"core", "skew", "slots", "algorithms", "loop", "engine", "store"},
-    "experiment": {*LOWER, "report", "claims", "flower"},
-    "flower": {*LOWER},
+    # a server and its nodes assemble and play experiments by the same functions as the simulator
+    "flower": {*LOWER, "experiment"},
+    "experiment": {*LOWER, "report", "claims"},
     "claims": {"core", "measure", "store", "report"},
     "report": {"core", "measure", "store"},
     "engine": {"core", "loop", "skew"},

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import options
+from fedskew.cli import deploy_options, laboratory, options
 from fedskew.core.errors import FedskewError
 
 DESCRIPTION = """\
@@ -44,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
     options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
     options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
+    laboratory.for_tune(verb("tune", "tune", "tune", "find each method's best settings", laboratory.TUNE))
+    laboratory.for_watch(verb("watch", "watch", "watch", "follow runs that are going on", laboratory.WATCH))
     options.for_diagnose(verb("diagnose", "diagnose", "diagnose", "how clients' data differ", options.DIAGNOSE))
     options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
@@ -54,11 +56,19 @@ def parser() -> argparse.ArgumentParser:
     )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
-    options.for_bench(verb("bench", "bench", "bench", "measure rounds against plain PyTorch loops", options.BENCH))
+    bench_options.for_bench(
+        verb("bench", "bench", "bench", "measure rounds against plain PyTorch loops", bench_options.BENCH)
+    )
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
     options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     options.for_reproduce(
         verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
+    )
+    deploy_options.for_export(
+        verb("export", "export", "export", "write a run's model to a file", deploy_options.EXPORT)
+    )
+    deploy_options.for_flower(
+        verb("flower", "deploy", "flower", "run between real machines, on Flower", deploy_options.FLOWER)
     )
     return top
 

@@ -53,6 +53,7 @@ Write one self-contained HTML page about some runs.
 
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
+  fedskew report c2 --figures paper --tables paper
 """
 
 CHECK = """\
@@ -114,15 +115,6 @@ clients' own rows, from its newest checkpoint.
   fedskew landscape 3 --kind line --points 51
 """
 
-BENCH = """\
-Measure whole rounds of fedskew against plain PyTorch loops that do exactly the
-same work, in one process and in as many as there are cores, interleaved. The
-models that come out are compared, too.
-
-  fedskew bench
-  fedskew bench --only MLP --repeats 9 --output bench.svg
-"""
-
 REPRODUCE = """\
 Repeat a document's experiments, print its numbers beside ours, and say of each
 of its claims whether it holds, fails, or is undecided. What the run store holds
@@ -171,8 +163,42 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
     profile(parser)
+    parser.add_argument(
+        "--tuned",
+        action="store_true",
+        help="first tune every method as `fedskew tune` does, then compare each at its best",
+    )
+    tuning(parser)
     budget(parser)
     store(parser)
+
+
+def tuning(parser: argparse.ArgumentParser) -> None:
+    search = parser.add_argument_group("tuning")
+    search.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=V,V",
+        help="values of SECTION.OPTION, for all methods, or METHOD.OPTION; may be repeated "
+        "(default: 0.3, 1 and 3 times the learning rate)",
+    )
+    search.add_argument(
+        "--trials",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let Optuna try N settings and prune, instead of the whole grid",
+    )
+    search.add_argument(
+        "--tuning-seeds", type=int, nargs="+", default=[1000, 1001], metavar="N", help="seeds (default: 1000 1001)"
+    )
+    search.add_argument(
+        "--by",
+        choices=("clients", "personal"),
+        default="clients",
+        help="held-out accuracy that counts: of the global model (default), or of the clients' own models",
+    )
 
 
 def budget(parser: argparse.ArgumentParser) -> None:
@@ -206,6 +232,8 @@ def for_show(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as PDF, SVG and PNG")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="also write the tables as CSV, LaTeX and Markdown")
     budget(parser)
     store(parser)
 
@@ -227,16 +255,6 @@ def for_landscape(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="an .svg, .png or .pdf (default: in the run store)")
     store(parser)
-
-
-def for_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--repeats", type=int, default=5, metavar="N", help="interleaved rounds of each side (default: 5)"
-    )
-    parser.add_argument("--processes", type=int, metavar="N", help="of the sides that use several (default: as cores)")
-    parser.add_argument("--only", metavar="TEXT", help="works whose name holds this text")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="also draw a picture: .svg, .png or .pdf")
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
 
 
 def for_check(parser: argparse.ArgumentParser) -> None:

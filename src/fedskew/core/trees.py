@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Any]
-"""Nested dicts whose leaves are tensors, and nothing else."""
+"""Nested dicts whose leaves are tensors, and nothing else. In records None stands for what is not there: it has no leaves."""
 
 
 def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
@@ -19,7 +19,7 @@ def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
         return {key: map_leaves(function, *(tree[key] for tree in trees)) for key in first}
     if isinstance(first, tuple):
         return type(first)(*(map_leaves(function, *parts) for parts in zip(*trees, strict=True)))
-    return function(*trees)
+    return None if first is None else function(*trees)
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -31,7 +31,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         keys = getattr(tree, "_fields", range(len(tree)))
         for key, part in zip(keys, tree, strict=True):
             yield from leaves(part, f"{path}/{key}" if path else str(key))
-    else:
+    elif tree is not None:
         yield path, tree
 
 

@@ -16,7 +16,7 @@ from torch.func import grad
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch
+from fedskew.core.records import Batch, rows_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
@@ -31,6 +31,7 @@ from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.privacy import check_installed
 from fedskew.models.prefix import Tell
+from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
@@ -48,6 +49,7 @@ class Assembly:
     x_test: Tensor
     y_test: Tensor  # at the start
     data: ClientData
+    labels_told: bool = True  # whether the clients' labels are known here
     frozen_bytes: int = 0  # of the parameters that are not trained
 
     def test_targets(self, round_: int) -> Tensor:
@@ -66,14 +68,18 @@ class Assembly:
 
     def partition_facts(self) -> dict[str, Any]:
         """See `fedskew.experiment.deal.partition_facts`."""
-        row_bytes = num_bytes((self.federation.x[0], self.federation.y[0]))
-        return partition_facts(self.experiment, self.dataset, self.data, row_bytes)
+        row_bytes = num_bytes((self.x_test[0], self.y_test[0]))
+        facts = partition_facts(self.experiment, self.dataset, self.data, row_bytes)
+        return facts if self.labels_told else {k: v for k, v in facts.items() if not k.startswith("label_")}
 
 
-def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None) -> Assembly:
+def assemble(
+    experiment: Experiment, dataset: Dataset, data: ClientData | None = None, tell: Tell | None = None
+) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
-    ``tell`` hears how many rows of how many have passed through the frozen layers of a model.
+    ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
+    rows of how many have passed through the frozen layers of a model.
     """
     check_needs(experiment)
     require(
@@ -81,18 +87,45 @@ def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None)
         f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
         "use --dataset adult, or own data with `sensitive`",
     )
-    data = client_data(experiment, dataset)
+    data = data or client_data(experiment, dataset)
     partition = data.partition
     check_clients(experiment, len(partition))
     experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, dtype, device, tell)
+    (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, data.x_test, dtype, device, tell)
     check_engine(experiment, task)
     y = torch.as_tensor(data.labels.at(0), device=device)
-    federation = Federation(
+    server_data = batch_of(dataset, server_rows(experiment, dataset), dtype, device)
+    moving = data.labels if data.labels.change else None
+    federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
+    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
+    check_sharing(experiment, federation, x0)
+    return Assembly(
+        experiment=experiment,
+        dataset=dataset,
+        federation=federation,
+        x0=x0,
+        x_test=x_test,
+        y_test=torch.as_tensor(data.test_labels.at(0), device=device),
+        data=data,
+        frozen_bytes=frozen,
+    )
+
+
+def federation_of(
+    experiment: Experiment,
+    tasks: tuple[Classification, ...],
+    x: Tensor,
+    y: Tensor,
+    partition: Partition,
+    server_data: Batch | None = None,
+    moving: Labels | None = None,
+) -> Federation:
+    """The experiment's federation over these rows."""
+    return Federation(
         algorithm=experiment.algorithm,
-        task=task,
-        others=tuple(others),
+        task=tasks[0],
+        others=tasks[1:],
         solver=experiment.solver,
         server_optimiser=experiment.server,
         selection=experiment.selection,
@@ -108,26 +141,14 @@ def assemble(experiment: Experiment, dataset: Dataset, tell: Tell | None = None)
         seed=experiment.training.seed,
         rounds=experiment.training.rounds,
         refinement=experiment.refine,
-        server_data=batch_of(x, y, server_rows(experiment, dataset), dtype),
+        server_data=server_data,
         availability=experiment.availability,
         system=experiment.system,
         codec=experiment.codec,
         tuning=tuning_of(experiment),
-        kept=kept_of(experiment.sharing, task, device),
-        moving=data.labels if data.labels.change else None,
-        dtype=dtype,
-    )
-    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
-    check_sharing(experiment, federation, x0)
-    return Assembly(
-        experiment=experiment,
-        dataset=dataset,
-        federation=federation,
-        x0=x0,
-        x_test=x_test,
-        y_test=torch.as_tensor(data.test_labels.at(0), device=device),
-        data=data,
-        frozen_bytes=frozen,
+        kept=kept_of(experiment.sharing, tasks[0], x.device),
+        moving=moving,
+        dtype=DTYPES[experiment.training.dtype],
     )
 
 
@@ -139,10 +160,12 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
-    """These rows in one batch; None if there are none."""
-    at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
+def batch_of(dataset: Dataset, rows: Ints, dtype: torch.dtype, device: torch.device) -> Batch | None:
+    """These of the training rows in one batch, as the data set has them; None if there are none."""
+    if not len(rows):
+        return None
+    y = torch.as_tensor(dataset.y[rows], device=device)
+    return Batch(rows_of(dataset.x[rows], dtype, device), y, torch.ones(len(rows), dtype=dtype, device=device))
 
 
 def check_engine(experiment: Experiment, task: Classification) -> None:

@@ -13,11 +13,11 @@ from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
-from fedskew.loop.evaluate import CHUNK, evaluate_clients, per_row
+from fedskew.experiment.site import Site
+from fedskew.loop.evaluate import CHUNK, per_row
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.round import Engine, Outcome, States
 from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.privacy import epsilon
@@ -35,7 +35,7 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
-def model_rows(assembly: Assembly, engine: Engine, server: Server, states: States, clients: Ints) -> list[Row]:
+def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
     """The global model on the test set and on each client's data, and each client's own model where it has one.
 
     Raises `Diverged` if a loss is not finite.
@@ -49,13 +49,13 @@ def model_rows(assembly: Assembly, engine: Engine, server: Server, states: State
         rows += class_rows(assembly, scored["accuracy"], y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
-    scores = evaluate_clients(fed.task, w, fed.x, fed.targets(server.round), fed.partition, clients)
-    check_losses(fed, server, clients, tested["loss"], scores)
-    rows += rows_of("global-model", "clients", clients, scores)
-    if measures_personal(fed):
-        scores = evaluate_personal(fed, engine, server, states, clients)
-        check_personal(fed, server, clients, scores)
-        rows += rows_of("personal-model", "personal", clients, scores)
+    scores = site.client_scores(fed, server, states, clients)
+    check_losses(fed, server, scores.clients, tested["loss"], scores.model)
+    if len(scores.clients):
+        rows += rows_of("global-model", "clients", scores.clients, scores.model)
+    if scores.personal:
+        check_personal(fed, server, scores.clients, scores.personal)
+        rows += rows_of("personal-model", "personal", scores.clients, scores.personal)
     return rows
 
 

@@ -26,6 +26,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
+from fedskew.experiment.site import Here
 from fedskew.loop.round import fresh, start
 from fedskew.store.checkpoints import to_device
 
@@ -156,6 +157,6 @@ def follow(group: Group, dataset: Dataset | None) -> None:
 def take_part(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
     """The rounds of one run, until rank 0 stops."""
     engine = Distributed(assembly.experiment.engine, group)
-    for at, _, _ in rounds_of(assembly, engine, server, states):
+    for at, _, _ in rounds_of(assembly, Here(engine), server, states):
         if at.round > server.round and group.agree(False):
             break

@@ -12,7 +12,8 @@ from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
-from fedskew.loop.round import Engine, fresh, play_round
+from fedskew.experiment.site import Site
+from fedskew.loop.round import fresh
 from fedskew.store.runs import Row
 
 Kept = ClientStates | DiskStates
@@ -23,24 +24,25 @@ LARGE = 1 << 30
 
 
 def rounds_of(
-    assembly: Assembly, engine: Engine, server: Server, states: Kept
+    assembly: Assembly, site: Site, server: Server, states: Kept
 ) -> Iterator[tuple[Server, list[Row], float]]:
     """The server, what was measured and the seconds: as it is now, and after each round that is still to come."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
-    yield server, [] if server.round else model_rows(assembly, engine, server, states, clients), 0.0
+    yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
     while server.round < experiment.training.rounds:
         began = time.perf_counter()
         after = server.round + 1
         due = after == experiment.training.rounds or after % experiment.evaluation.every == 0
-        outcome = play_round(fed, engine, server, states, measure_local=due and experiment.evaluation.local_models)
+        outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
         with span("measures"):
             rows = round_rows(assembly, outcome, 0.0)
         if due:
             with span("evaluation"):
-                rows += model_rows(assembly, engine, server, states, clients)
+                rows += model_rows(assembly, site, server, states, clients)
             with span("measures"):
-                rows += inexactness_rows(assembly, engine, outcome) + layer_rows(assembly, outcome)
+                rows += inexactness_rows(assembly, site.engine, outcome) + layer_rows(assembly, outcome)
+        rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         yield server, rows, seconds

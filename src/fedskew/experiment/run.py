@@ -29,6 +29,7 @@ from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.experiment.site import Here, Site
 from fedskew.experiment.watching import heard, note, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
@@ -90,12 +91,21 @@ def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
         raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
 
 
+Settle = Callable[[Experiment, Dataset], tuple[Assembly, Site | None]]
+"""Puts an experiment together and says where its clients are; None: wherever its engine has them, in this process."""
+
+
+def here(experiment: Experiment, dataset: Dataset) -> tuple[Assembly, Site | None]:
+    return assemble(experiment, dataset), None
+
+
 def execute(
     store: RunStore,
     run: int,
     dataset: Dataset | None = None,
     listener: Listener = lambda _: None,
     stop: Stop = lambda: False,
+    settle: Settle = here,
 ) -> None:
     """Carry out a registered run from where it is.
 
@@ -103,6 +113,10 @@ def execute(
     """
     record = store.run(run)
     check_not_running(record)
+    if "flower" in record.facts and settle is here:
+        raise BadInput(
+            f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
+        )
     experiment = from_toml(record.experiment, f"run {run}")
     threads = torch.get_num_threads()
     try:
@@ -110,9 +124,9 @@ def execute(
         dataset = dataset or experiment.dataset.load()
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
-        assembly = assemble(experiment, dataset)
+        assembly, site = settle(experiment, dataset)
         with explained(assembly), accounted(store, run, record.facts.get("profile")):
-            play(store, run, assembly, listener, stop)
+            play(store, run, assembly, listener, stop, site)
     except Lost as error:
         message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
         store.update(run, status="failed", message=message)
@@ -154,10 +168,10 @@ def check_not_running(record: RunRecord) -> None:
         raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
 
 
-def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop) -> None:
-    """The rounds of one run, in as many processes as it has."""
+def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
+    """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
     with span("setting up"):
-        server, states = resume(store, run, assembly)
+        server, states = resume(store, run, assembly, site.states if site else None)
         assembly = settle_engine(store, run, assembly, server)
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
@@ -166,7 +180,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         if group:
             engine = Distributed(engine, group)
             lead(group, assembly, server, states)
-        for at, rows, seconds in rounds_of(assembly, engine, server, states):
+        for at, rows, seconds in rounds_of(assembly, site or Here(engine), server, states):
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
                 rows += recovery_rows(store, run, assembly, at.round, rows)
@@ -268,16 +282,20 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
     return dataclasses.replace(assembly, experiment=experiment)
 
 
-def resume(store: RunStore, run: int, assembly: Assembly) -> tuple[Server, Kept]:
-    """The server and the clients as the newest checkpoint has them, or before round 0."""
+def resume(
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None
+) -> tuple[Server, Kept]:
+    """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere."""
     folder, num_clients = store.run_folder(run), len(assembly.partition)
     path = checkpoints.latest(folder)
     server = start(assembly.federation, assembly.x0)
     if path is None:
-        return server, opened(folder / STATES, num_clients) if on_disk(assembly) else ClientStates()
+        if kind is None and on_disk(assembly):
+            return server, opened(folder / STATES, num_clients)
+        return server, (kind or ClientStates)()
     tree, facts = checkpoints.load(path)
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:
         return server, opened(folder / STATES, num_clients, clients)
-    return server, ClientStates.restore(clients["ids"].cpu().numpy(), clients.get("states", {}))
+    return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

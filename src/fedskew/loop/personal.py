@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.records import Carry, Server, Upload, View
+from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import Engine, States, by_architecture, survey, work_of
+from fedskew.loop.round import Engine, States, Work, by_architecture, survey, work_of
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
@@ -47,14 +47,26 @@ def evaluate_personal(
 
 def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
     """Sums (clients,) of the scores over each client's measured rows."""
-    tuning = fed.tuning
+    plans = tuning_plans(fed, server.round, clients)
+    work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=True)
+    return sums_of(fed, engine, work)
+
+
+def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:
+    """The steps of each client's tuning after ``round_`` rounds."""
     rows = [fed.partition.rows(int(k)) for k in clients]
-    if tuning is None:
-        plans = [no_steps(r) for r in rows]
-    else:
-        plans = [tuning.planner.train(server.round, int(k), r) for k, r in zip(clients, rows, strict=True)]
-    lr = fed.rate(server.round) if tuning is None or tuning.lr is None else tuning.lr
-    work = work_of(fed, server, states, clients, plans, lr, measured=True)
+    if fed.tuning is None:
+        return [no_steps(r) for r in rows]
+    return [fed.tuning.planner.train(round_, int(k), r) for k, r in zip(clients, rows, strict=True)]
+
+
+def tuning_rate(fed: Federation, round_: int) -> float:
+    """The learning rate of the tuning after ``round_`` rounds."""
+    return fed.rate(round_) if fed.tuning is None or fed.tuning.lr is None else fed.tuning.lr
+
+
+def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
+    """Sums (clients,) of the scores, from the work whose plans are the tuning's."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))

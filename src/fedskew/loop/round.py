@@ -61,6 +61,7 @@ class Done(NamedTuple):
     uploads: Upload  # leading axis C
     states: Tree  # leading axis C
     scores: Tree  # sums (C,) over the measured rows at each local model; {} if not measured
+    heard: Ints | None = None  # positions in the cohort of the clients that these are of, ascending; None: all of them
 
 
 class Outcome(NamedTuple):
@@ -257,7 +258,7 @@ def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     return models * model + extras * num_bytes(view.extras)
 
 
-def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
+def transmit(fed: Federation, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
     """What reaches the server, the codec's memory after it, and the bytes of all messages.
 
     The codec sees what the clients share: where they share nothing, there is nothing to encode.
@@ -268,7 +269,7 @@ def transmit(fed: Federation, server: Server, work: Work, uploads: Upload) -> tu
         return uploads, work.memory, extras
     draws = None
     if fed.codec.random:
-        streams = [torch_stream(fed.seed, "codec", server.round, int(k)) for k in work.clients]
+        streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
         draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
     model = Shared(fed.task, fed.kept) if fed.kept else fed.task
     delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, model)
@@ -301,11 +302,12 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     uploads, memory = done.uploads, done.states
     if len(work.clients):
         done = train(fed, engine, work)
+        work = work if done.heard is None else members_of(work, done.heard)
         with span("measures"):
             measures = drift(done.uploads.delta, work.view.info.num_examples)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
-            uploads, memory, sent = transmit(fed, server, work, done.uploads)
+            uploads, memory, sent = transmit(fed, work, done.uploads)
     with span("aggregation"):
         after = close_round(fed, server, work, done._replace(uploads=uploads))
     if not bool(after.x.isfinite().all()):

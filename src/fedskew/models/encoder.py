@@ -217,7 +217,7 @@ class HuggingFace(Encoder):
     pooling: Literal["mean", "first"] = "first"
 
     takes: ClassVar[str] = "source"
-    idea: ClassVar[str] = "any encoder of Hugging Face by name or folder (hf:NAME); needs fedskew[text]"
+    idea: ClassVar[str] = "any encoder of Hugging Face by name or folder (hf:NAME); needs the extra text"
     cites: ClassVar[tuple[str, ...]] = ("transformers", "lora", "fedit", "ffa-lora")
 
     def where(self) -> str:
@@ -228,7 +228,7 @@ class HuggingFace(Encoder):
 class MiniLm(Encoder):
     """The 6-layer encoder all-MiniLM-L6-v2, which a Python package carries: no network is needed."""
 
-    idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers, without a network; needs fedskew[text]"
+    idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers, without a network; needs the extra text"
     cites: ClassVar[tuple[str, ...]] = ("minilm", "transformers", "lora", "fedit", "ffa-lora")
 
     def where(self) -> str:

@@ -43,11 +43,10 @@ def markdown(result: dict[str, Any]) -> str:
         [
             "# Performance",
             "",
-            f"Made by `python docs/generate.py` from `fedskew bench --repeats {repeats} --processes {result['processes']} --json` "
-            "(`performance.json`,",
-            f"torch {result['torch']}, {result['cores']} cores). Medians of {repeats} interleaved rounds; all sides do the same work, and "
-            "the models that",
-            "come out are compared. Quote the ratios: machines are noisy, and all sides share the noise.",
+            f"Made by `python docs/generate.py` from `fedskew bench --repeats {repeats} --processes {result['processes']} --json`",
+            f"(`performance.json`, torch {result['torch']}, {result['cores']} cores). Medians of {repeats} interleaved rounds.",
+            "All sides do the same work, and the models that come out are compared.",
+            "Quote the ratios: machines are noisy, and all sides share the noise.",
             "",
             "![milliseconds a round of every side](performance.svg)",
             "",

@@ -23,7 +23,7 @@ NAME = re.compile(r"round-(\d{6})\.safetensors")
 def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
     """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and remove older ones."""
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
-    target = folder / f"round-{round_:06d}.safetensors"
+    target = folder / file_name(round_)
     partial = target.with_suffix(".partial")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,6 +41,10 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
         if old != target:
             old.unlink()
     return target
+
+
+def file_name(round_: int) -> str:
+    return f"round-{round_:06d}.safetensors"
 
 
 def latest(folder: Path) -> Path | None:

@@ -1,0 +1,111 @@
+"""``flower``: an app, a node, a demo."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from fedskew.cli.output import print_json, summary_json
+from fedskew.cli.progress import stop_on_signal
+from fedskew.core.errors import FedskewError, Interrupted, require
+from fedskew.experiment.build import assemble
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Experiment, read
+from fedskew.flower.node import Node
+from fedskew.flower.rows import rows_of, write_rows
+from fedskew.store.runs import RunStore
+
+
+def flower(parsed: argparse.Namespace) -> int:
+    """One of the parts of a deployment."""
+    require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
+    return {"init": init, "node": node, "demo": demo}[parsed.what](parsed)
+
+
+def recipe(name: str) -> Experiment:
+    """An experiment file, or a method in the built-in experiment."""
+    return read(Path(name)) if name.endswith(".toml") else with_method(Experiment(), name)
+
+
+def init(parsed: argparse.Namespace) -> int:
+    """Write the app, and the clients' rows if they are wanted."""
+    from fedskew.flower.template import write_app
+
+    experiment = recipe(parsed.recipe)
+    console = Console(highlight=False)
+    write_app(parsed.folder, experiment, parsed.runs)
+    console.print(f"wrote {parsed.folder}: flwr run {parsed.folder}", markup=False)
+    if parsed.rows:
+        folder = parsed.folder.with_name(f"{parsed.folder.name}-rows")
+        nodes = write_nodes(experiment, folder)
+        console.print(f"wrote {folder}: {len(nodes)} files, one a client", markup=False)
+    return 0
+
+
+def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
+    """Every simulated client's rows in a file of its own."""
+    assembly = assemble(experiment, experiment.dataset.load())
+    require(
+        len(assembly.partition) == experiment.clients.number,
+        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows; every node needs some",
+    )
+    nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
+    for one in nodes:
+        write_rows(one.rows, rows_of(assembly, one.client))
+    return nodes
+
+
+def node(parsed: argparse.Namespace) -> int:
+    """Hold one client's rows, and answer for it until stopped."""
+    from fedskew.flower.resident import keep_running
+    from fedskew.flower.rows import read_rows
+
+    require(parsed.client >= 0, f"--client is a number from 0, got {parsed.client}")
+    rows = parsed.rows.expanduser().resolve()
+    read_rows(rows)
+    states = parsed.states or rows.with_name(f"{rows.stem}-states")
+    return keep_running(Node(parsed.client, rows, states), parsed.superlink, parsed.options)
+
+
+def demo(parsed: argparse.Namespace) -> int:
+    """A SuperLink and nodes over loopback, one run on them, and nothing left of them but the run."""
+    from fedskew.flower.local import CONNECTION, Loopback
+    from fedskew.flower.template import write_app
+
+    require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
+    experiment = recipe(parsed.recipe).replace(clients__number=parsed.nodes, training__rounds=parsed.rounds)
+    console = Console(stderr=True, highlight=False)
+    runs = parsed.runs.resolve()
+    store = RunStore(runs)
+    before = {record.id for record in store.runs()}
+    with tempfile.TemporaryDirectory(prefix="fedskew-flower-") as name, stop_on_signal() as stop:
+        folder = Path(name)
+        nodes = write_nodes(experiment, folder / "rows")
+        app = write_app(folder / "demo", experiment, str(runs))
+        console.print(f"{len(nodes)} nodes and a SuperLink on 127.0.0.1; Flower needs some seconds a round")
+        with Loopback(folder / "flower", nodes) as there:
+            submitted = there.submit(app)
+            said, status = 0, "pending"
+            while not status.startswith("finished"):
+                time.sleep(1)
+                if stop():
+                    raise Interrupted("flower demo: stopped; every process that it started is gone")
+                status = there.status(submitted)
+                for record in (r for r in store.runs() if r.id not in before):
+                    if record.rounds_done > said:
+                        said = record.rounds_done
+                        console.print(f"run {record.id}: round {said} of {record.rounds}")
+            made = [record for record in store.runs() if record.id not in before]
+            if status != "finished:completed" or not made:
+                log = there.flwr("log", submitted, CONNECTION, "--show", check=False).strip().splitlines()
+                raise FedskewError(f"flower demo: the run ended as {status}: {log[-1] if log else 'without a word'}")
+    if parsed.json:
+        print_json(summary_json(store, made))
+    else:
+        console.print(f"`fedskew show {made[-1].id}` and `fedskew report {made[-1].id}` show the run")
+    return 0

@@ -1,0 +1,22 @@
+"""``export``: the model of a run, out of the store."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from fedskew.core.errors import require
+from fedskew.store.runs import RunStore
+
+
+def export(parsed: argparse.Namespace) -> int:
+    """Write the newest checkpoint's model to a file."""
+    from fedskew.experiment.export import export as write
+
+    store = RunStore(parsed.runs)
+    chosen = store.select([parsed.run])
+    require(len(chosen) == 1, f"export: {parsed.run} are {len(chosen)} runs; name one of them")
+    path = write(store, chosen[0].id, parsed.format, parsed.output)
+    Console(highlight=False).print(f"wrote {path}", markup=False)
+    return 0

@@ -1,0 +1,67 @@
+"""The model of a run as a file that other programs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.records import rows_of
+from fedskew.experiment.build import DTYPES
+from fedskew.experiment.config import from_toml
+from fedskew.experiment.deal import client_data
+from fedskew.experiment.prepare import fitted, tasks_of
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+
+Format = Literal["safetensors", "torchscript"]
+SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt"}
+
+
+class Logits(nn.Module):
+    """A model without its features: rows in, one score a class out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)[1]
+        return logits
+
+
+def export(store: RunStore, run: int, form: Format = "safetensors", path: Path | None = None) -> Path:
+    """Write the global model of a run's newest checkpoint; the file.
+
+    ``safetensors`` holds the parameters by their names in the model, ``torchscript`` a program from rows (n, ...) to logits (n, K).
+    """
+    experiment = from_toml(store.run(run).experiment, f"run {run}")
+    found = checkpoints.latest(store.run_folder(run))
+    if found is None:
+        raise BadInput(f"run {run}: there is no checkpoint of it yet")
+    path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
+    dataset = experiment.dataset.load()
+    held = client_data(experiment, dataset)
+    model, x, x_test = fitted(experiment.model, dataset, held.x, held.x_test)
+    shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
+    tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
+    if len(tasks) > 1:
+        raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
+    w = checkpoints.load(found)[0]["x"]
+    named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if form == "safetensors":
+            save_file(named, path)
+        else:
+            net = model.build(shape, classes, torch.Generator()).to(dtype)
+            net.load_state_dict(named, strict=False)
+            example = rows_of(x_test[:2], dtype, torch.device("cpu"))
+            torch.jit.trace(Logits(net).eval(), example).save(str(path))
+    except OSError as error:
+        raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
+    return path

@@ -1,0 +1,71 @@
+"""The server's side in Flower: the run that an app's configuration describes, over Flower's grid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from fedskew.experiment.run import Progress
+from fedskew.flower.client import content, data_of
+from fedskew.flower.nodes import POLL
+from fedskew.flower.server import serve
+from fedskew.flower.wire import Kind, Reply, pack
+
+TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", "measure": "evaluate"}
+
+
+class GridChannel:
+    """Nodes by Flower's grid. Flower's own loop looks for replies every three seconds; this one every quarter of a second."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> Sequence[int]:
+        return list(self.grid.get_node_ids())
+
+    def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
+        messages = [
+            Message(content(data), dst_node_id=node, message_type=TYPES[kind], group_id=str(round_), ttl=timeout)
+            for node, data in requests.items()
+        ]
+        replies: dict[int, bytes] = {}
+        if not messages:
+            return replies
+        open_ = {i: node for i, node in zip(self.grid.push_messages(messages), requests, strict=False) if i}
+        end = time.monotonic() + timeout
+        while open_ and time.monotonic() < end:
+            for message in self.grid.pull_messages(list(open_)):
+                node = open_.pop(message.metadata.reply_to_message_id, None)
+                if node is None:
+                    continue
+                if message.has_error():
+                    reason = f"Flower: {message.error.reason}"
+                    replies[node] = pack(Reply(kind="refused", run="", round=round_, client=-1, reason=reason))
+                else:
+                    replies[node] = data_of(message)
+            time.sleep(POLL if open_ else 0)
+        return replies
+
+
+def say(progress: Progress) -> None:
+    """A line a round in Flower's log."""
+    accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.1f} %"
+    print(
+        f"run {progress.run}: round {progress.round}/{progress.rounds}, {progress.seconds:.1f} s{accuracy}", flush=True
+    )
+
+
+def server_app() -> ServerApp:
+    """The server's app: the run that the app's configuration describes."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        versions = {"flwr": version("flwr")}
+        serve(GridChannel(grid), context.run_config, versions, say)
+
+    return app

@@ -1,0 +1,46 @@
+"""The client's side in Flower. Flower starts a process for every message; it only passes the bytes on to the node's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from multiprocessing.connection import Client
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+NAME = "fedskew"
+
+
+def content(data: bytes) -> RecordDict:
+    """Bytes as Flower carries arrays, in pieces where they are many."""
+    array = Array(dtype="uint8", shape=(len(data),), stype=NAME, data=data)
+    return RecordDict({NAME: ArrayRecord({NAME: array})})
+
+
+def data_of(message: Message) -> bytes:
+    """Inverse of `content`; no bytes for anything else."""
+    record = message.content.get(NAME)
+    array = record.get(NAME) if isinstance(record, ArrayRecord) else None
+    return array.data if array is not None and array.stype == NAME else b""
+
+
+def client_app() -> ClientApp:
+    """The client's app: it asks the node that ``fedskew flower node`` keeps running beside the SuperNode."""
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        return Message(content(pass_on(data_of(message), context.node_config)), reply_to=message)
+
+    for register in (app.query(), app.train(), app.evaluate()):
+        register(handle)
+    return app
+
+
+def pass_on(data: bytes, config: Mapping[str, Any]) -> bytes:
+    """The node's answer, over the socket that the SuperNode's configuration names."""
+    if "socket" not in config:
+        raise ValueError("this SuperNode has no fedskew node beside it; start it with `fedskew flower node`")
+    with Client(str(config["socket"]), family="AF_UNIX") as connection:
+        connection.send_bytes(data)
+        return connection.recv_bytes()

@@ -1,0 +1,257 @@
+"""A node: one client with its own rows and its own state on its own disk. It answers the server's requests, and knows no Flower."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.own import MARK
+from fedskew.core.records import Plan, Upload, View, rows_of
+from fedskew.core.trees import Tree, map_leaves, pick
+from fedskew.engine.sequential import Sequential
+from fedskew.experiment.build import DTYPES, device_of, federation_of
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.prepare import tasks_of
+from fedskew.flower.rows import Rows, read_rows
+from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
+from fedskew.loop.evaluate import evaluate_clients
+from fedskew.loop.federation import Federation
+from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
+from fedskew.loop.plan import one_pass
+from fedskew.loop.round import Turnout, Work, fresh, taken_apart, together, transmit
+from fedskew.skew.partition import Partition
+from fedskew.store import checkpoints
+
+ALONE = Turnout(1, 1, 1, stragglers=0)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One client of the population, where its rows are, and the folder of its states."""
+
+    client: int
+    rows: Path
+    folder: Path
+
+    def answer(self, data: bytes) -> bytes:
+        """The reply to a request; whatever goes wrong here is said in it in one line."""
+        run, round_ = "", 0
+        try:
+            request, tensors = unpack(data, Request)
+            run, round_ = request.run, request.round
+            return Visit(self, request, tensors).answer()
+        except Exception as error:
+            reason = str(error) if isinstance(error, FedskewError) else f"{type(error).__name__}: {first_line(error)}"
+            return pack(Reply(kind="refused", run=run, round=round_, client=self.client, reason=reason))
+
+    def states(self, run: str) -> Path:
+        """The folder of this client's states in one run."""
+        require(run.isalnum(), "the run's name must be letters and digits")
+        return self.folder / run
+
+
+class Visit:
+    """One request at a node."""
+
+    def __init__(self, node: Node, request: Request, tensors: Tree) -> None:
+        self.node, self.request, self.tensors = node, request, tensors
+        require(request.client in (-1, node.client), f"this is client {node.client}, not {request.client}")
+        require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
+        self.experiment = recipe(request.recipe)
+        self.held = read_rows(node.rows)
+        check_rows(self.held, request, node.rows)
+
+    def answer(self) -> bytes:
+        act: Callable[[], tuple[Reply, Tree]] = {
+            "meet": self.meet,
+            "survey": self.survey,
+            "train": self.train,
+            "measure": self.measure,
+        }[self.request.kind]
+        if self.experiment.training.threads:
+            torch.set_num_threads(self.experiment.training.threads)
+        return pack(*act())
+
+    def reply(self, **facts: int | tuple[int, ...]) -> Reply:
+        r = self.request
+        return Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client, **facts)  # type: ignore[arg-type]
+
+    def meet(self) -> tuple[Reply, Tree]:
+        """How many rows there are."""
+        y, classes = self.held.y, self.request.classes
+        counts = tuple(np.bincount(y, minlength=classes).tolist()) if self.request.labels else ()
+        return self.reply(rows=len(y), measured_rows=len(self.held.y_measured), label_counts=counts), {}
+
+    def survey(self) -> tuple[Reply, Tree]:
+        """The client's answer as a candidate; what it found on its rows stays here."""
+        fed = self.federation()
+        before, answers = Sequential().survey(fed.program, self.work(fed), fed.x, fed.y)
+        checkpoints.save(self.surveyed, self.request.round, {"before": before}, {"run": self.request.run})
+        return self.reply(), pick(answers, 0)
+
+    def train(self) -> tuple[Reply, Tree]:
+        """Local training as in a simulation; the new state stays here under the number of rounds then finished."""
+        fed = self.federation()
+        work = self.work(fed)
+        work = work._replace(view=work.view._replace(before=self.before(fed, work)))
+        done = Sequential().run(fed.program, work, fed.x, fed.y)
+        uploads, memory, _ = transmit(fed, work, done.uploads)
+        self.keep(pick(together(done.states, memory), 0))
+        sent = pick(uploads._replace(delta=fed.kept.sent(uploads.delta) if fed.kept else uploads.delta), 0)
+        return self.reply(), {**upload_tree(sent), "scores": pick(done.scores, 0)}
+
+    def measure(self) -> tuple[Reply, Tree]:
+        """Mean scores of the global model on the client's rows, and of its personal model where it has one."""
+        fed, k = self.federation(), np.asarray([self.node.client])
+        scores = {"global": evaluate_clients(fed.task, self.x(fed), fed.x, fed.y, fed.partition, k)}
+        if measures_personal(fed):
+            plans = tuning_plans(fed, self.request.round, k)
+            work = self.work(fed, plans, tuning_rate(fed, self.request.round))
+            size = len(fed.partition.measured_rows(self.node.client))
+            scores["personal"] = {name: sums / size for name, sums in sums_of(fed, Sequential(), work).items()}
+        return self.reply(), pick(scores, 0)
+
+    def federation(self) -> Federation:
+        """The run's federation as far as this client knows it: its own rows, none of the others'."""
+        training, shape = self.experiment.training, tuple(self.request.shape)
+        device, dtype = device_of(training.device), DTYPES[training.dtype]
+        bf16 = training.precision == "bf16"
+        tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
+        x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device)
+        y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
+        return federation_of(self.experiment, tasks, x, y, self.partition())
+
+    def partition(self) -> Partition:
+        """All rows are this client's, the measured ones last."""
+        ends = np.arange(self.request.clients + 1) > self.node.client
+        rows, aside = len(self.held.y), len(self.held.y_measured)
+        return Partition(
+            indices=np.arange(rows),
+            offsets=ends * rows,
+            names=tuple(str(k) for k in range(self.request.clients)),
+            empty=0,
+            unassigned=0,
+            held_out=(np.arange(rows, rows + aside), ends * aside) if aside else None,
+        )
+
+    def x(self, fed: Federation) -> Tensor:
+        """The model that the server sent."""
+        x = self.tensors.get("x")
+        require(
+            isinstance(x, Tensor) and tuple(x.shape) == (fed.task.space.size,) and x.dtype == fed.dtype,
+            f"the model that was sent is not one of {fed.task.space.size} {fed.dtype} parameters",
+        )
+        assert isinstance(x, Tensor)
+        return x.to(fed.x.device)
+
+    def work(self, fed: Federation, plans: list[Plan] | None = None, lr: float | None = None) -> Work:
+        """This round's work for the one client, as the server would have made it with the client's rows."""
+        r, k, x = self.request, self.node.client, self.x(fed)
+        rows, own = fed.partition.rows(k), np.asarray([k])
+        if plans is None:
+            plans = [fed.planner.train(r.round, k, rows).first(r.steps)]
+        state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], self.kept(fed, x)))
+        view = View(
+            x=x,
+            extras=map_leaves(lambda leaf: leaf.to(x.device), self.tensors.get("extras", {})),
+            state=state,
+            info=pick(fed.info, torch.as_tensor(own, device=x.device)),
+            before={},
+            public={},
+            lr=torch.tensor(fed.rate(r.round) if lr is None else lr, dtype=x.dtype, device=x.device),
+            steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
+        )
+        measured = r.measured or r.kind == "measure"
+        return Work(
+            round=r.round,
+            clients=own,
+            view=view,
+            plans=plans,
+            passes=[one_pass(rows)],
+            measured=[one_pass(fed.partition.measured_rows(k))] if measured else [],
+            turnout=ALONE,
+            memory=memory,
+        )
+
+    def before(self, fed: Federation, work: Work) -> Tree:
+        """What the client found on its rows: in this round's survey, zeros if it was not in it; where there is none, now."""
+        if not fed.program.before:
+            return {}
+        if not fed.program.convenes:
+            return Sequential().survey(fed.program, work, fed.x, fed.y)[0]
+        if not self.request.asked:
+            return map_leaves(lambda leaf: leaf[None].to(work.view.x.device), self.tensors.get("before", {}))
+        tree, facts = checkpoints.load(self.surveyed / checkpoints.file_name(self.request.round))
+        require(facts.get("run") == self.request.run, f"client {self.node.client} was not surveyed in this run's round")
+        return checkpoints.to_device(tree.get("before", {}), work.view.x.device)
+
+    # the state on disk: one folder a stamp, the number of rounds finished when it was kept
+    @property
+    def surveyed(self) -> Path:
+        return self.node.states(self.request.run) / "survey"
+
+    def kept(self, fed: Federation, x: Tensor) -> Tree:
+        """The state of the stamp that the server names, or that of a client that takes part for the first time."""
+        run, stamp = self.request.run, self.request.stamp
+        if not stamp:
+            return fresh(fed, x)
+        path = self.node.states(run) / f"{stamp:06d}" / checkpoints.file_name(stamp)
+        tree, facts = checkpoints.load(path)
+        if facts.get("run") != run or facts.get("client") != self.node.client:
+            raise BadInput(f"state {path}: is not of run {run} and client {self.node.client}")
+        return checkpoints.to_device(tree.get("state", {}), x.device)
+
+    def keep(self, state: Tree) -> None:
+        """Write the state, and remove those that no resumed server can ask for."""
+        run, stamp = self.request.run, self.request.round + 1
+        facts = {"run": run, "client": self.node.client, "round": stamp}
+        folder = self.node.states(run)
+        checkpoints.save(folder / f"{stamp:06d}", stamp, {"state": state}, facts)
+        stamps = [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+        for old in (s for s in stamps if s < self.request.needed):
+            shutil.rmtree(folder / f"{old:06d}", ignore_errors=True)
+
+
+def upload_tree(upload: Upload) -> Tree:
+    return {"delta": upload.delta, "extras": upload.extras, "report": upload.report}
+
+
+def recipe(text: str) -> Experiment:
+    """The experiment that a server asks for; raises `BadInput` if it names code in files."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"recipe: not valid TOML: {error}") from None
+    check_names(table)
+    experiment = from_toml(text, "recipe")
+    # the node's rows are its own, and the server's stay with the server
+    return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
+
+
+def check_names(table: object) -> None:
+    """A recipe is data: what it names must be installed here, and not be a file to be run."""
+    if isinstance(table, dict):
+        for value in table.values():
+            check_names(value)
+    elif isinstance(table, list):
+        for value in table:
+            check_names(value)
+    elif isinstance(table, str) and (MARK in table or ".py" in table):
+        raise BadInput(f"recipe: {table!r} names a file of code; nodes run only what is installed on them")
+
+
+def check_rows(held: Rows, request: Request, path: Path) -> None:
+    shape, classes = tuple(request.shape), request.classes
+    for x, y in ((held.x, held.y), (held.x_measured, held.y_measured)):
+        require(tuple(x.shape[1:]) == shape, f"rows {path}: have shape {tuple(x.shape[1:])}; the run's {shape}")
+        require(
+            not len(y) or bool(y.min() >= 0 and y.max() < classes), f"rows {path}: labels must lie in 0..{classes - 1}"
+        )

@@ -1,0 +1,74 @@
+"""A node's own process: it holds the rows, answers over a local socket, and keeps Flower's SuperNode running beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+
+from fedskew.core.errors import FedskewError
+from fedskew.flower.node import Node
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""Nothing is reported to, or looked up at, Flower's makers."""
+
+
+@contextmanager
+def listening(node: Node) -> Iterator[str]:
+    """Answer for the node on a socket that only this user can reach; its path."""
+    with tempfile.TemporaryDirectory(prefix="fedskew-") as folder:
+        address = f"{folder}/node"
+        with Listener(address, family="AF_UNIX", backlog=16) as listener:
+            threading.Thread(target=answer_all, args=(node, listener), daemon=True).start()
+            yield address
+
+
+def answer_all(node: Node, listener: Listener) -> None:
+    """One request after the other, each on a connection of its own."""
+    while True:
+        try:
+            with listener.accept() as connection:
+                answer_one(node, connection)
+        except (OSError, EOFError):
+            # the SuperNode gave the message up, or the node is being stopped
+            if getattr(listener, "_listener", None) is None:
+                return
+
+
+def answer_one(node: Node, connection: Connection) -> None:
+    connection.send_bytes(node.answer(connection.recv_bytes()))
+
+
+def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
+    """Run a SuperNode for the node until it ends or is stopped; its exit code."""
+    environment = {**os.environ, **QUIET, "PATH": with_tools(os.environ)}
+    with listening(node) as address:
+        command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{address}"', *options]
+        try:
+            process = subprocess.Popen(command, env=environment)
+        except FileNotFoundError:
+            raise FedskewError("flower-supernode is not installed; pip install 'fedskew[flower]'") from None
+        before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            process.kill()
+
+
+def with_tools(environment: Mapping[str, str]) -> str:
+    """The search path with the commands of this Python's environment: Flower starts its own by name."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"

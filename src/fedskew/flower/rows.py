@@ -1,0 +1,61 @@
+"""A client's own rows in one file, and nobody else's: arrays ``x``, ``y``, and ``x_measured``, ``y_measured`` if held out."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import BadInput, require
+from fedskew.experiment.build import Assembly
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What a node holds: ``x`` (n, ...) floating point, ``y`` (n,) integers from 0; the same of the rows it is measured on."""
+
+    x: NDArray[np.floating]
+    y: NDArray[np.int64]
+    x_measured: NDArray[np.floating]
+    y_measured: NDArray[np.int64]
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    """Write a client's file."""
+    measured = {"x_measured": rows.x_measured, "y_measured": rows.y_measured} if len(rows.y_measured) else {}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, x=rows.x, y=rows.y, **measured)  # type: ignore[arg-type]
+    except OSError as error:
+        raise BadInput(f"rows {path}: cannot be written: {error.strerror}") from None
+
+
+def read_rows(path: Path) -> Rows:
+    """Read a client's file. Raises `BadInput` if it is not such a file or its arrays do not fit each other."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found: dict[str, Any] = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise BadInput(f"rows {path}: not a NumPy .npz file of plain arrays: {error}") from None
+    require({"x", "y"} <= set(found), f"rows {path}: holds {sorted(found)}; it needs the arrays x and y")
+    found.setdefault("x_measured", found["x"][:0])
+    found.setdefault("y_measured", found["y"][:0])
+    for x, y in (("x", "y"), ("x_measured", "y_measured")):
+        require(y in found and x in found, f"rows {path}: x_measured and y_measured belong together")
+        require(len(found[x]) == len(found[y]), f"rows {path}: {len(found[x])} rows in {x}, {len(found[y])} in {y}")
+        require(np.issubdtype(found[y].dtype, np.integer), f"rows {path}: {y} must be integers, not {found[y].dtype}")
+        require(bool(np.isfinite(found[x]).all()), f"rows {path}: {x} holds values that are not finite")
+    require(len(found["y"]) > 0, f"rows {path}: there are none")
+    return Rows(found["x"], found["y"], found["x_measured"], found["y_measured"])
+
+
+def rows_of(assembly: Assembly, client: int) -> Rows:
+    """The rows of one simulated client, in the order in which it trains on them."""
+    data, partition, y = assembly.data, assembly.partition, assembly.data.labels.at(0)
+    own = partition.rows(client)
+    aside = partition.measured_rows(client) if partition.held_out else own[:0]
+    return Rows(data.x[own], y[own], data.x[aside], y[aside])

@@ -1,0 +1,79 @@
+"""A Flower app of three small files: what it runs is the experiment beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedskew.core.errors import BadInput, require
+from fedskew.experiment.config import Experiment
+from fedskew.flower.nodes import Deployment
+from fedskew.flower.server import PREFIX, deployable
+
+SERVER = '''"""The server: the rounds of the experiment in this app's configuration, into a fedskew run store."""
+
+from fedskew.flower.app import server_app
+
+app = server_app()
+'''
+CLIENT = '''"""A client: it asks the node that runs on its machine, which holds the rows."""
+
+from fedskew.flower.client import client_app
+
+app = client_app()
+'''
+
+
+def configuration(experiment: Experiment, runs: str) -> dict[str, Any]:
+    """What the server reads; `flwr run --run-config` overrides it."""
+    options = {f"{PREFIX}{key}": value for key, value in dataclasses.asdict(Deployment()).items()}
+    return {"recipe": experiment.toml(), "runs": runs, "resume": 0, **options}
+
+
+def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
+    """Write the app; raises `BadInput` if the experiment cannot run on nodes, or the folder holds something already."""
+    experiment = deployable(experiment, Deployment(labels=True))
+    require(
+        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
+        f"{folder} is there already and not empty",
+    )
+    package = f"{re.sub(r'[^a-z0-9]+', '_', folder.resolve().name.lower()).strip('_') or 'app'}_app"
+    table = {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {
+            "name": package.replace("_", "-"),
+            "version": "1.0.0",
+            "description": f"{experiment.name} on {experiment.table()['dataset']['name']}, by fedskew",
+            "license": "Apache-2.0",
+            "dependencies": [f"flwr=={version('flwr')}", f"fedskew>={version('fedskew')}"],
+        },
+        "tool": {
+            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
+            "flwr": {
+                "app": {
+                    "publisher": "fedskew",
+                    "components": {"serverapp": f"{package}.server:app", "clientapp": f"{package}.client:app"},
+                    "config": configuration(experiment, runs),
+                }
+            },
+        },
+    }
+    files = {
+        "pyproject.toml": tomli_w.dumps(table, multiline_strings=True),
+        f"{package}/__init__.py": "",
+        f"{package}/server.py": SERVER,
+        f"{package}/client.py": CLIENT,
+    }
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None
+    return folder

@@ -1,0 +1,64 @@
+"""Nodes in this process, for tests of the server and the nodes without Flower between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment
+from fedskew.flower.node import Node
+from fedskew.flower.rows import rows_of, write_rows
+from fedskew.flower.wire import Kind
+
+Spoil = Callable[[int, Kind, int, bytes], bytes | None]
+"""From client, kind, round and reply to what arrives, or None for nothing."""
+
+
+@dataclass
+class Direct:
+    """A channel whose nodes, with numbers 100, 101, ..., answer at once."""
+
+    clients: Sequence[Node]
+    spoil: Spoil = lambda client, kind, round_, data: data
+    seen: list[tuple[int, Kind, bytes, bytes]] = field(default_factory=list)
+
+    def nodes(self) -> Sequence[int]:
+        return [100 + i for i in range(len(self.clients))]
+
+    def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
+        replies = {}
+        # the last one first: the server must not depend on the order of arrival
+        for node, request in reversed(requests.items()):
+            client = self.clients[node - 100]
+            reply = self.spoil(client.client, kind, round_, client.answer(request))
+            if reply is not None:
+                self.seen.append((client.client, kind, request, reply))
+                replies[node] = reply
+        return replies
+
+
+def small(algorithm: Any = "fedavg", rounds: int = 3, **sections: Any) -> Experiment:
+    """Digits, four clients, softmax regression, one epoch; everything that is measured is measured."""
+    base = Experiment(**{"algorithm": algorithm, "model": "softmax", "engine": "sequential", **sections})
+    return base.replace(
+        clients__number=4, local__epochs=1, training__rounds=rounds, training__threads=1, clients__held_out=0.2
+    )
+
+
+def nodes_of(experiment: Experiment, folder: Path) -> list[Node]:
+    """One node for each simulated client, with the client's rows in a file of its own."""
+    assembly = assemble(experiment, experiment.dataset.load())
+    made = []
+    for k in range(len(assembly.partition)):
+        path = folder / f"node-{k}" / "rows.npz"
+        write_rows(path, rows_of(assembly, k))
+        made.append(Node(k, path, path.parent / "states"))
+    return made
+
+
+def configuration(experiment: Experiment, folder: Path, **options: Any) -> dict[str, Any]:
+    deployment = {f"deployment.{key}": value for key, value in {"wait": 1.0, **options}.items()}
+    return {"recipe": experiment.toml(), "runs": str(folder / "runs"), "resume": 0, **deployment}

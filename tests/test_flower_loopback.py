@@ -1,0 +1,96 @@
+"""The same numbers through Flower: a SuperLink and four nodes as processes of their own, over loopback, offline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+
+pytest.importorskip("flwr")
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.flower.local import Loopback
+from fedskew.flower.template import write_app
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import nodes_of, small
+from tests.test_flower import SETTINGS
+
+PATIENCE = 900.0
+ORDINARY = ("fedavg", "scaffold", "moon")
+
+
+@dataclass
+class Running:
+    """Four nodes that hold the rows of the digits' partition, and what was handed in."""
+
+    there: Loopback
+    folder: Path
+
+    def hand_in(self, experiment: Experiment) -> str:
+        app = write_app(self.folder / f"app-{experiment.name}", experiment, str(self.folder / experiment.name))
+        options = self.folder / f"{experiment.name}.toml"
+        options.write_text(tomli_w.dumps({"deployment.measure": False, "deployment.labels": True}))
+        return self.there.submit(app, options)
+
+    def weights(self, experiment: Experiment) -> torch.Tensor:
+        """When the run has ended; the run store says so."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            store = RunStore(self.folder / experiment.name)
+            records = store.runs()
+            store.close()
+            if records and records[0].status not in ("planned", "running"):
+                assert (records[0].status, records[0].message) == ("finished", "")
+                path = checkpoints.latest(store.run_folder(records[0].id))
+                assert path
+                return checkpoints.load(path)[0]["x"]
+            time.sleep(0.5)
+        raise AssertionError(f"not finished: {(self.folder / 'flower' / 'superlink.log').read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("flower")
+    nodes = nodes_of(experiment_of("fedavg"), folder / "nodes")
+    # nothing outside this machine can be reached: proxies that nobody listens at
+    offline = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    environment = {**offline, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    with Loopback(folder / "flower", nodes, environment=environment) as there:
+        yield Running(there, folder)
+
+
+def experiment_of(method: str) -> Experiment:
+    sections = {"algorithm": method, "model": "mlp:hidden=[16]", **SETTINGS.get(method, {})}
+    return small(rounds=5, **sections).replace(name=method, evaluation__every=5)
+
+
+def check_equal(running: Running, experiments: list[Experiment]) -> None:
+    for experiment in experiments:
+        running.hand_in(experiment)
+    for experiment in experiments:
+        theirs = run(experiment, folder=running.folder / f"{experiment.name}-simulated")
+        path = checkpoints.latest(theirs.store.run_folder(theirs.ids[0]))
+        assert path
+        assert torch.equal(running.weights(experiment), checkpoints.load(path)[0]["x"]), experiment.name
+
+
+def test_five_rounds_give_the_simulators_weights_to_the_last_bit(running: Running) -> None:
+    check_equal(running, [experiment_of(method) for method in ORDINARY])
+
+
+# methods whose clients hold other rows than the four nodes here are compared in test_flower.py, without Flower
+OTHERS = [m for m in ALGORITHMS if m not in ORDINARY and not {"dataset", "server_data"} & set(SETTINGS.get(m, {}))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", [OTHERS[i : i + 4] for i in range(0, len(OTHERS), 4)], ids=" ".join)
+def test_all_other_methods_give_the_simulators_weights(running: Running, methods: list[str]) -> None:
+    check_equal(running, [experiment_of(method) for method in methods])

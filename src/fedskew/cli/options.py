@@ -142,6 +142,7 @@ def for_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of the training")
     parser.add_argument("--name", help="what to call the run in tables")
+    profile(parser)
     store(parser)
 
 
@@ -161,6 +162,7 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    profile(parser)
     parser.add_argument(
         "--tuned",
         action="store_true",
@@ -310,6 +312,10 @@ def for_reproduce(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
     )
     store(parser)
+
+
+def profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", action="store_true", help="tell where the time of the rounds goes")
 
 
 def store(parser: argparse.ArgumentParser) -> None:

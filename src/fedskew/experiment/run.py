@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,7 @@ from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.core.own import offered_by
 from fedskew.core.records import Server
+from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import choose
@@ -124,7 +125,7 @@ def execute(
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
         assembly, site = settle(experiment, dataset)
-        with explained(assembly):
+        with explained(assembly), accounted(store, run, record.facts.get("profile")):
             play(store, run, assembly, listener, stop, site)
     except Lost as error:
         message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
@@ -143,6 +144,20 @@ def execute(
         torch.set_num_threads(threads)
 
 
+@contextlib.contextmanager
+def accounted(store: RunStore, run: int, before: dict[str, float] | None) -> Iterator[None]:
+    """Where the run's time goes, added to its fact ``profile`` if it has one; nothing is counted otherwise."""
+    if before is None:
+        yield
+        return
+    seconds: dict[str, float] = {}
+    try:
+        with profiled(before) as seconds:
+            yield
+    finally:
+        store.add_facts(run, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
+
+
 def check_not_running(record: RunRecord) -> None:
     """Raise `BadInput` if another process of this machine is carrying the run out."""
     process = record.facts.get("process", {})
@@ -155,9 +170,10 @@ def check_not_running(record: RunRecord) -> None:
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
     """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
-    server, states = resume(store, run, assembly, site.states if site else None)
-    assembly = settle_engine(store, run, assembly, server)
-    watch = watch_of(store, run, assembly, server.round)
+    with span("setting up"):
+        server, states = resume(store, run, assembly, site.states if site else None)
+        assembly = settle_engine(store, run, assembly, server)
+        watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     with group_of(experiment, assembly.dataset) as group:
         engine = experiment.engine
@@ -171,13 +187,15 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     store, run, at.round, rows
                 )
             if rows:
-                store.write_round(run, at.round, rows)
+                with span("store"):
+                    store.write_round(run, at.round, rows)
             if fresh:
                 note(store, run, heard(watch, at.round, rows))
             stopping = fresh and asked(group, stop) and not last
             if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
-                checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
-                states.saved()
+                with span("store"):
+                    checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
+                    states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
                 raise Interrupted(

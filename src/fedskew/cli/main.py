@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import deploy_options, laboratory, options
+from fedskew.cli import bench_options, deploy_options, laboratory, options
 from fedskew.core.errors import BadInput, FedskewError
 
 DESCRIPTION = """\

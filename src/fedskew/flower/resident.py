@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +20,16 @@ from fedskew.flower.node import Node
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Nothing is reported to, or looked up at, Flower's makers."""
+
+
+LINUX = ctypes.CDLL(None) if sys.platform == "linux" else None
+PARENT_DEATH_SIGNAL = 1
+
+
+def end_with_parent() -> None:
+    """In a process about to be started: be told to end when the one that started it is gone, however it went. On Linux."""
+    if LINUX is not None:
+        LINUX.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 @contextmanager
@@ -53,7 +64,7 @@ def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
     with listening(node) as address:
         command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{address}"', *options]
         try:
-            process = subprocess.Popen(command, env=environment)
+            process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
         except FileNotFoundError:
             raise FedskewError("flower-supernode is not installed; pip install 'fedskew[flower]'") from None
         before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())

@@ -45,7 +45,7 @@ def test_two_hundred_rounds_of_faults_end_as_without(tmp_path: Path) -> None:
     def listen(progress: Progress) -> None:
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        used[progress.round] = pages * os.sysconf("SC_PAGE_SIZE") / MIB, len(os.listdir("/proc/self/fd"))
+        used[progress.round] = pages * os.sysconf("SC_PAGE_SIZE") / MIB, len(list(Path("/proc/self/fd").iterdir()))
 
     channel = Direct(nodes_of(experiment, tmp_path), spoil, deque(maxlen=1))  # type: ignore[arg-type]
     options = configuration(experiment, tmp_path, longest=1e3, measure=False)

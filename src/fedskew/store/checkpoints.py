@@ -49,7 +49,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     made = hashlib.sha256()
     for name, leaf in sorted(tensors.items()):
         made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
-        made.update(memoryview(leaf.contiguous().reshape(-1).view(torch.uint8).numpy()))
+        made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return made.hexdigest()
 
 

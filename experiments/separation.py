@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from fedskew import Experiment
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.compare import execute_all, prepare, register_all
+from fedskew.experiment.tune import Search, tune
 from fedskew.measure.intervals import mean_interval, verdict
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -147,15 +148,10 @@ def value(store: RunStore, record: RunRecord, split: str, name: str, how: str = 
 
 def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
     """The rate with the best accuracy on the clients' held-out rows; one at which a seed diverges does not count."""
-
-    def score(rate: float) -> float:
-        told = [
-            value(store, r, "clients", "accuracy_mean")
-            for r in records(store, dataset, method, rate, TUNING_SEEDS[dataset], jobs)
-        ]
-        return -math.inf if any(map(math.isnan, told)) else sum(told)
-
-    return max(RATES[dataset], key=score)
+    spec, changes = METHODS[method]
+    search = Search(space={"solver.lr": RATES[dataset]}, seeds=TUNING_SEEDS[dataset])
+    found = tune(store, base(dataset).replace(**changes), spec, search, jobs=jobs)
+    return float(found.best.setting["solver.lr"])
 
 
 COLUMNS = {
@@ -183,7 +179,7 @@ def row(
     try:
         rate = tuned(store, dataset, method, jobs)
         runs = records(store, dataset, method, rate, SEEDS, jobs)
-    except BadInput as error:
+    except FedskewError as error:
         return f"| `{method}` | – | not run: {error} |" + " |" * len(COLUMNS), []
     ended = [r.status for r in runs if r.status != "finished"]
     cells = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -222,6 +223,22 @@ def test_arms_change_the_base() -> None:
     assert (longer.training.rounds, longer.solver.lr, longer.solver.momentum) == (5, 0.2, 0.5)
     assert (longer.name, longer.training.seed, longer.clients.partition_seed) == ("longer", 4, 4)
     assert experiment_of(tiny(), "quick", "momentum", 0).server.beta == 0.5
+
+
+def test_a_scale_says_what_a_part_is_and_which_settings_are_seeds() -> None:
+    table = msgspec.to_builtins(tiny())
+    table["arms"]["one"] = {"part": "images", "local.epochs": 3}
+    quick = table["scales"]["quick"]
+    quick["parts"] = {"images": {"local.epochs": 2, "local.batch_size": 8}}
+    table["scales"]["full"] = {**quick, "parts": {"images": {"solver": "sgd:lr=0.7"}}, "seeded": ["training.seed"]}
+    document = document_from(table, "tiny")
+    one = experiment_of(document, "quick", "one", 4)
+    assert (one.local.epochs, one.local.batch_size, one.clients.partition_seed) == (3, 8, 4)
+    one = experiment_of(document, "full", "one", 4)
+    assert (one.local.batch_size, one.solver.lr, one.training.seed, one.clients.partition_seed) == (32, 0.7, 4, 0)
+    del quick["parts"]
+    with pytest.raises(BadInput, match="there is no 'images'"):
+        document_from(table, "tiny")
 
 
 def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:

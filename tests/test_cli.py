@@ -37,7 +37,11 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "run", "compare", "resume", "list", "show", "report", "check", "cite", "reproduce", "landscape"]
+    "verb",
+    [
+        *("", "run", "compare", "tune", "resume", "watch", "list", "show", "report", "check", "cite", "reproduce"),
+        "landscape",
+    ],
 )
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]

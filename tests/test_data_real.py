@@ -175,9 +175,19 @@ def test_mosaics_of_another_size_are_one_line(folder):
             labels=np.zeros(1000, dtype=np.uint8),
             class_names=np.array(["a"]),
         )
-    with pytest.raises(BadInput, match=r"cifar10_train.npz, it is damaged or another file") as error:
+    with pytest.raises(BadInput, match=r"cifar10_train.npz.*a mosaic has 64 x 64 pixels, expected 1280 x 800") as error:
         Cifar10().load()
     assert "\n" not in str(error.value)
+
+
+def test_binary_images_of_another_size_are_one_line(folder):
+    with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
+        for part in ("train", "test"):
+            info = tarfile.TarInfo(f"cifar-100-binary/{part}.bin")
+            info.size = 2 * (2 + 28 * 28)
+            archive.addfile(info, io.BytesIO(bytes(info.size)))
+    with pytest.raises(BadInput, match=r"do not hold rows of 2 \+ 3072 bytes"):
+        Cifar100().load()
 
 
 def leaf(path: Path, people: dict[str, list[int]], pixels: int = 784) -> None:
@@ -218,8 +228,12 @@ def test_ag_news_reads_the_original_form(folder):
     write(folder / "ag-news" / "test.csv", '"3","only two"\n')
     with pytest.raises(BadInput, match="its rows do not have the 3 columns"):
         AgNews().load()
-    write(folder / "ag-news" / "test.csv", '"Sports","a","b"\n')
-    with pytest.raises(BadInput, match="invalid literal"):
+    for topic in ("Sports", "5"):
+        write(folder / "ag-news" / "test.csv", f'"1","a","b"\n"{topic}","a","b"\n')
+        with pytest.raises(BadInput, match=f"the topic of row 2 is '{topic}', expected 1, 2, 3 or 4"):
+            AgNews().load()
+    write(folder / "ag-news" / "test.csv", '"3","",""\n')
+    with pytest.raises(BadInput, match="1 texts of the test part are empty, the first one is row 1"):
         AgNews().load()
 
 
@@ -241,7 +255,7 @@ def test_newsgroups_from_the_archive_and_from_lines_are_the_same(folder):
     assert Newsgroups().load().fingerprint() == one.fingerprint()
     with lzma.open(folder / "20newsgroups_bydate.jsonl.xz", "at", encoding="utf-8") as file:
         file.write(json.dumps({"split": "test", "group": "new.group", "text": "\n\nx"}) + "\n")
-    with pytest.raises(BadInput, match=r"new\.group"):
+    with pytest.raises(BadInput, match=r"the training part has no post to new\.group"):
         Newsgroups().load()
 
 
@@ -254,6 +268,9 @@ def test_bitext_retail_and_wrong_columns(folder):
     assert np.bincount(data.y_test).tolist() == [2, 2], "the same ten texts twice: a pair stays together"
     write(path, "tags,message,category,intent\na,b,c,d\n")
     with pytest.raises(BadInput, match="it has no column instruction"):
+        BitextRetail().load()
+    write(path, "tags,instruction,category,intent\n" + "\n".join([*lines, "a, ,ORDER,track"]) + "\n")
+    with pytest.raises(BadInput, match=f"1 texts of {path.name} are empty, the first one is row 21; leave"):
         BitextRetail().load()
     write(path, "instruction,category,intent\na,b,c\nd,e\n")
     with pytest.raises(BadInput, match="a row is shorter than the header"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,13 +14,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedskew.core.errors import BadInput
-from fedskew.data.texts import PAD, UNKNOWN, apart, encoded, of_texts, vocabulary_of, words
+from fedskew.data.dataset import Dataset
+from fedskew.data.texts import PAD, UNKNOWN, apart, encoded, of_texts, reworded, vocabulary_of, words
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
 from fedskew.experiment import config
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import client_data
 from fedskew.loop.round import play_round, start
+from fedskew.models import MODELS
 
 
 def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():
@@ -29,8 +33,9 @@ def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():
 
 def test_the_vocabulary_is_ranked_by_frequency_then_alphabet():
     texts = ["b a b", "c a b", "d"]
-    assert vocabulary_of(texts, 10) == {"b": 2, "a": 3, "c": 4, "d": 5}
-    assert vocabulary_of(texts, 4) == {"b": 2, "a": 3}
+    assert vocabulary_of(texts, 10, 3) == {"b": 2, "a": 3, "c": 4, "d": 5}
+    assert vocabulary_of(texts, 4, 3) == {"b": 2, "a": 3}
+    assert vocabulary_of(texts, 10, 1) == {"b": 2, "c": 3, "d": 4}, "words behind the cut stand in no row"
 
 
 def test_texts_are_cut_and_padded():
@@ -49,7 +54,7 @@ def test_the_vocabulary_knows_the_training_part_only():
         vocabulary=100,
         name="tiny",
     )
-    known = vocabulary_of(["red apple", "blue sea"], 100)
+    known = vocabulary_of(["red apple", "blue sea"], 100, 2)
     assert data.x_test.tolist() == [[known["red"], UNKNOWN], [known["blue"], known["sea"]]]
     assert data.texts == (("red apple", "blue sea"), ("red zebra", "blue sea sea sea"))
     other = of_texts(
@@ -140,7 +145,7 @@ class MeanOfWords:
 
 
 def test_integer_rows_train_alike_in_both_engines(monkeypatch):
-    monkeypatch.setitem(config.COMPONENTS, "model", {"mean-of-words": MeanOfWords})
+    monkeypatch.setitem(config.COMPONENTS, "model", {**MODELS, "mean-of-words": MeanOfWords})
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 90)
     texts = [" ".join(rng.choice(list("abcdefgh"[4 * c : 4 * c + 6]), 7)) for c in y]
@@ -171,7 +176,7 @@ def test_integer_rows_train_alike_in_both_engines(monkeypatch):
 
 
 def test_feature_skews_refuse_word_ids(monkeypatch):
-    monkeypatch.setitem(config.COMPONENTS, "model", {"mean-of-words": MeanOfWords})
+    monkeypatch.setitem(config.COMPONENTS, "model", {**MODELS, "mean-of-words": MeanOfWords})
     y = np.array([0, 1] * 10)
     data = of_texts(
         (["a b", "c d"] * 10, y), (["a", "d"], y[:2]), classes=("x", "y"), length=2, vocabulary=9, name="tiny"
@@ -181,3 +186,62 @@ def test_feature_skews_refuse_word_ids(monkeypatch):
     )
     with pytest.raises(BadInput, match="tiny holds word ids"):
         assemble(experiment, data)
+
+
+def shop(vocabulary: int = 100) -> Dataset:
+    """Ten texts, each with a word of its own, and one test text that has all of them."""
+    texts = [f"word{row} order" for row in range(10)]
+    return of_texts(
+        (texts, np.array([0, 1] * 5)),
+        ([" ".join(texts)], np.array([0])),
+        classes=("x", "y"),
+        length=20,
+        vocabulary=vocabulary,
+        name="shop",
+    )
+
+
+def known_to(rows: np.ndarray) -> set[int]:
+    return set(np.unique(rows)) - {PAD, UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        ({"server_data": {"share": 0.4}}, 4),
+        ({"clients": {"number": 2, "held_out": 0.4}}, 4),
+        ({"clients": {"number": 3}, "skew": "label-shards:shards=1"}, 1),
+    ],
+)
+def test_words_of_rows_that_no_client_trains_on_are_unknown(settings, unused):
+    data = shop()
+    experiment = Experiment(
+        **{"dataset": "digits", "model": "text-cnn:widths=[1]", "skew": "iid", "clients": {"number": 2}} | settings
+    )
+    made = client_data(experiment, data)
+    trained = set(made.partition.indices.tolist())
+    assert len(trained) == 10 - unused
+    own = {row: made.x[row, 0] for row in range(10)}
+    assert {row for row in range(10) if own[row] == UNKNOWN} == set(range(10)) - trained
+    assert len(known_to(made.x)) == len(trained) + 1, "their own words, and the one that all texts have"
+    assert known_to(made.x_test) == known_to(made.x)
+    assert int((made.x_test == UNKNOWN).sum()) == unused
+    assert assemble(experiment, data).federation.task.model.embedding.num_embeddings == len(trained) + 3
+
+
+def test_other_rows_do_not_say_which_words_are_frequent():
+    texts = ["a", "b b", "b b", "c c c", "c c c", "a a"]
+    data = of_texts(
+        (texts, np.array([0, 1] * 3)), (["a b c"], np.array([0])), classes=("x", "y"), length=3, vocabulary=3, name="t"
+    )
+    assert data.x_test.tolist() == [[UNKNOWN, UNKNOWN, 2]], "of all rows c is the most frequent"
+    x, x_test = reworded(data, np.array([0, 1, 2, 5, 5]))
+    assert x_test.tolist() == [[UNKNOWN, 2, UNKNOWN]], "of these b"
+    assert x[3].tolist() == [UNKNOWN] * 3
+    assert reworded(data, np.arange(6))[0] is data.x
+
+
+def test_rows_that_are_no_words_stay_as_they_are():
+    data = shop()
+    bare = dataclasses.replace(data, vocabulary=0)
+    assert reworded(bare, np.array([0]))[1] is data.x_test

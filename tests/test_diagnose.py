@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.uci_har import UciHar
+from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.concept import concept_distance
@@ -230,7 +232,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("fedskew.experiment.diagnose.details", lambda *a: {"label": {"L1": 0.5, "alpha": None}})
 
 
-COMMAND = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet:alpha=0.1", "--clients", "8"]
+COMMAND = ["diagnose", "--dataset", "digits", "--skew", "label-dirichlet", "--clients", "8"]
 
 
 def test_the_terminal_stays_within_eighty_columns(quick, capsys):
@@ -238,7 +240,7 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
     out = capsys.readouterr().out
     assert out.startswith("The clients differ mostly by label")
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
-    for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --algorithms fedavg"):
+    for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
         assert word in out
 
 
@@ -294,14 +296,13 @@ def test_bad_requests_are_one_line(arguments, words, capsys):
 # advice
 
 
-def case(strength, *methods, data="digits"):
-    return {
-        "data": data,
-        "skew": "s",
-        "dominant": "label",
-        "strengths": {"label": strength},
-        "methods": [{"method": m, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1} for m, g, v in methods],
-    }
+def case(strength, *methods, measure="test", data="digits", model="mlp"):
+    lines = [
+        {"method": m, "measure": measure, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1}
+        for m, g, v in methods
+    ]
+    face = {"dominant": "label", "strengths": {"label": strength}}
+    return {"data": data, "skew": "s", "model": model, "methods": lines, **face}
 
 
 def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
@@ -324,6 +325,28 @@ def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
     assert "quantity" in told["caution"]
 
 
+def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch):
+    cases = [
+        case(0.5, ("global", 0.02, "higher"), ("both", -0.05, "lower"), model="mlp:norm=group"),
+        case(0.5, ("local", 0.5, "higher"), ("both", 0.1, "higher"), measure="own", model="mlp:norm=group"),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.55}, "--dataset digits")
+    assert [(line["method"], line["measure"]) for line in told["methods"]] == [
+        ("global", "test"),
+        ("local", "own"),
+        ("both", "own"),
+    ]
+    assert "None of" not in told["because"]
+    assert told["command"] == (
+        "fedskew compare --dataset digits --model mlp:norm=group --algorithms fedavg global local both"
+    )
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [cases[1], case(0.5, ("vain", 0.01, "undecided"))]})
+    told = advice.advise("label", {"label": 0.55})
+    assert {line["measure"] for line in told["methods"]} == {"own"}
+    assert "None of 1 methods gained over FedAvg beyond the seeds' noise: one model for all" in told["because"]
+
+
 def test_without_evidence_advice_says_so(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.9, ("far", 0.2, "higher"))]})
     for face, strength in (("label", 0.2), ("concept", 0.9)):
@@ -334,9 +357,37 @@ def test_without_evidence_advice_says_so(monkeypatch):
 
 
 def test_the_packaged_evidence_is_whole():
+    faces = {found["dominant"] for found in advice.evidence()["cases"]}
+    assert faces >= set(MEANINGS)
     for found in advice.evidence()["cases"]:
         assert set(found["strengths"]) == set(MEANINGS)
         assert found["dominant"] in (*MEANINGS, "")
+        assert set(found["fedavg"]) == set(advice.MEASURES)
         for line in found["methods"]:
             expected = "undecided" if abs(line["gain"]) <= line["half"] else "higher" if line["gain"] > 0 else "lower"
             assert line["verdict"] == expected
+            assert line["measure"] in advice.MEASURES
+            Experiment(model=found["model"])
+            with_method(Experiment(), line["method"])
+
+
+def test_the_advised_command_runs(quick, capsys, tmp_path):
+    assert main([*COMMAND, "--json"]) == 0
+    words = shlex.split(json.loads(capsys.readouterr().out)["advice"]["command"])
+    assert words[:2] == ["fedskew", "compare"]
+    assert words[2:8] == ["--dataset", "digits", "--skew", "label-dirichlet", "--clients", "8"]
+    short = [
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--jobs",
+        "1",
+        "--engine",
+        "stacked",
+        "--runs",
+        str(tmp_path),
+    ]
+    assert main([*words[1:], *short]) == 0

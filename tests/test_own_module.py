@@ -38,6 +38,11 @@ class Reads(Both):
     def forward(self, x):
         return super().forward(x * (1 if float(x.sum()) > 0 else 2))
 
+class Unused(Both):
+    def forward(self, x):
+        return x
+
+
 class Normed(nn.Sequential):
     def __init__(self, shape, classes):
         super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, classes))
@@ -129,6 +134,7 @@ def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
         ("Normed", "running statistics do not federate; use torch.nn.GroupNorm"),
         ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
+        ("Unused", "Unused: its layer of one output a class is not called"),
         ("Broken", "Broken: cannot be made: TypeError"),
         ("Number", "is not a torch.nn.Module class; write module:FILE.py::CLASS"),
         ("Nothing", "is not a torch.nn.Module class"),

@@ -1,13 +1,14 @@
 """A short recommendation out of the packaged evidence; where there is none it says so.
 
 The evidence (evidence.json) is made by experiments/evidence.py: under a planted skew, with the strengths of the four faces that
-were measured, how much test accuracy each method gained over FedAvg on the same seeds, with the 95 % interval.
+were measured, how much accuracy each method gained over FedAvg on the same seeds, with the 95 % interval. A gain has one of two
+measures, which are never mixed: one model for all on the test set, or each client's model on the client's own held-out rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,62 +17,107 @@ NEAR = 0.25
 """Evidence counts where the dominant face's strength differs by no more than this."""
 
 MOST = 3
+"""Methods that are named for each measure."""
+
+MEASURES = {
+    "test": "one model for all, on the test set",
+    "own": "each client with its own model, or the one for all, on its own held-out rows",
+}
+
+PLAIN = "mlp"
+"""The model of the evidence unless a method needs another."""
 
 
 @cache
 def evidence() -> dict[str, Any]:
-    """``made_by``, and ``cases``: data, skew, dominant face, strengths, and the methods with gain, half-width and verdict."""
+    """``made_by``, and ``cases``: data, skew, model, dominant face, strengths, FedAvg's accuracies and the methods' lines.
+
+    A line has the method, its learning rate, the measure, the gain with its half-width, the verdict, and the number of seeds.
+    """
     loaded: dict[str, Any] = json.loads((files("fedskew.advice") / "evidence.json").read_text(encoding="utf-8"))
     return loaded
 
 
-def advise(dominant: str, strengths: Mapping[str, float]) -> dict[str, Any]:
+def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dict[str, Any]:
     """``methods`` in order, ``because`` of what, ``caution`` about how thin the evidence is, ``command`` to find out.
 
-    A method is recommended where its accuracy was above FedAvg's with a 95 % interval that leaves out zero in some near case and
-    below in none; in order of the mean gain over the near cases.
+    A method is recommended for a measure on which its accuracy was above FedAvg's with a 95 % interval that leaves out zero in
+    some near case and below in none; in order of the mean gain over the near cases. ``data`` are the arguments of
+    ``fedskew compare`` that name the data.
     """
     if not dominant:
         return {
             "methods": [],
             "because": "Nothing differs beyond chance: plain averaging has nothing to correct.",
             "caution": "Differences too small for clients of these sizes to show are not excluded.",
-            "command": command(["fedavg"]),
+            "command": command(["fedavg"], data),
         }
+    strength = strengths[dominant]
     cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
-    near = [c for c in cases if abs(c["strengths"][dominant] - strengths[dominant]) <= NEAR]
+    near = [c for c in cases if abs(c["strengths"][dominant] - strength) <= NEAR]
     if not near:
         reach = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in cases))
         return {
             "methods": [],
-            "because": f"The {dominant} face dominates at strength {strengths[dominant]:.2f}.",
+            "because": f"The {dominant} face dominates at strength {strength:.2f}.",
             "caution": f"We have no runs of our own near that ({f'only at {reach}' if reach else 'none for this face'}), so "
             "no method is recommended: compare some.",
-            "command": command(["fedavg", "scaffold", "fedprox:mu=0.1"]),
+            "command": command(["fedavg", "scaffold", "fedprox:mu=0.1"], data),
         }
+    methods = [line for measure in MEASURES for line in helpful(near, measure)]
+    order = list(dict.fromkeys(line["method"] for line in methods))
+    models = {e["model"] for line in methods for e in line["evidence"]} - {PLAIN}
+    return {
+        "methods": methods,
+        "because": f"The {dominant} face dominates at strength {strength:.2f}; {counted(len(near))} near it."
+        + "".join(f" {nothing(near, m)}" for m in MEASURES if not any(line["measure"] == m for line in methods)),
+        "caution": caution(near, dominant, strengths),
+        "command": command(["fedavg", *(order or ["scaffold", "fedprox:mu=0.1"])], data, *sorted(models)[:1]),
+    }
+
+
+def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
+    """The methods that gained on the measure and lost nowhere, best first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in near:
         for line in case["methods"]:
-            found.setdefault(line["method"], []).append({**line, "data": case["data"], "skew": case["skew"]})
+            if line["measure"] == measure:
+                told = {**line, "data": case["data"], "skew": case["skew"], "model": case["model"]}
+                found.setdefault(line["method"], []).append(told)
     good = {
         method: lines
         for method, lines in found.items()
         if any(line["verdict"] == "higher" for line in lines) and not any(line["verdict"] == "lower" for line in lines)
     }
     order = sorted(good, key=lambda method: -sum(line["gain"] for line in good[method]) / len(good[method]))[:MOST]
-    data = sorted({c["data"] for c in near})
-    seeds = min(line["seeds"] for lines in found.values() for line in lines)
+    return [{"method": m, "measure": measure, "meaning": MEASURES[measure], "evidence": good[m]} for m in order]
+
+
+def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
+    """That no method helped on the measure, and how many were tried."""
+    tried = {line["method"] for case in near for line in case["methods"] if line["measure"] == measure}
+    return f"None of {len(tried)} methods gained over FedAvg beyond the seeds' noise: {MEASURES[measure]}."
+
+
+def counted(cases: int) -> str:
+    return "one skew of ours comes" if cases == 1 else f"{cases} skews of ours come"
+
+
+def caution(near: Sequence[Mapping[str, Any]], dominant: str, strengths: Mapping[str, float]) -> str:
+    """On how little the advice rests."""
+    data = " and ".join(sorted({c["data"] for c in near}))
+    seeds = min(line["seeds"] for case in near for line in case["methods"])
     others = [face for face, strength in strengths.items() if face != dominant and strength >= strengths[dominant] / 2]
-    mixed = f" Your data also show the face {' and '.join(others)}, which those runs did not." if others else ""
-    return {
-        "methods": [{"method": m, "evidence": good[m]} for m in order],
-        "because": f"The {dominant} face dominates at strength {strengths[dominant]:.2f}; {len(near)} skews of ours come near it."
-        + ("" if order else " No method gained over FedAvg there beyond the seeds' noise."),
-        "caution": f"Thin evidence: {' and '.join(data)} only, {seeds} seeds each, gains in test accuracy at a learning rate tuned "
-        f"for each method.{mixed} Other data may differ: compare before you choose.",
-        "command": command(["fedavg", *(order or ["scaffold", "fedprox:mu=0.1"])]),
-    }
+    mixed = (
+        f" Your data also show the face {' and '.join(others)}, which few or none of those runs did." if others else ""
+    )
+    return (
+        f"Thin evidence: {data} only, {seeds} seeds a case, gains in accuracy at a learning rate tuned for each method.{mixed} "
+        "Other data may differ: compare before you choose."
+    )
 
 
-def command(methods: list[str]) -> str:
-    return f"fedskew compare --algorithms {' '.join(methods)}"
+def command(methods: Sequence[str], data: str = "", model: str = "") -> str:
+    """The comparison to make, on a model that the methods can do with."""
+    words = ["fedskew compare", data, f"--model {model}" if model else "", f"--algorithms {' '.join(methods)}"]
+    return " ".join(word for word in words if word)

@@ -20,12 +20,15 @@ DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetr
 class Scale:
     """How large: the settings that all arms share, and how many seeds. ``surrogate`` says what stands in for the document's data.
 
-    ``arms`` changes some arms at this scale. Printed numbers are of no use beside those of a surrogate.
+    ``arms`` changes some arms at this scale; ``parts`` are changes that several arms share: an arm names one as its ``part``.
+    ``seeded`` takes the place of the document's. Printed numbers are of no use beside those of a surrogate.
     """
 
     seeds: int
     base: dict[str, Any]
     arms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seeded: tuple[str, ...] = ()
     first_seed: int = 0
     surrogate: str = ""
 
@@ -61,8 +64,10 @@ class Document:
 
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]
+        parts = [arm["part"] for arm in self.arms.values() if "part" in arm]
         for scale in self.scales.values():
             known(f"document {self.name}: a scale", list(scale.arms), self.arms)
+            known(f"document {self.name}: an arm's part", parts, scale.parts)
         for table in self.tables:
             known(f"document {self.name}: table {table.name}", [*table.arms, *table.printed], self.arms)
         for claim in self.claims:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -135,12 +136,14 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     advice = found["advice"]
     console.print("\nWhat to try", style="bold")
     console.print(advice["because"], markup=False)
-    for at, line in enumerate(advice["methods"], 1):
-        shown = "; ".join(
-            f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
-            for e in line["evidence"]
-        )
-        console.print(f"{at}. {line['method']}: {shown}", markup=False)
+    for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
+        console.print(f"Above FedAvg, {meaning}:", markup=False)
+        for at, line in enumerate(lines, 1):
+            shown = "; ".join(
+                f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
+                for e in line["evidence"]
+            )
+            console.print(f"{at}. {line['method']}: {shown}", markup=False)
     console.print(advice["caution"], markup=False)
     console.print(advice["command"], style="bold", markup=False, soft_wrap=True)
 

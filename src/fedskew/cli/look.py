@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedskew.cli.output import (
     number,
@@ -27,6 +28,7 @@ from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
 from fedskew.report.budget import budget_from
+from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
@@ -136,13 +138,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for row in rows:
-        table.add_row(row["name"], row["idea"])
+        table.add_row(row["name"], Text(row["idea"]))
         details = [f"changes: {row['changes']}"] if row.get("changes") else []
         details += [f"options: {row['options']}"] if row["options"] else []
         details += [cost_line(row)] if row.get("compute") else []
         details += [row["paper"]] if row.get("paper") else []
         for line in details:
-            table.add_row("", f"[dim]{line}[/dim]" if "[" not in line else line)
+            table.add_row("", Text(line, style="dim"))
     console.print(table)
 
 
@@ -225,7 +227,7 @@ def show_one(store: RunStore, record: RunRecord) -> None:
 
 
 def report(parsed: argparse.Namespace) -> int:
-    """Write the HTML page."""
+    """Write the HTML page, and figures and tables for a paper."""
     store = RunStore(parsed.runs)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
@@ -233,11 +235,15 @@ def report(parsed: argparse.Namespace) -> int:
     path = parsed.output or store.folder / (
         f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html"
     )
-    path = write_report(store, records, path, budget_from(parsed.budget) if parsed.budget else None)
+    budget = budget_from(parsed.budget) if parsed.budget else None
+    path = write_report(store, records, path, budget)
+    figures = write_figures(store, records, parsed.figures) if parsed.figures else []
+    files = figures + (write_tables(store, records, parsed.tables, budget) if parsed.tables else [])
     if parsed.json:
-        print_json({"report": str(path), "runs": [r.id for r in records]})
+        print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:
-        Console(highlight=False).print(f"report: {path}", soft_wrap=True)
+        for file in [f"report: {path}", *files]:
+            Console(highlight=False).print(str(file), soft_wrap=True, markup=False)
     return 0
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import deploy_options, options
+from fedskew.cli import deploy_options, laboratory, options
 from fedskew.core.errors import FedskewError
 
 DESCRIPTION = """\
@@ -44,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
     options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
     options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
+    laboratory.for_tune(verb("tune", "tune", "tune", "find each method's best settings", laboratory.TUNE))
+    laboratory.for_watch(verb("watch", "watch", "watch", "follow runs that are going on", laboratory.WATCH))
     options.for_diagnose(verb("diagnose", "diagnose", "diagnose", "how clients' data differ", options.DIAGNOSE))
     options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))

@@ -53,6 +53,7 @@ Write one self-contained HTML page about some runs.
 
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
+  fedskew report c2 --figures paper --tables paper
 """
 
 CHECK = """\
@@ -160,8 +161,42 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    parser.add_argument(
+        "--tuned",
+        action="store_true",
+        help="first tune every method as `fedskew tune` does, then compare each at its best",
+    )
+    tuning(parser)
     budget(parser)
     store(parser)
+
+
+def tuning(parser: argparse.ArgumentParser) -> None:
+    search = parser.add_argument_group("tuning")
+    search.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=V,V",
+        help="values of SECTION.OPTION, for all methods, or METHOD.OPTION; may be repeated "
+        "(default: 0.3, 1 and 3 times the learning rate)",
+    )
+    search.add_argument(
+        "--trials",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let Optuna try N settings and prune, instead of the whole grid",
+    )
+    search.add_argument(
+        "--tuning-seeds", type=int, nargs="+", default=[1000, 1001], metavar="N", help="seeds (default: 1000 1001)"
+    )
+    search.add_argument(
+        "--by",
+        choices=("clients", "personal"),
+        default="clients",
+        help="held-out accuracy that counts: of the global model (default), or of the clients' own models",
+    )
 
 
 def budget(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +230,8 @@ def for_show(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as PDF, SVG and PNG")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="also write the tables as CSV, LaTeX and Markdown")
     budget(parser)
     store(parser)
 

@@ -13,11 +13,13 @@ from rich.console import Console
 from fedskew.cli.output import print_json, print_summary, print_unfinished, print_warnings, summary_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
+from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.errors import Interrupted
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.processes import by_launcher, follow_launcher, launched
 from fedskew.experiment.run import register
+from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
 from fedskew.store.runs import RunStore
 
@@ -42,9 +44,18 @@ def compare(parsed: argparse.Namespace) -> int:
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
     planned = plan(base, parsed.algorithms, seeds)
     jobs = jobs_for(parsed, len(planned), base.training.workers)
-    experiments, dataset, engines = prepare(planned, None, jobs)
     store = RunStore(parsed.runs)
+    tuned: dict[str, Tuned] = {}
+    if parsed.tuned:
+        tuned = tune_all(parsed, store, base, seeds, jobs)
+        planned = at_best(base, tuned, planned)
+        for found in tuned.values():
+            print_choice(found)
+    experiments, dataset, engines = prepare(planned, None, jobs)
     ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
+    for number, experiment in zip(ids, experiments, strict=True):
+        if experiment.name in tuned:
+            store.add_facts(number, {"tuned": tuned[experiment.name].facts()})
     comparison = f"c{store.run(ids[0]).comparison}"
     head(experiments, engines, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")

@@ -20,6 +20,7 @@ class Dataset:
 
     x: (n, ...) floating point, or integers such as word ids; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
     texts: the training and the test rows as texts, where they are texts, for models that cut words in a way of their own.
+    vocabulary: where x holds ids of those texts' words (`fedskew.data.texts`), the most ids there may be; 0 for other rows.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
     Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
     """
@@ -31,6 +32,7 @@ class Dataset:
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
     texts: tuple[Sequence[str], Sequence[str]] | None = None
+    vocabulary: int = 0
     sensitive: str = ""
     name: str = "own data"
     source: str = ""

@@ -100,5 +100,5 @@ def reading(dataset: str, path: Path) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
         raise BadInput(f"data set {dataset}: cannot read {path}, it is damaged or another file: {reason}") from None

@@ -57,6 +57,8 @@ def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> 
     """
     with tarfile.open(path) as archive:
         parts = [file.read() for name in members if (file := archive.extractfile(name))]
+    if any(len(part) % (labels + 3072) for part in parts):
+        raise ValueError(f"its files do not hold rows of {labels} + 3072 bytes, images of 32 x 32 pixels")
     rows = np.concatenate([np.frombuffer(part, dtype=np.uint8).reshape(-1, labels + 3072) for part in parts])
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, which].astype(np.int64)
 
@@ -68,6 +70,8 @@ def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
     pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
     for at, (start, end) in enumerate(pairwise(ends)):
         with Image.open(io.BytesIO(packed[start:end])) as image:
+            if image.size != (1280, 800):
+                raise ValueError(f"a mosaic has {image.size[0]} x {image.size[1]} pixels, expected 1280 x 800")
             tiles = np.asarray(image.convert("RGB")).reshape(25, 32, 40, 32, 3)
         pixels[1000 * at : 1000 * (at + 1)] = tiles.transpose(0, 2, 4, 1, 3).reshape(1000, 3, 32, 32)
     return pixels, labels.astype(np.int64), tuple(str(name) for name in names)

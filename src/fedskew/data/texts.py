@@ -1,10 +1,11 @@
-"""Texts as integer matrices: words, a vocabulary from the training rows only, and an honest split of texts that repeat."""
+"""Texts as integer matrices: words, a vocabulary from training rows only, and an honest split of texts that repeat."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,12 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
 
 
-def vocabulary_of(texts: Iterable[str], size: int) -> dict[str, int]:
-    """The most frequent words with their ids from 2 on, at most ``size`` ids in all; ties in alphabetical order."""
-    counts = Counter(word for text in texts for word in words(text))
+def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int]:
+    """The most frequent of the texts' first ``length`` words with their ids from 2 on, at most ``size`` ids in all.
+
+    Ties go in alphabetical order.
+    """
+    counts = Counter(word for text in texts for word in words(text)[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
     return {word: at for at, word in enumerate(ranked, start=2)}
 
@@ -47,12 +51,13 @@ def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
     return ids
 
 
-def check_texts(dataset: str, part: str, texts: Sequence[str]) -> None:
-    """Raise `BadInput` where a row has no text at all."""
+def check_texts(dataset: str, where: str, texts: Sequence[str]) -> None:
+    """Raise `BadInput` where a row has no text at all; ``where`` is what the rows are counted in."""
     empty = [row for row, text in enumerate(texts, start=1) if not text.strip()]
     first = empty[0] if empty else None
     require(
-        not empty, f"data set {dataset}: {len(empty)} texts of the {part} part are empty, the first one is row {first}"
+        not empty,
+        f"data set {dataset}: {len(empty)} texts of {where} are empty, the first one is row {first}; leave such rows out",
     )
 
 
@@ -92,22 +97,37 @@ def of_texts(
 
     Raises `BadInput` for empty texts, and for a class that only the test part has.
     """
-    check_texts(name, "training", train[0])
-    check_texts(name, "test", test[0])
+    check_texts(name, "the training part", train[0])
+    check_texts(name, "the test part", test[0])
     unseen = sorted({classes[c] for c in set(test[1].tolist()) - set(train[1].tolist())})
     require(
         not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"
     )
-    known = vocabulary_of(train[0], vocabulary)
+    known = vocabulary_of(train[0], vocabulary, length)
     return Dataset(
         x=encoded(train[0], known, length),
         y=train[1],
         x_test=encoded(test[0], known, length),
         y_test=test[1],
         texts=(tuple(train[0]), tuple(test[0])),
+        vocabulary=vocabulary,
         groups=groups,
         classes=classes,
         name=name,
         source=source,
         notes=notes,
     )
+
+
+def reworded(dataset: Dataset, rows: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
+    """``x`` and ``x_test`` in ids of a vocabulary that these training rows alone make; as they are if they hold no words.
+
+    Words of the other rows are unknown, and do not count for the frequencies.
+    """
+    used = np.unique(rows)
+    if dataset.texts is None or not dataset.vocabulary or len(used) == len(dataset.y):
+        return dataset.x, dataset.x_test
+    train, test = dataset.texts
+    length = dataset.shape[0]
+    known = vocabulary_of((train[row] for row in used), dataset.vocabulary, length)
+    return encoded(train, known, length), encoded(test, known, length)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from fedskew.core.errors import require
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
+from fedskew.engine.gradient import grad_and_value
 from fedskew.engine.trace import Traced
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Work

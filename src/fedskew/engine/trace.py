@@ -1,18 +1,20 @@
-"""A stacked step of a small model is dispatch overhead, not arithmetic: trace it once per shape into a flat graph of ATen calls.
+"""A stacked step of a small model is dispatch overhead, not arithmetic: record it once per shape as a flat graph of ATen calls.
 
 The graph runs the same operations on the same numbers; what goes is the interpretation of `vmap` and `grad` in every step.
+PyTorch's own tracer gives the same graph, but imports the compiler, which takes longer than many a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import getitem
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.fx import Graph, GraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
 aten = torch.ops.aten
 
@@ -50,25 +52,73 @@ class Traced:
             view, carry = tree_unflatten(leaves[:a], view_tree), tree_unflatten(leaves[a:b], carry_tree)
             return tree_flatten(self.step(view, carry, *leaves[b:]))[0]
 
-        with torch.no_grad():
-            module: GraphModule = make_fx(flat)(*leaves)
-        drop_idle_calls(module.graph)
-        module.recompile()
-        return module
+        return recorded(flat, leaves)
 
 
-def drop_idle_calls(graph: Graph) -> None:
-    """Remove calls that return what they are given: `vmap` and `grad` leave one in three of them behind."""
-    for node in graph.nodes:
-        if node.op == "call_function" and node.args and isinstance(node.args[0], Node) and idle(node):
-            node.replace_all_uses_with(node.args[0])
-    graph.eliminate_dead_code()
+def recorded(function: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...]) -> GraphModule:
+    """The ATen calls of a function of tensors, as a graph; tensors that are not its inputs become constants.
+
+    Raises `TypeError` where it reads a tensor's value, which a graph would freeze.
+    """
+    # each input under an identity of its own: two leaves may be one tensor
+    given = [leaf.detach() for leaf in inputs]
+    recorder = Recorder(given)
+    with torch.no_grad(), recorder:
+        results = function(*given)
+    recorder.graph.output([recorder.node(result) for result in results])
+    recorder.graph.eliminate_dead_code()
+    return GraphModule(recorder.constants, recorder.graph)
 
 
-def idle(node: Node) -> bool:
-    """Whether the call's result is its first argument, with the same shape and strides."""
-    source: Any = node.args[0]
-    if node.target in SAME_DATA:
-        made, given = node.meta.get("tensor_meta"), source.meta.get("tensor_meta")
-        return bool(made and given and (made.shape, made.stride) == (given.shape, given.stride))
-    return node.target is aten.mul.Scalar and bool(node.args[1] == 1)
+class Recorder(TorchDispatchMode):
+    """Writes down every ATen call."""
+
+    def __init__(self, inputs: list[Tensor]) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.constants: dict[str, Any] = {}
+        self.nodes = {id(leaf): self.graph.placeholder(f"in{i}") for i, leaf in enumerate(inputs)}
+        self.alive: list[Any] = list(inputs)  # an identity counts as long as its tensor lives
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether to guard against the compiler; the guard imports it."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self.alive.append(out)
+        if idle(func, args, out):
+            self.nodes[id(out)] = self.node(args[0])
+            return out
+        if not all(value is None or isinstance(value, Tensor) for value in tree_iter(out)):
+            raise TypeError(f"a stacked step reads a tensor's value ({func}); write it with torch.where and masks")
+        if func is aten.lift_fresh.default:
+            # made of Python numbers: what the step does to it must not reach the constant
+            func, args = aten.clone.default, (args[0].clone(),)
+        made = self.graph.call_function(func, *tree_map(self.node, (args, kwargs)))
+        if isinstance(out, Tensor):
+            self.nodes[id(out)] = made
+        else:
+            for i, part in enumerate(out):
+                self.nodes[id(part)] = self.graph.call_function(getitem, (made, i))
+        return out
+
+    def node(self, value: Any) -> Any:
+        """What stands for a value in the graph."""
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self.nodes:
+            name = f"constant{len(self.constants)}"
+            self.constants[name] = value
+            self.alive.append(value)
+            self.nodes[id(value)] = self.graph.get_attr(name)
+        return self.nodes[id(value)]
+
+
+def idle(func: Any, args: Any, out: Any) -> bool:
+    """Whether the result is the first argument, of the same shape and strides: `vmap` and `grad` make one call in three so."""
+    if func in SAME_DATA:
+        return bool((out.shape, out.stride(), out.dtype) == (args[0].shape, args[0].stride(), args[0].dtype))
+    return func is aten.mul.Scalar and bool(args[1] == 1) and out.dtype == args[0].dtype

@@ -14,6 +14,7 @@ from fedskew.core.component import to_table
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
+from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
 from fedskew.skew import SKEWS, concept, feature
@@ -32,7 +33,8 @@ class ClientData:
     """What the clients hold."""
 
     partition: Partition
-    x: Floats  # (n, ...) training rows as their owners see them
+    x: Floats  # (n, ...) training rows as their owners see them; words by the vocabulary of the clients' training rows
+    x_test: Floats
     labels: Labels  # of the training rows
     test_labels: Labels  # of the test rows
     drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
@@ -50,24 +52,28 @@ def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
         f"skew: {dataset.name} holds word ids, which a feature skew cannot change; use a label, quantity or concept skew",
     )
     dealt = dealt_rows(experiment, dataset)
+    partition = finished(experiment, dataset, dealt, skews)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
-    own = feature.drawn(skews.features, rows_of(dataset), number, seed)
-    seen = feature.transformed(skews.features, own, rows_of(dataset), owner, seed)
-    changes = concept.drawn(skews.concepts, dataset.x, dataset.num_classes, number, seed)
+    x, x_test = reworded(dataset, partition.indices)
+    rows = rows_of(dataset, x)
+    own = feature.drawn(skews.features, rows, number, seed)
+    seen = feature.transformed(skews.features, own, rows, owner, seed)
+    changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
     held = np.bincount(owner[owner >= 0], minlength=number)
     tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=held / held.sum())
     return ClientData(
-        partition=finished(experiment, dataset, dealt, skews),
-        x=np.concatenate([seen, dataset.x[:, -1:]], axis=1) if dataset.sensitive else seen,
-        labels=concept.labels_of(skews.concepts, changes, dataset.x, dataset.y, owner, seed, part=1),
-        test_labels=concept.labels_of(skews.concepts, changes, dataset.x_test, dataset.y_test, tested, seed, part=2),
+        partition=partition,
+        x=np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen,
+        x_test=x_test,
+        labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
+        test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
         drawn=named(skews, own, changes),
     )
 
 
-def rows_of(dataset: Dataset) -> Floats:
-    """The training rows without the column of a sensitive attribute, which says who a person is."""
-    return dataset.x[:, :-1] if dataset.sensitive else dataset.x
+def rows_of(dataset: Dataset, x: Floats) -> Floats:
+    """The training rows x without the column of a sensitive attribute, which says who a person is."""
+    return x[:, :-1] if dataset.sensitive else x
 
 
 def named(skews: Mixture, *drawn: list[Any]) -> Drawn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from fedskew.advice.advise import advise
 from fedskew.data import columns
 from fedskew.data.tables import survey
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Clients, Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
@@ -34,6 +35,7 @@ class Subject:
     classes: tuple[str, ...]
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    arguments: str = ""  # of `fedskew compare`, that name these data
 
 
 def from_files(
@@ -58,7 +60,16 @@ def from_files(
         classes=found.classes,
         clients=found.clients,
         notes=(*found.notes, *encode.notes),
+        arguments=table_arguments(paths, label, client),
     )
+
+
+def table_arguments(paths: Sequence[Path], label: str, client: str) -> str:
+    """How `fedskew compare` is given the file or folder; nothing for several, which it does not take."""
+    if len(paths) != 1:
+        return ""
+    spec = f"table:path={paths[0]},label={label}" + (f",client={client}" if client else "")
+    return shlex.join(["--dataset", spec, "--skew", "natural"])
 
 
 def from_experiment(experiment: Experiment, title: str) -> Subject:
@@ -79,7 +90,16 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
         classes=data.classes,
         clients=partition.names,
         notes=(*notes, *([data.notes] if data.notes else [])),
+        arguments=arguments_of(experiment),
     )
+
+
+def arguments_of(experiment: Experiment) -> str:
+    """How `fedskew compare` is given the data set, the skews, and the number of clients if it is not the usual one."""
+    number = experiment.clients.number
+    words = ["--dataset", *experiment.labels("dataset")]
+    words += [word for skew in experiment.labels("skew") for word in ("--skew", skew)]
+    return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
 
 
 def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None) -> dict[str, Any]:
@@ -110,7 +130,7 @@ def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None)
         "faces": [face_of(found, name, subject.clients) for name in MEANINGS],
         "measures": more,
         "notes": list(subject.notes),
-        "advice": advise(found.dominant, strengths),
+        "advice": advise(found.dominant, strengths, subject.arguments),
         "client_names": list(subject.clients),
         "label_counts": subject.counts.tolist(),
     }

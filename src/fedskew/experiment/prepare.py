@@ -53,17 +53,18 @@ def prepared(
     experiment: Experiment,
     dataset: Dataset,
     x: NDArray[Any],
+    x_test: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
     tell: Tell | None = None,
 ) -> Prepared:
-    """The modules and the rows as they take them; ``x`` are the training rows as the clients see them.
+    """The modules and the rows as they take them; ``x`` and ``x_test`` are the rows as the clients see them.
 
     Raises `BadInput` if they do not go together.
 
     ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
     """
-    model, x, x_test = fitted(experiment.model, dataset, x)
+    model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape, classes = tuple(x.shape[1:]), dataset.num_classes
     tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
     task = tasks[0]
@@ -78,9 +79,10 @@ def prepared(
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
 
-def fitted(model: Any, dataset: Dataset, x: NDArray[Any]) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+def fitted(
+    model: Any, dataset: Dataset, x: NDArray[Any], x_test: NDArray[Any]
+) -> tuple[Any, NDArray[Any], NDArray[Any]]:
     """The model for these rows, and the training and test rows as it reads them."""
-    x_test = dataset.x_test
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
     elif isinstance(model, TextCnn):

@@ -50,10 +50,12 @@ def plan(document: Document, scale: str) -> list[Planned]:
 def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experiment:
     """The scale's settings, changed by the arm, on one seed."""
     chosen = document.scale(scale)
-    changes = {**document.arms[arm], **chosen.arms.get(arm, {})}
+    own = {**document.arms[arm], **chosen.arms.get(arm, {})}
+    part = own.pop("part", None)
+    changes = {**chosen.parts[part], **own} if part else own
     method = changes.pop("algorithm", None)
     table: dict[str, Any] = deepcopy(chosen.base)
-    for key, value in [*changes.items(), *((key, seed) for key in document.seeded)]:
+    for key, value in [*changes.items(), *((key, seed) for key in chosen.seeded or document.seeded)]:
         section, dot, option = key.partition(".")
         if not dot:
             table[section] = value

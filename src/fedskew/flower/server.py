@@ -169,6 +169,7 @@ def population(met: list[Reply], dataset: Dataset) -> ClientData:
     return ClientData(
         partition=partition,
         x=dataset.x[:0],
+        x_test=dataset.x_test,
         labels=Labels(np.concatenate(labels), ()),
         test_labels=Labels(dataset.y_test, ()),
         drawn={},

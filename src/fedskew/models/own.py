@@ -38,6 +38,11 @@ class OwnNet(nn.Module):
         result = self.inner(x)
         if isinstance(result, tuple):
             return result
+        require(
+            bool(self.taken),
+            f"model {type(self.inner).__name__}: its layer of one output a class is not called; call it, or return "
+            "(features, logits)",
+        )
         return self.taken.pop(), result
 
 
@@ -64,11 +69,11 @@ class Module:
             try:
                 found = own.digest(resolved.read_bytes())
             except OSError as error:
-                raise BadInput(f"model module: cannot read {resolved}: {error.strerror}; {HOW}") from None
+                raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
         require(
             self.file_hash in ("", found),
-            f"model module: {self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
+            f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
             "start a new run",
         )
         object.__setattr__(self, "file_hash", found)

@@ -85,11 +85,11 @@ def asked(records: Sequence[RunRecord]) -> list[Question]:
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Question]:
-    """Data, model size, engine and versions as the runs noted them; the engine's trial is that of the first run."""
+    """Data, model size, versions, tuning and engine as the runs noted them; the engine's trial is that of the first run."""
     facts = {record.id: record.facts for record in records}
     lines = [
         question(key, records, values(facts, key))
-        for key in ("data", "parameters", "versions")
+        for key in ("data", "parameters", "versions", "tuned")
         if any(key in known for known in facts.values())
     ]
     engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]

@@ -16,6 +16,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, reading
 from fedskew.data.texts import Ints, check_options, of_texts
 
+TOPICS = ("1", "2", "3", "4")
 GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
 
 
@@ -86,6 +87,9 @@ def read(path: Path) -> tuple[list[str], Ints]:
             rows = list(csv.reader(file))
         if {len(row) for row in rows} != {3}:
             raise ValueError("its rows do not have the 3 columns topic, title and description")
+        odd = next((at for at, row in enumerate(rows, start=1) if row[0] not in TOPICS), 0)
+        if odd:
+            raise ValueError(f"the topic of row {odd} is {rows[odd - 1][0]!r}, expected 1, 2, 3 or 4")
         return [f"{title} {description}" for _, title, description in rows], np.asarray(
             [int(row[0]) - 1 for row in rows]
         )

@@ -14,7 +14,7 @@ from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, reading
-from fedskew.data.texts import Ints, apart, check_options, of_texts
+from fedskew.data.texts import Ints, apart, check_options, check_texts, of_texts
 
 HUGGING_FACE = "https://huggingface.co/datasets/bitext"
 LICENCE = "Community Data License Agreement, Sharing, 1.0"
@@ -49,6 +49,7 @@ class Bitext:
         with reading(name, path):
             table = read(path)
         texts = table["instruction"]
+        check_texts(name, path.name, texts)
         classes, y = np.unique(table[self.labels], return_inverse=True)
         owner = np.unique(table["category"], return_inverse=True)[1]
         test = apart(texts, y, self.test_fraction)

@@ -56,6 +56,9 @@ class Newsgroups:
         with reading("20-newsgroups", path):
             posts = archived(path) if path.suffix == ".gz" else listed(path)
             classes = tuple(sorted({group for part, group, _ in posts if part == "train"}))
+            unseen = sorted({group for part, group, _ in posts if part == "test"} - {*classes})
+            if unseen:
+                raise ValueError(f"the training part has no post to {', '.join(unseen)}, which the test part has")
             ids = {group: at for at, group in enumerate(classes)}
             train, test = (
                 (

@@ -1,0 +1,118 @@
+"""``watch``: follow runs that another process carries out."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedskew.cli.output import number, print_json
+from fedskew.cli.progress import duration
+from fedskew.core.errors import require
+from fedskew.store.runs import RunRecord, RunStore
+
+OPEN = ("planned", "running")
+"""States of a run that is still to be followed."""
+
+NEWEST = """
+SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? ORDER BY round DESC LIMIT ?
+"""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A run as the store has it: its newest numbers, and the seconds that its last five rounds took on average."""
+
+    record: RunRecord
+    accuracy: float
+    worst_client: float
+    drift: float
+    pace: float
+
+    @property
+    def left(self) -> float:
+        """Seconds to its end at that pace; 0 for a run that has ended."""
+        return self.pace * (self.record.rounds - self.record.rounds_done) if self.record.status in OPEN else 0.0
+
+    def row(self) -> dict[str, Any]:
+        r = self.record
+        warnings = [entry["line"] for entry in r.facts.get("warnings", [])]
+        return {
+            **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
+            **{"rounds": r.rounds, "accuracy": self.accuracy, "worst_client": self.worst_client},
+            **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": warnings},
+        }
+
+
+def watch(parsed: argparse.Namespace) -> int:
+    """Draw the runs until they have ended; once where nothing can be redrawn."""
+    require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
+    store = RunStore(parsed.runs)
+    seen = look(store, parsed.runs_wanted)
+    if parsed.json:
+        print_json([s.row() for s in seen])
+        return 0
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.print(drawn(seen))
+        return 0
+    with Live(drawn(seen), console=console, auto_refresh=False) as live:
+        while any(s.record.status in OPEN for s in seen):
+            time.sleep(parsed.every)
+            seen = look(store, parsed.runs_wanted)
+            live.update(drawn(seen), refresh=True)
+    return 0
+
+
+def look(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
+    """The runs as they are now."""
+    return [seen(store, record) for record in store.select(wanted)]
+
+
+def seen(store: RunStore, record: RunRecord) -> Seen:
+    def newest(split: str, name: str, rounds: int = 1) -> float:
+        """The mean of the newest values; NaN without any."""
+        values = [row[0] for row in store.db.execute(NEWEST, (record.id, split, name, rounds))]
+        return sum(values) / len(values) if values else float("nan")
+
+    return Seen(
+        record=record,
+        accuracy=newest("test", "accuracy"),
+        worst_client=newest("clients", "accuracy_worst"),
+        drift=newest("round", "drift"),
+        pace=newest("round", "seconds", rounds=5),
+    )
+
+
+def drawn(seen: Sequence[Seen]) -> RenderableType:
+    """One line a run, then what is left and what went wrong."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "method", "seed", "rounds", "accuracy %", "worst client %", "drift", "s a round", "status"):
+        table.add_column(title, justify="left" if title in ("method", "status") else "right", overflow="fold")
+    for s in seen:
+        r = s.record
+        cells = [number(100 * s.accuracy, 1), number(100 * s.worst_client, 1), number(s.drift, 3), number(s.pace, 2)]
+        table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(r))
+    ended = sum(s.record.status not in OPEN for s in seen)
+    left = sum(s.left for s in seen if math.isfinite(s.left))
+    text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
+    signs = dict.fromkeys((s.record.name, e["line"]) for s in seen for e in s.record.facts.get("warnings", []))
+    warnings = [Text(f"warning: {name}: {line}", style="yellow") for name, line in signs]
+    return Group(table, Text(text, style="dim"), *warnings)
+
+
+def state(record: RunRecord) -> str:
+    """The status; of a run that has been silent for a minute, since when."""
+    if record.status != "running":
+        return record.status
+    silent = (datetime.now(UTC) - datetime.fromisoformat(record.updated)).total_seconds()
+    return f"running, silent for {duration(silent)}" if silent > 60 else "running"

@@ -1,0 +1,89 @@
+"""Settings that Optuna proposes one after the other, and prunes where they fall behind; needs the optional extra ``tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedskew.core.errors import BadInput, Interrupted, require
+from fedskew.experiment.reproduce import DONE
+from fedskew.experiment.tune import Setting, Tried, Work, is_number
+
+if TYPE_CHECKING:
+    import optuna
+
+
+def by_optuna(work: Work, space: Mapping[str, tuple[Any, ...]]) -> list[Tried]:
+    """So many trials as the search asks for.
+
+    The sampler has a fixed seed and hears the stored numbers of runs that are there, so a second call proposes the same settings
+    and goes on where the first stopped.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise BadInput("tune: trials need Optuna; `pip install 'fedskew[tune]'`, or leave out --trials") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=0), pruner=optuna.pruners.MedianPruner()
+    )
+    pruned = optuna.trial.TrialState.PRUNED
+    tried: list[Tried] = []
+    for _ in range(work.search.trials):
+        trial = study.ask()
+        setting = {key: proposed(trial, key, values) for key, values in space.items()}
+        tried.append(one(work, trial, setting))
+        finished = tried[-1].ended == "finished"
+        study.tell(trial, tried[-1].score if finished else None, state=None if finished else pruned)
+    return tried
+
+
+def proposed(trial: optuna.Trial, key: str, values: Sequence[Any]) -> Any:
+    """A number between the least and the largest, on a logarithmic scale; of anything else, one of the values."""
+    if len(values) < 2 or not all(map(is_number, values)):
+        return values[trial.suggest_categorical(key, list(range(len(values))))]
+    require(min(values) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(values)}")
+    if all(isinstance(value, int) for value in values):
+        return trial.suggest_int(key, min(values), max(values), log=True)
+    return float(f"{trial.suggest_float(key, min(values), max(values), log=True):.4g}")
+
+
+def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
+    """A setting on seed after seed, until it is at its end or behind the median of the others."""
+    runs: list[int] = []
+    for number, seed in enumerate(work.search.seeds):
+        run = work.registered([setting], [seed])[0, seed]
+        runs.append(run)
+        behind = Behind(work, trial, run, number * work.base.training.rounds)
+        if not behind():
+            try:
+                work.carry_out([run], behind.or_stopped)
+            except Interrupted:
+                if work.stop():
+                    raise
+        status = work.store.run(run).status
+        if behind.pruned and status not in DONE:
+            work.store.update(run, status="interrupted", message=f"pruned after round {behind.told}")
+        if behind.pruned or status == "diverged":
+            break
+    return work.judged(setting, runs)
+
+
+class Behind:
+    """Whether a run has fallen behind: tells the trial every stored round once."""
+
+    def __init__(self, work: Work, trial: optuna.Trial, run: int, offset: int) -> None:
+        self.work, self.trial, self.run, self.offset = work, trial, run, offset
+        self.told = 0
+        self.pruned = False
+
+    def __call__(self) -> bool:
+        for round_, value in self.work.curve(self.run).items():
+            if round_ > self.told and not self.pruned:
+                self.told = round_
+                self.trial.report(value, self.offset + round_)
+                self.pruned = self.trial.should_prune()
+        return self.pruned
+
+    def or_stopped(self) -> bool:
+        return self.work.stop() or self()

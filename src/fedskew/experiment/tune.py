@@ -1,0 +1,281 @@
+"""Tuned baselines: the settings of a method at which the clients' held-out rows come out best; no test row takes part.
+
+Every setting that was tried is a run in the store, with its seconds, so that a second call goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedskew.core.component import literal, parse, shown, split
+from fedskew.core.errors import Diverged, FedskewError, require
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import Own
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.compare import Ended, EndListener, execute_all, prepare, worst_error
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
+from fedskew.experiment.reproduce import DONE
+from fedskew.experiment.run import Listener, Stop, register
+from fedskew.store.runs import RunStore
+
+Setting = dict[str, Any]
+"""SECTION.OPTION or METHOD.OPTION -> value."""
+
+FACTORS = (0.3, 1.0, 3.0)
+"""Of the experiment's learning rate: what is tried unless a grid says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """What is tried, on which seeds, and judged by whose accuracy.
+
+    ``space`` has the values of each SECTION.OPTION, for every method, or METHOD.OPTION, for that one; empty: three learning rates.
+    With ``trials`` Optuna tries so many settings, between the least and the largest of numbers (on a logarithmic scale), and
+    prunes those that fall behind; with 0 every point of the grid is run. ``held_out`` is the share of each client's rows that
+    are kept from training to judge by, where the experiment keeps none. ``by``: of the global model, or of the personal ones.
+    """
+
+    space: Mapping[str, tuple[Any, ...]]
+    seeds: tuple[int, ...] = (1000, 1001)
+    trials: int = 0
+    held_out: float = 0.2
+    by: Literal["clients", "personal"] = "clients"
+
+    def __post_init__(self) -> None:
+        require(bool(self.seeds) and len(set(self.seeds)) == len(self.seeds), "tune: seeds must be different numbers")
+        require(self.trials >= 0, f"tune: trials must be at least 0, got {self.trials}")
+        require(0 < self.held_out < 1, f"tune: held_out must be above 0 and below 1, got {self.held_out}")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting and how it did: the mean over seeds of the clients' accuracy, 0..1; -inf where it diverged or was pruned."""
+
+    setting: Setting
+    score: float
+    seconds: float
+    runs: tuple[int, ...]
+    ended: Literal["finished", "diverged", "pruned"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """All settings of a method that were tried, in order."""
+
+    method: str
+    tried: tuple[Tried, ...]
+
+    @property
+    def best(self) -> Tried:
+        """The first of those with the highest score. Raises `FedskewError` if none came to its end."""
+        best = max(self.tried, key=lambda t: t.score)
+        if best.ended != "finished":
+            raise FedskewError(f"tune {self.method}: no setting came to its end; try smaller learning rates")
+        return best
+
+    @property
+    def edges(self) -> list[str]:
+        """Numbers of the best setting that are the least or the largest tried: a wider grid may hold a better one."""
+        tried = {key: sorted({t.setting[key] for t in self.tried}) for key in self.best.setting if self.numeric(key)}
+        return [key for key, values in tried.items() if self.best.setting[key] in (values[0], values[-1])]
+
+    def numeric(self, key: str) -> bool:
+        return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
+
+    def facts(self) -> dict[str, Any]:
+        """What runs at the best setting note of how it was found."""
+        runs = [run for t in self.tried for run in t.runs]
+        seconds = round(sum(t.seconds for t in self.tried), 3)
+        return {"setting": self.best.setting, "tried": len(self.tried), "seconds": seconds, "runs": runs}
+
+
+def space_from(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """``solver.lr=0.03,0.1,0.3`` to values by key; raises `BadInput` for anything else."""
+    space = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        require(
+            bool(equals) and key.count(".") == 1 and bool(values),
+            f"--grid: cannot read {text!r}; write SECTION.OPTION=VALUE,VALUE or METHOD.OPTION=VALUE,VALUE",
+        )
+        space[key] = tuple(literal(value) for value in split(values))
+    return space
+
+
+def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[Any, ...]]:
+    """The part of the space that concerns the method, or by default three learning rates."""
+    if not search.space:
+        return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
+    name = parse(method, "algorithm")[0]
+    sections = {name, *COMPONENTS, *SETTINGS}
+    return {key: values for key, values in search.space.items() if key.partition(".")[0] in sections}
+
+
+def check_space(search: Search, methods: Sequence[str]) -> None:
+    """Refuse what concerns none of the methods."""
+    known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
+    for key in search.space:
+        require(
+            key.partition(".")[0] in known,
+            f"tune: {key} is neither a section's option nor one of the methods; write solver.lr or {min(methods)}.OPTION",
+        )
+
+
+def at(base: Experiment, method: str, setting: Setting) -> Experiment:
+    """The experiment under the method at a setting; it is called as the method is."""
+    name, options = parse(method, "algorithm")
+    own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
+    options |= own
+    spec = f"{name}:{','.join(f'{key}={shown(value)}' for key, value in options.items())}" if own else method
+    table = with_method(base, spec).table()
+    for key, value in setting.items():
+        section, _, option = key.partition(".")
+        if section != name:
+            require(isinstance(table.get(section), dict), f"tune: there are several skews, so {key} means none of them")
+            table[section][option] = value
+    return from_table_of_sections({**table, "name": method}, "tune")
+
+
+def grid(space: Mapping[str, tuple[Any, ...]]) -> list[Setting]:
+    """Every point, the last key fastest."""
+    return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
+
+
+def words(setting: Setting) -> str:
+    """``solver.lr=0.1, fedprox.mu=1``."""
+    return ", ".join(f"{key}={shown(value)}" for key, value in setting.items())
+
+
+@dataclass(frozen=True)
+class Work:
+    """The method that is tuned, and everything that its runs need."""
+
+    store: RunStore
+    base: Experiment
+    method: str
+    search: Search
+    dataset: Dataset | None
+    jobs: int
+    listener: Listener
+    ended: EndListener
+    stop: Stop
+
+    def experiment(self, setting: Setting, seed: int) -> Experiment:
+        made = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
+        return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
+
+    def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
+        """The runs by number of the setting and seed; those that the store does not know are added to it."""
+        wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
+        known = {r.facts["asked"]: r.id for r in self.store.runs("json_extract(facts, '$.asked') IS NOT NULL")}
+        missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
+        if missing:
+            # one name, so that the engine is tried once for all settings
+            asked = [wanted[at].replace(name=self.method) for at in missing]
+            filled, _, engines = prepare(asked, self.dataset, self.jobs)
+            comparison = self.store.add_comparison(f"tune {self.method}")
+            for place, experiment in zip(missing, filled, strict=True):
+                asked_for = wanted[place]
+                run = register(
+                    self.store, experiment.replace(name=asked_for.name), engines.get(self.method), comparison
+                )
+                note = {"method": self.method, "setting": settings[place[0]]}
+                self.store.add_facts(run, {"asked": asked_for.hash(), "tuning": note})
+                known[asked_for.hash()] = run
+        return {place: known[experiment.hash()] for place, experiment in wanted.items()}
+
+    def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
+        """How the runs of a setting did."""
+        statuses = [self.store.run(run).status for run in runs]
+        seconds = self.seconds(runs)
+        if "diverged" in statuses:
+            return Tried(setting, -math.inf, seconds, tuple(runs), "diverged")
+        if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
+            return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
+        curves = [self.curve(run) for run in runs]
+        require(all(curves), f"tune: {self.method} makes no personal models to judge by; leave out --by personal")
+        score = sum(curve[max(curve)] for curve in curves) / len(curves)
+        return Tried(setting, score, seconds, tuple(runs), "finished")
+
+    def curve(self, run: int) -> dict[int, float]:
+        """The accuracy that counts, by round."""
+        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name='accuracy_mean' ORDER BY round"
+        return dict(self.store.db.execute(query, (run, self.search.by)).fetchall())
+
+    def seconds(self, runs: Sequence[int]) -> float:
+        marks = ",".join("?" * len(runs))
+        query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
+        return float(self.store.db.execute(query, list(runs)).fetchone()[0])
+
+    def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
+        """Bring runs to their end; one that diverges does not stop the others."""
+        unfinished = [run for run in runs if self.store.run(run).status not in DONE]
+        results: list[Ended] = []
+        if unfinished:
+            results = execute_all(self.store, unfinished, self.dataset, self.jobs, self.listener, self.ended, stop)
+        error = worst_error(results)
+        if error and not isinstance(error, Diverged):
+            raise error
+
+
+def tune(
+    store: RunStore,
+    base: Experiment,
+    method: str,
+    search: Search,
+    *,
+    dataset: Dataset | None = None,
+    jobs: int = 1,
+    listener: Listener = lambda _: None,
+    ended: EndListener = lambda _: None,
+    stop: Stop = lambda: False,
+) -> Tuned:
+    """Try settings of one method on the tuning seeds; what the store holds already is not run again.
+
+    What the search has of other methods is left alone. Raises `BadInput` for a setting that does not fit, `Interrupted` when
+    ``stop`` asked for it.
+    """
+    if dataset is not None:
+        base = base.replace(dataset=Own(fingerprint=dataset.fingerprint()))
+    if base.clients.held_out == 0:
+        base = base.replace(clients__held_out=search.held_out)
+    work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)
+    space = space_of(search, base, method)
+    if search.trials:
+        from fedskew.experiment.trials import by_optuna
+
+        return Tuned(method, tuple(by_optuna(work, space)))
+    settings = grid(space)
+    runs = work.registered(settings, search.seeds)
+    work.carry_out(list(runs.values()), stop)
+    return Tuned(
+        method, tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
+    )
+
+
+def tuned_methods(
+    methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
+) -> dict[str, Tuned]:
+    """Each method tuned by ``one``, on seeds that the comparison does not use. Raises `BadInput` for what concerns no method."""
+    common = sorted({*seeds} & {*search.seeds})
+    require(not common, f"tune: seed {common[:1]} is one of the comparison's; choose other --tuning-seeds")
+    check_space(search, methods)
+    return {method: one(method) for method in methods}
+
+
+def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Experiment]) -> list[Experiment]:
+    """The runs of a comparison, each at the best setting of its method."""
+    return [
+        at(base, e.name, tuned[e.name].best.setting).replace(
+            training__seed=e.training.seed, clients__partition_seed=e.clients.partition_seed
+        )
+        for e in planned
+    ]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

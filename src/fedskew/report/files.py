@@ -1,0 +1,121 @@
+"""Figures and tables of stored runs as files for a paper: PDF, SVG and PNG; CSV, LaTeX and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.report import plots, tables, words
+from fedskew.report.budget import Budget
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("pdf", "svg", "png")
+SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
+"""Fonts that publishers accept, and the same bytes for the same numbers."""
+
+UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+
+
+def write_figures(store: RunStore, records: Sequence[RunRecord], folder: Path) -> list[Path]:
+    """Every picture for which these runs have measurements, ``NAME.pdf``, ``.svg`` and ``.png``; the files.
+
+    Raises `FedskewError` if a file cannot be written.
+    """
+    written = []
+    with told(folder):
+        for what in plots.PICTURES:
+            if what == "clients" and tables.per_client(store, records).empty:
+                continue
+            try:
+                figure = plots.plot(store, records, what)
+            except BadInput:  # not measured, or not what these runs can show
+                continue
+            with plots.styled(SAVING):
+                for form in FORMATS:
+                    written.append(folder / f"{what}.{form}")
+                    figure.savefig(written[-1], dpi=200, metadata=UNDATED[form])
+                    figure.set_layout_engine("none")  # laid out once, alike in every form
+    return written
+
+
+def write_tables(
+    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
+) -> list[Path]:
+    """The table of methods as CSV (every number in full), LaTeX and Markdown; the numbers behind each figure as CSV.
+
+    Raises `FedskewError` if a file cannot be written.
+    """
+    frame = tables.read(store, records, budget)
+    summary = tables.summarise(frame, records)
+    shown = readable(summary)
+    latex = shown.to_latex(index=False, escape=True, column_format="l" + "r" * (len(shown.columns) - 1))
+    texts = {"methods.csv": csv(summary), "methods.tex": latex, "methods.md": markdown(shown)}
+    for key, curve in plots.CURVES.items():
+        curves = tables.curves_of(frame, records, curve.split, curve.name)
+        if len(curves):
+            texts[f"{key}.csv"] = csv(curves)
+    clients = tables.per_client(store, records)
+    if len(clients):
+        texts["clients.csv"] = csv(clients)
+    with told(folder):
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
+
+
+def readable(summary: pd.DataFrame) -> pd.DataFrame:
+    """The table of methods as people read it: means with half-widths, columns that say something."""
+    import pandas as pd
+
+    def both(mean: str, form: str) -> list[str]:
+        pairs = zip(summary[mean], summary[f"{mean}_half"], strict=True)
+        scale = 1 if form.endswith("g") else 100
+        return [with_half(scale * value, scale * half, form) for value, half in pairs]
+
+    columns = {"method": summary["method"], "accuracy %": both("accuracy", ".1f")}
+    if summary["worst_client"].notna().any():
+        columns["worst client %"] = both("worst_client", ".1f")
+    if summary["personal"].notna().any():
+        columns["personal %"] = both("personal", ".1f")
+    if summary["drift"].notna().any():
+        columns["drift"] = both("drift", ".3g")
+    megabytes = summary["megabytes_up"] + summary["megabytes_down"]
+    columns |= {"MB": [words.figures(value) for value in megabytes], "seeds": summary["seeds"]}
+    if len(summary) > 1:
+        columns["against the first"] = ["", *both("difference", "+.1f")[1:]]
+        columns["verdict"] = summary["verdict"]
+    return pd.DataFrame(columns)
+
+
+def with_half(mean: float, half: float, form: str) -> str:
+    """``92.5 ± 1.2``; the mean alone where there is no interval."""
+    if mean != mean:
+        return words.MISSING
+    return f"{mean:{form}} ± {half:{form.removeprefix('+')}}" if half == half else f"{mean:{form}}"
+
+
+def csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A Markdown table; numbers to the right."""
+    lines = ["| " + " | ".join(map(str, table.columns)) + " |", "| --- |" + " ---: |" * (len(table.columns) - 1)]
+    rows = [[str(cell).replace("|", "\\|") for cell in row] for row in table.itertuples(index=False)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """The folder, made if need be; what goes wrong with its files in one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise FedskewError(f"{folder}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,88 @@
+"""``watch``: what it says of a store with known numbers, piped, redrawn and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from fedskew.cli import watch
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.store.runs import RunStore
+
+
+@pytest.fixture
+def store(tmp_path) -> RunStore:
+    """Run 1 has ended; run 2 is after round 3 of 5, at 2 s for each but the first round, and measured its test set in round 2."""
+    made = RunStore(tmp_path)
+    for name, rounds in (("fedavg", 2), ("scaffold", 5)):
+        made.add_run(name=name, experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=rounds)
+    for run, last in ((1, 2), (2, 3)):
+        for round_ in range(1, last + 1):
+            rows = [(None, "round", "seconds", 2.0), (None, "round", "drift", 0.5 * round_)]
+            tested = [(None, "test", "accuracy", 0.25 * round_), (None, "clients", "accuracy_worst", 0.1)]
+            made.write_round(run, round_, [*rows, *(tested if round_ < 3 else []), (0, "round", "drift", 9.0)])
+    made.update(1, status="finished")
+    made.update(2, status="running")
+    made.add_facts(2, {"warnings": [{"kind": "diverging", "line": "divergence grows"}]})
+    return made
+
+
+def test_the_newest_numbers_and_what_is_left(store, capsys) -> None:
+    assert main(["watch", "1-2", "--runs", str(store.folder), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["status"], first["round"], first["seconds_left"]) == ("finished", 2, 0.0)
+    assert (second["accuracy"], second["worst_client"], second["drift"]) == (0.5, 0.1, 1.5)
+    assert (second["round"], second["rounds"], second["seconds_a_round"], second["seconds_left"]) == (3, 5, 2.0, 4.0)
+    assert second["warnings"] == ["divergence grows"]
+
+
+def test_into_a_pipe_it_prints_once(store, capsys) -> None:
+    assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.count("scaffold") == 2  # its line, and its warning
+    assert "3/5" in out
+    assert "50.0" in out
+    assert "1 of 2 runs have ended, about 4 s of training left" in out
+    assert "warning: scaffold: divergence grows" in out
+
+
+def test_a_run_without_a_round_has_no_numbers(tmp_path, capsys) -> None:
+    store = RunStore(tmp_path)
+    store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)
+    assert main(["watch", "--runs", str(tmp_path)]) == 0
+    assert "0/3" in (out := capsys.readouterr().out)
+    assert "–" in out
+    assert "0 of 1 runs have ended\n" in out
+
+
+def test_on_a_terminal_it_follows_until_all_have_ended(store, monkeypatch) -> None:
+    screen, slept = io.StringIO(), []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        round_ = 3 + len(slept)
+        store.write_round(2, round_, [(None, "test", "accuracy", 0.9)])
+        store.update(2, status="finished" if round_ == 5 else "running")
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(watch, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    assert main(["watch", "1-2", "--every", "0.5", "--runs", str(store.folder)]) == 0
+    assert slept == [0.5, 0.5]
+    assert "4/5" in screen.getvalue()
+    assert "2 of 2 runs have ended" in screen.getvalue()
+
+
+def test_a_silent_run_is_named(store) -> None:
+    with store.transaction():
+        store.db.execute("UPDATE runs SET updated='2020-01-01T00:00:00+00:00' WHERE id=2")
+    assert watch.state(store.run(2)).startswith("running, silent for")
+    assert watch.state(store.run(1)) == "finished"
+
+
+def test_wrong_pauses_are_refused(store) -> None:
+    assert main(["watch", "--every", "0", "--runs", str(store.folder)]) == BadInput.exit_code

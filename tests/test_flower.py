@@ -168,6 +168,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
         ({"algorithm": "moon"}, "hidden features"),
         ({"model": "text-cnn"}, "words of all clients"),
         ({"training": {"workers": 2}}, "each client has its own"),
+        ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults are simulated"),
     ],
 )
 def test_what_cannot_run_there_is_refused_first(change: dict[str, object], reason: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The gradient inside `vmap`: `torch.func.grad_and_value` without its import of the compiler, which takes longer than a small run."""
+"""The gradient inside `vmap`: `torch.func.grad_and_value` without its import of the compiler, which takes longer than a run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ try:
         _wrap_tensor_for_grad,
         grad_increment_nesting,
     )
+
+    LIGHT = True
 except ImportError:  # not there in every version of PyTorch: the public function does the same, only later
-    grad_increment_nesting = None
+    LIGHT = False
 
 
 def grad_and_value(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """From a function of the parameters (P,) to () to its gradient and value, which can be differentiated and stacked."""
-    if grad_increment_nesting is None:
+    if not LIGHT:
         return by_torch(function)
 
     def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow -v --durations=0
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/simulation.py
+	$(BIN)/fedskew bench
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

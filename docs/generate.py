@@ -6,6 +6,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from fedskew.core.component import shown
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.references import references
+from fedskew.report.performance import markdown
 from fedskew.store.runs import MEASUREMENTS
 
 HERE = Path(__file__).parent
@@ -232,7 +234,12 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms}
+def performance() -> str:
+    """The page of what `fedskew bench` measured."""
+    return markdown(json.loads((HERE / "performance.json").read_text(encoding="utf-8")))
+
+
+PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms, HERE / "performance.md": performance}
 
 if __name__ == "__main__":
     for path, made in PAGES.items():

@@ -11,9 +11,10 @@ import pytest
 
 from fedskew.claims.claim import OVER_ROUNDS, STATISTICS, Claim, Region, judge, kendall
 from fedskew.claims.document import DOCUMENTS, Document, document_from, load
-from fedskew.claims.quantities import QUANTITIES, measured, quantity
+from fedskew.claims.quantities import QUANTITIES, curve, measured, quantity
 from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
+from fedskew.experiment.build import check_needs
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
 from fedskew.store.runs import RunStore
@@ -165,6 +166,20 @@ def test_quantities_by_hand(tmp_path) -> None:
         quantity("acuracy", run)
 
 
+def test_layers_are_read_by_their_numbers(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    number = store.add_run(name="a", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=2)
+    for round_ in (1, 2):
+        rows = [(layer, "layer", "cosine", 0.1 * layer + round_) for layer in range(3)]
+        store.write_round(number, round_, [*rows, (7, "local-model", "loss", 5.0), (None, "round", "cosine", 0.5)])
+    run = measured(store, store.run(number))
+    assert curve("first-layer-cosine", run).tolist() == [1.0, 2.0]
+    assert curve("last-layer-cosine", run).tolist() == [1.2, 2.2]
+    assert quantity("last-layer-cosine", run) == pytest.approx(1.7)
+    assert quantity("cosine", run) == 0.5
+    assert quantity("late-local-loss", run) == 5.0
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_whole(name: str) -> None:
     """Every arm can be built at every scale, belongs to a table or a claim, and every number that a claim is about exists."""
@@ -176,6 +191,8 @@ def test_documents_are_whole(name: str) -> None:
         experiments = [experiment_of(document, scale, arm, 3) for arm in document.arms]
         assert len({e.hash() for e in experiments}) == len(experiments)
         assert all(e.training.seed == e.clients.partition_seed == 3 for e in experiments)
+        for experiment in experiments:
+            check_needs(experiment)
         assert all(e.training.threads >= 1 for e in experiments), "what is left open would change the hash"
     for table in document.tables:
         assert all(m in QUANTITIES or m.startswith("rounds-to:") for m in table.measures)

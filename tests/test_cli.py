@@ -85,6 +85,9 @@ def test_json_is_what_a_script_can_read(compared: Path, capsys) -> None:
     assert [r["status"] for r in table["runs"]] == ["finished"] * 4
     code, out, _ = call(capsys, "list", "runs", "--runs", str(compared), "--json")
     assert [r["id"] for r in json.loads(out)] == [1, 2, 3, 4]
+    code, out, _ = call(capsys, "list", "datasets")
+    assert code == 0
+    assert "fedskew[hf]" in out, "brackets are no markup"
     code, out, _ = call(capsys, "list", "algorithms", "--json")
     assert {"fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon"} <= {r["name"] for r in json.loads(out)}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.errors import BadInput
@@ -252,6 +253,23 @@ def test_training_on_kept_activations_gives_the_same_numbers(folders, kind, opti
 def test_kept_activations_in_single_precision_agree_to_a_hundred_thousandth(bert):
     kept, plain = (assemble(small(bert, cache=c, frozen=2, dtype="float32"), DATA) for c in ("memory", "none"))
     torch.testing.assert_close(rounds(kept)[1].server.x, rounds(plain)[1].server.x, rtol=0, atol=1e-5)
+
+
+def test_a_round_on_kept_activations_saves_the_frozen_layers_and_takes_no_gradient_to_them(bert):
+    """Operations of the linear layers: two frozen ones, forward, for each token of each batch; of backward passes nothing."""
+
+    def operations(assembly) -> int:
+        with FlopCounterMode(display=False) as counter:
+            rounds(assembly, 1)
+        counts = {str(kind): number for kind, number in counter.get_flop_counts()["Global"].items()}
+        return counts["aten.addmm"] + counts["aten.mm"]
+
+    plain, kept = (assemble(small(bert, cache=cache, frozen=2), DATA) for cache in ("none", "memory"))
+    tokens = []
+    first = layers_of(plain.federation.task.model.encoder)[1][0]
+    first.register_forward_hook(lambda part, given, result: tokens.append(given[0].shape[:2].numel()))
+    saved = operations(plain) - operations(kept)
+    assert saved == 2 * sum(tokens) * 2 * (4 * HIDDEN**2 + 2 * HIDDEN * INNER)
 
 
 def test_nothing_is_kept_where_nothing_is_frozen(bert):

@@ -187,7 +187,7 @@ RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta
 
 @pytest.mark.parametrize("method", RESUMED)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    asked = small(method, rounds=5, server_data={"share": 0.2})
+    asked = small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True})
     whole = run(asked, data=DATA, folder=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     experiment = asked.replace(dataset=from_toml(whole.records[0].experiment).dataset)
@@ -366,3 +366,26 @@ def test_a_run_that_another_process_carries_out_is_left_to_it(tmp_path) -> None:
         else:
             with pytest.raises(BadInput, match=f"process {process} is carrying it out"):
                 execute(runs.store, number, DATA)
+
+
+def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path) -> None:
+    """Also where the run was interrupted: the store knows the rounds before."""
+    experiment = small(
+        rounds=6,
+        evaluation={"classes": True},
+        solver={"name": "sgd", "lr": 1.0},
+        selection={"name": "uniform", "clients": 1},
+    )
+    whole = run(experiment, data=DATA, folder=tmp_path / "whole")
+    frame = whole.measurements()
+    accuracy = frame[(frame["split"] == "class") & (frame["name"] == "accuracy")].pivot(
+        index="round", columns="client", values="value"
+    )
+    told = frame[(frame["split"] == "class") & (frame["name"] == "forgetting")].pivot(
+        index="round", columns="client", values="value"
+    )
+    expected = (accuracy.cummax() - accuracy).loc[1:]
+    assert float(expected.to_numpy().max()) > 0.1
+    assert np.allclose(told.to_numpy(), expected.to_numpy(), atol=1e-15)
+    mean = frame[(frame["split"] == "test") & (frame["name"] == "forgetting")].set_index("round")["value"]
+    assert np.allclose(mean, expected.mean(axis=1), atol=1e-15)

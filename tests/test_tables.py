@@ -135,7 +135,9 @@ def test_columns_of_every_type():
         {
             "number": rng.normal(5, 2, n),
             "flag": rng.random(n) < 0.5,
-            "day": pa.array(pd.date_range("2020-01-01", periods=n).to_numpy()),
+            "time": pa.array(pd.date_range("2020-01-01", periods=n).to_numpy()),
+            "day": pa.array(pd.date_range("2020-01-01", periods=n).date),
+            "zoned": pa.array(pd.date_range("2020-01-01", periods=n, tz="Europe/Zurich")),
             "colour": np.array(["red", "blue"])[rng.integers(0, 2, n)],
             "remark": [" ".join(rng.choice(words, 4)) + f" {i}" for i in range(n)],
             "id": [f"x{i}" for i in range(n)],
@@ -147,9 +149,12 @@ def test_columns_of_every_type():
     )
     encode = columns.fit(table, "t")
     x = encode(table)
-    assert x.shape == (n, 1 + 1 + 1 + 2 + columns.TEXT_WIDTH)
+    assert x.shape == (n, 1 + 1 + 3 + 2 + columns.TEXT_WIDTH)
     assert np.isfinite(x).all()
-    assert x[:, :3].std(0) == pytest.approx(np.ones(3), rel=1e-4)
+    assert x[:, :5].std(0) == pytest.approx(np.ones(5), rel=1e-4)
+    for k in (2, 3, 4):
+        # equal steps; an hour more or less where the clocks change
+        assert np.diff(x[:, k]) == pytest.approx(np.full(n - 1, np.sqrt(12 / (n**2 - 1))), rel=0.06)
     left_out = {note.split("'")[1] for note in encode.notes if "left out" in note}
     assert left_out == {"id", "row", "same", "empty", "list"}
     assert any("'remark': text, 100 different values" in note for note in encode.notes)
@@ -189,6 +194,8 @@ def test_bad_input_is_one_clear_line(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 not really")
     refused("cannot be read as parquet", paths=[tmp_path / "broken.parquet"], label="label", client="who")
     (tmp_path / "latin.csv").write_bytes("a,label,who\n1,é,b\n".encode("latin-1"))
+    (tmp_path / "zip.csv").write_bytes(b"PK\x03\x04\0\0a,label\n")
+    refused("zip.csv: cannot be read as csv: it is no text", paths=[tmp_path / "zip.csv"], label="label", client="who")
     refused("latin.csv: cannot be read as csv", paths=[tmp_path / "latin.csv"], label="label", client="who")
     other = write(frame().rename(columns={"age": "years"}), tmp_path / "u.csv")
     refused("u.csv: its columns differ", "age, years", paths=[path, other], label="label", client="who")

@@ -103,7 +103,7 @@ def test_the_gradient_is_that_of_torch_func(use, stacked):
 
 
 def test_without_its_parts_torch_func_takes_over(monkeypatch):
-    monkeypatch.setattr(gradient, "LIGHT", False)
+    monkeypatch.setattr(gradient, "OWN", False)
     g, value = gradient.grad_and_value(lambda w: w.square().sum())(torch.tensor([3.0]))
     assert (g.item(), value.item()) == (6.0, 9.0)
 

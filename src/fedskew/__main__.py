@@ -1,6 +1,6 @@
 """``python -m fedskew`` is the command line."""
 
-from fedskew.cli.main import main
+from fedskew.cli.main import entry
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    entry()

@@ -94,9 +94,9 @@ def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
 
 
 def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
-    """That no method helped on the measure, and how many were tried."""
-    tried = {line["method"] for case in near for line in case["methods"] if line["measure"] == measure}
-    return f"None of {len(tried)} methods gained over FedAvg beyond the seeds' noise: {MEASURES[measure]}."
+    """That no method helped on the measure, and which were tried."""
+    tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
+    return f"For {MEASURES[measure]}, none was reliably above FedAvg of {', '.join(tried) or 'no methods tried'}."
 
 
 def counted(cases: int) -> str:

@@ -27,12 +27,21 @@ class Measured:
 
     record: RunRecord
     frame: pd.DataFrame  # round, split, name, value, of no client
-    clients: pd.DataFrame  # round, client, name, value, of the clients' local models
+    clients: (
+        pd.DataFrame
+    )  # round, client, name, value, of the clients' local models; of layers, whose number is the client's
 
     def curve(self, split: str, name: str) -> Floats:
         """The values in order of rounds."""
         found = self.frame[(self.frame["split"] == split) & (self.frame["name"] == name)]
         values: Floats = found.sort_values("round")["value"].to_numpy(dtype=float)
+        return values
+
+    def layer(self, last: bool) -> Floats:
+        """The first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
+        rows = self.clients[self.clients["name"] == "cosine"]
+        chosen = rows[rows["client"] == (rows["client"].max() if last else 0)]
+        values: Floats = chosen.sort_values("round")["value"].to_numpy(dtype=float)
         return values
 
 
@@ -41,7 +50,7 @@ def measured(store: RunStore, record: RunRecord) -> Measured:
     import pandas as pd
 
     frame = store.measurements([record.id], per_client=False)
-    query = "SELECT round, client, name, value FROM measurements WHERE run=? AND split='local-model'"
+    query = "SELECT round, client, name, value FROM measurements WHERE run=? AND split IN ('local-model', 'layer')"
     return Measured(record, frame, pd.read_sql_query(query, store.db, params=[record.id]))
 
 
@@ -143,6 +152,9 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "last-divergence": lambda run: last(run.curve("round", "divergence")),
     "divergence-trend": lambda run: trend(run.curve("round", "divergence")),
     "relative-drift": lambda run: mean(run.curve("round", "relative_drift")),
+    "cosine": lambda run: mean(run.curve("round", "cosine")),
+    "first-layer-cosine": lambda run: mean(run.layer(last=False)),
+    "last-layer-cosine": lambda run: mean(run.layer(last=True)),
     "update-norm": lambda run: mean(run.curve("round", "update_norm")),
     "update-amount": lambda run: float(run.curve("round", "update_amount").sum()),
     "megabytes": lambda run: float(
@@ -162,6 +174,8 @@ CURVES: dict[str, Callable[[Measured], Floats]] = {
     "loss": losses,
     "drift": lambda run: run.curve("round", "drift"),
     "divergence": lambda run: run.curve("round", "divergence"),
+    "first-layer-cosine": lambda run: run.layer(last=False),
+    "last-layer-cosine": lambda run: run.layer(last=True),
 }
 """What a claim about every round may be about."""
 

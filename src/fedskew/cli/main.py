@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import NoReturn
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import deploy_options, laboratory, options
-from fedskew.core.errors import FedskewError
+from fedskew.cli import bench_options, deploy_options, laboratory, options
+from fedskew.core.errors import BadInput, FedskewError
 
 DESCRIPTION = """\
 Federated learning when clients' data differ: simulate it, measure the drift,
@@ -56,6 +57,9 @@ def parser() -> argparse.ArgumentParser:
     )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
+    bench_options.for_bench(
+        verb("bench", "bench", "bench", "measure rounds against plain PyTorch loops", bench_options.BENCH)
+    )
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
     options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     options.for_reproduce(
@@ -90,5 +94,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def entry() -> NoReturn:
+    """The command line as a process."""
+    code = main()
+    if code == BadInput.exit_code:
+        # Arrow's threads may still be starting when files are refused at once, and an interpreter that then ends aborts
+        # (apache/arrow#34314); after bad input nothing is left to tidy up
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    entry()

@@ -121,8 +121,8 @@ of its claims whether it holds, fails, or is undecided. What the run store holds
 already is not run again, so the same command goes on after an interruption.
 
   drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
-                  exercise 14.4.2, the ladder of mitigations
-  iid-to-noniid   From IID to Non-IID: Figures 2 to 5, 8 to 10, 12
+                  exercises 14.4.2 and 14.4.3, the ladder of mitigations
+  iid-to-noniid   From IID to Non-IID: Figures 2 to 10, 12, 13
   fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
   failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7
   dualmetric      DualMetric: Tables 5.1 and 5.2, Figure 5.1
@@ -142,6 +142,7 @@ def for_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of the training")
     parser.add_argument("--name", help="what to call the run in tables")
+    profile(parser)
     store(parser)
 
 
@@ -161,6 +162,7 @@ def for_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="where to write the report (default: in the run store)"
     )
+    profile(parser)
     parser.add_argument(
         "--tuned",
         action="store_true",
@@ -310,6 +312,10 @@ def for_reproduce(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
     )
     store(parser)
+
+
+def profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", action="store_true", help="tell where the time of the rounds goes")
 
 
 def store(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedskew.report.budget import Budget
 from fedskew.report.ranks import caption, ranking
-from fedskew.report.tables import summary, unfinished
+from fedskew.report.tables import profiles, summary, unfinished
 from fedskew.store.runs import RunRecord, RunStore
 
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction; "
@@ -137,6 +137,19 @@ def print_warnings(records: Sequence[RunRecord]) -> None:
         console.print(f"warning: run {run} ({name}): {line}", style="yellow", markup=False)
     if len(first) > SHOWN_WARNINGS:
         console.print(f"and {len(first) - SHOWN_WARNINGS} more warnings; `fedskew show RUN` shows them", style="yellow")
+
+
+def print_profile(records: Sequence[RunRecord]) -> None:
+    """Where the time of each method's rounds went, all its runs together, for those that were asked."""
+    for method, seconds in profiles(records).items():
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        for column in (f"{method}: seconds", "", "share", ""):
+            table.add_column(column, justify="left" if column == "" else "right", no_wrap=True)
+        total = sum(seconds.values())
+        for name, value in seconds.items():
+            share = value / total
+            table.add_row(f"{value:.3f}", name, f"{100 * share:.0f} %", "█" * round(30 * share))
+        Console(highlight=False).print(table)
 
 
 def number(value: float, digits: int, sign: bool = False) -> str:

@@ -16,10 +16,15 @@ from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.train import jobs_for
 from fedskew.core.errors import FedskewError, Interrupted
 from fedskew.experiment.compare import execute_all
+from fedskew.experiment.drift_bound import drift_bound
 from fedskew.experiment.drift_demo import Reproduced, drift_demo
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
+from fedskew.report.bounds import draw_bound
 from fedskew.report.words import figures
 from fedskew.store.runs import RunStore
+
+EXERCISE = "exercise-14.4.3"
+"""What ``--only`` calls the bound on drift; it needs no store."""
 
 LISTING = "listing-14.4.1"
 """What ``--only`` calls the listing that is repeated digit by digit; it needs no store."""
@@ -35,6 +40,10 @@ def reproduce(parsed: argparse.Namespace) -> int:
         if parsed.json:
             print_json({"listing": [as_row(r) for r in listing]})
         return 0 if all(r.agrees for r in listing) else 1
+    if document.name == "drift-demo" and parsed.only in (None, EXERCISE):
+        draw_exercise(parsed)
+    if parsed.only == EXERCISE:
+        return 0
     if parsed.only:
         document = document.only(parsed.only)
     planned = plan(document, parsed.scale)
@@ -137,6 +146,29 @@ def repeat_listing(parsed: argparse.Namespace) -> list[Reproduced]:
     if not parsed.json:
         print_listing(repeated)
     return repeated
+
+
+def draw_exercise(parsed: argparse.Namespace) -> None:
+    """The bound of exercise 14.4.3 against the measured drift, as a picture."""
+    rate = 0.1
+    alone = parsed.only == EXERCISE
+    path: Path = parsed.output if alone and parsed.output else parsed.runs / f"drift-demo-{EXERCISE}.svg"
+    found = drift_bound(rate)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_bound(found, rate).savefig(path)
+    except (OSError, ValueError) as error:
+        raise FedskewError(f"picture {path}: cannot be written: {error}") from None
+    if parsed.json and alone:
+        print_json({name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in found.items()})
+    elif not parsed.json:
+        console = Console(highlight=False)
+        console.print("Exercise 14.4.3: the bound on drift, full-batch steps at rate 0.1", style="bold")
+        for name, part in found.items():
+            last = [float(values[-1]) for values in (part.farthest, part.convex, part.smooth)]
+            text = "{}: after {} steps the farthest client is {:.3g} away; bounds {:.3g} (convex), {:.3g} (smooth)"
+            console.print(text.format(name, len(part.drift), *last), markup=False)
+        console.print(f"picture: {path}", soft_wrap=True, markup=False)
 
 
 def as_row(r: Reproduced) -> dict[str, object]:

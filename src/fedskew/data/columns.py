@@ -32,13 +32,13 @@ class Columns:
 
     def __call__(self, table: pa.Table) -> NDArray[np.float32]:
         """(rows, width) standardised numbers, missing ones at the mean."""
-        frame = table.to_pandas()
+        frame = framed(table)
         return np.column_stack([make(frame[name]) for name, make in self.makers]).astype(np.float32)
 
 
 def fit(table: pa.Table, where: str) -> Columns:
     """Look at the columns of some rows. Raises `BadInput`, naming ``where``, if none can be used."""
-    frame = table.to_pandas()
+    frame = framed(table)
     makers, notes = [], []
     for name in table.column_names:
         make, note = column(frame[name], table.schema.field(name).type)
@@ -50,6 +50,11 @@ def fit(table: pa.Table, where: str) -> Columns:
         bool(makers), f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}"
     )
     return Columns(tuple(makers), tuple(notes))
+
+
+def framed(table: pa.Table) -> pd.DataFrame:
+    """As pandas has it, days as times."""
+    return table.to_pandas(date_as_object=False)
 
 
 def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
@@ -75,7 +80,8 @@ def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Seri
 def numbers(values: pd.Series[Any]) -> Floats:
     """As floating-point numbers; times as seconds; what is none is NaN."""
     if pd.api.types.is_datetime64_any_dtype(values):
-        return np.where(values.isna(), np.nan, values.astype("int64").to_numpy() / 1e9)
+        seconds = values.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
+        return np.where(values.isna(), np.nan, seconds)
     made = pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     return np.where(np.isfinite(made), made, np.nan)
 

@@ -109,6 +109,11 @@ class Reading:
             self.malformed_here += 1
             return "skip"
 
+        with path.open("rb") as file:
+            require(
+                path.suffix == ".gz" or b"\0" not in file.read(4096),
+                f"{path}: cannot be read as csv: it is no text in UTF-8; name the file after its format, or convert it",
+            )
         with pa.OSFile(str(path)) as raw:
             stream = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
             reader = pacsv.open_csv(

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedskew.core.errors import FedskewError
+from fedskew.core.spans import span
 from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
@@ -110,7 +111,8 @@ class Distributed:
             return act(work)
         shares = balanced(costs, self.group.size)
         mine = act(members_of(work, shares[self.group.rank]))
-        return tuple(self.group.gather(part, shares) for part in mine)
+        with span("exchange and waiting"):
+            return tuple(self.group.gather(part, shares) for part in mine)
 
 
 def balanced(costs: Sequence[int], size: int) -> list[Ints]:

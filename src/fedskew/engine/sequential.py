@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.records import OWN, Batch, Plan, Upload, View
+from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.memory import keep_freed_memory
 from fedskew.loop.local import Program, differentiate
@@ -53,7 +54,8 @@ class Sequential:
             carry = program.step(differentiate, view, carry, batch)
         sums = total(bind(program.after, view, carry.w), work.passes[i], x, y, view.x) if program.after else {}
         upload, state = program.final(view, carry, sums)
-        scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
+        with span("scores of local models"):
+            scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
         return upload, state, scores
 
 

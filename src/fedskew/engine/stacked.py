@@ -18,6 +18,7 @@ from torch.func import vmap
 
 from fedskew.core.errors import require
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
+from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.gradient import grad_and_value
 from fedskew.engine.trace import Traced
@@ -120,13 +121,15 @@ class Stacked:
         sums = total(steps.after, (view, carry.w), passes, x, y, view.x) if steps.after else {}
         uploads, states = steps.final(view, carry, sums)
         measured = [work.measured[i] for i in members] if work.measured else []
-        return uploads, states, total(steps.score, (carry.w,), measured, x, y, view.x)
+        with span("scores of local models"):
+            return uploads, states, total(steps.score, (carry.w,), measured, x, y, view.x)
 
     def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
         """The local steps of a block; finished clients leave it at its tail."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
-        index, mask = packed(plans, view.x)
+        with span("batching"):
+            index, mask = packed(plans, view.x)
         warp = None if plans[0].warp is None else torch.as_tensor(packed_warps(plans, index.shape), device=x.device)
         running = torch.as_tensor(lengths > np.arange(lengths[0])[:, None], device=x.device)
 

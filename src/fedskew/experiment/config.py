@@ -131,7 +131,8 @@ class Evaluation:
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
-    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class.
+    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class
+    and how far it has fallen below its highest so far.
     """
 
     every: int = 1

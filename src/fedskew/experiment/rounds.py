@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from fedskew.core.records import Server
+from fedskew.core.spans import span
 from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates
@@ -34,10 +35,13 @@ def rounds_of(
         due = after == experiment.training.rounds or after % experiment.evaluation.every == 0
         outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
-        rows = round_rows(assembly, outcome, 0.0)
+        with span("measures"):
+            rows = round_rows(assembly, outcome, 0.0)
         if due:
-            rows += model_rows(assembly, site, server, states, clients)
-            rows += inexactness_rows(assembly, site.engine, outcome) + layer_rows(assembly, outcome)
+            with span("evaluation"):
+                rows += model_rows(assembly, site, server, states, clients)
+            with span("measures"):
+                rows += inexactness_rows(assembly, site.engine, outcome) + layer_rows(assembly, outcome)
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]

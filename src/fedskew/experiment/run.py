@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,7 @@ from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.core.own import offered_by
 from fedskew.core.records import Server
+from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import choose
@@ -124,7 +125,7 @@ def execute(
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
         assembly, site = settle(experiment, dataset)
-        with explained(assembly):
+        with explained(assembly), accounted(store, run, record.facts.get("profile")):
             play(store, run, assembly, listener, stop, site)
     except Lost as error:
         message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
@@ -143,6 +144,20 @@ def execute(
         torch.set_num_threads(threads)
 
 
+@contextlib.contextmanager
+def accounted(store: RunStore, run: int, before: dict[str, float] | None) -> Iterator[None]:
+    """Where the run's time goes, added to its fact ``profile`` if it has one; nothing is counted otherwise."""
+    if before is None:
+        yield
+        return
+    seconds: dict[str, float] = {}
+    try:
+        with profiled(before) as seconds:
+            yield
+    finally:
+        store.add_facts(run, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
+
+
 def check_not_running(record: RunRecord) -> None:
     """Raise `BadInput` if another process of this machine is carrying the run out."""
     process = record.facts.get("process", {})
@@ -155,9 +170,10 @@ def check_not_running(record: RunRecord) -> None:
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
     """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
-    server, states = resume(store, run, assembly, site.states if site else None)
-    assembly = settle_engine(store, run, assembly, server)
-    watch = watch_of(store, run, assembly, server.round)
+    with span("setting up"):
+        server, states = resume(store, run, assembly, site.states if site else None)
+        assembly = settle_engine(store, run, assembly, server)
+        watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     with group_of(experiment, assembly.dataset) as group:
         engine = experiment.engine
@@ -167,17 +183,23 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         for at, rows, seconds in rounds_of(assembly, site or Here(engine, experiment.faults), server, states):
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
-                rows += recovery_rows(store, run, assembly, at.round, rows)
+                rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
+                    store, run, at.round, rows
+                )
             if rows:
-                store.write_round(run, at.round, rows)
+                with span("store"):
+                    store.write_round(run, at.round, rows)
             if fresh:
                 note(store, run, heard(watch, at.round, rows))
             stopping = fresh and asked(group, stop) and not last
             if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
                 # states on disk are those of one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
-                checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round}, keep)
-                states.saved()
+                with span("store"):
+                    checkpoints.save(
+                        store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round}, keep
+                    )
+                    states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
                 raise Interrupted(
@@ -214,6 +236,22 @@ def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, ro
     known[round_] = tested[0]
     rounds = recovery(known, *min(changes))
     return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
+
+
+HIGHEST = """
+SELECT client, max(value) FROM measurements WHERE run=? AND round<? AND split='class' AND name='accuracy' GROUP BY client
+"""
+
+
+def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:
+    """How far each class has fallen below its highest accuracy so far, and the mean over the classes."""
+    measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
+    if not measured:
+        return []
+    highest = dict(store.db.execute(HIGHEST, (run, round_)).fetchall())
+    lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
+    mean = sum(lost.values()) / len(lost)
+    return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]
 
 
 def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedskew.core.errors import Diverged
 from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
+from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.loop.failures import check_finite, server_cause
 from fedskew.loop.federation import Federation
@@ -113,11 +114,15 @@ def by_architecture(programs: tuple[Program, ...], work: Work, act: Callable[[Pr
 
 
 def train(fed: Federation, engine: Engine, work: Work) -> Done:
-    return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
+    with span("local training"):
+        return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
 
 
 def survey(fed: Federation, engine: Engine, work: Work) -> tuple[Tree, Tree]:
-    return by_architecture(fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round)))
+    with span("survey of the clients"):
+        return by_architecture(
+            fed.programs, work, lambda p, part: engine.survey(p, part, fed.x, fed.targets(part.round))
+        )
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
@@ -164,7 +169,8 @@ def work_of(
 ) -> Work:
     """The work of these clients on these plans, under the server as it is; whatever may befall them, all are there."""
     part = fed.partition
-    state, memory = taken_apart(states.get(clients, lambda: fresh(fed, server.x)))
+    with span("client states"):
+        state, memory = taken_apart(states.get(clients, lambda: fresh(fed, server.x)))
     view = View(
         x=server.x,
         extras=fed.algorithm.broadcast(server),
@@ -290,20 +296,25 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
     """One whole round. Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite."""
-    server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
+    with span("planning the round"):
+        server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
     done, measures, sent = nothing_done(server), {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.heard is None else members_of(work, done.heard)
-        measures = drift(done.uploads.delta, work.view.info.num_examples)
-        check_finite(fed, server, work, done, measures["update_norm"])
-        uploads, memory, sent = transmit(fed, work, done.uploads)
-    after = close_round(fed, server, work, done._replace(uploads=uploads))
+        with span("measures"):
+            measures = drift(done.uploads.delta, work.view.info.num_examples)
+            check_finite(fed, server, work, done, measures["update_norm"])
+        with span("codec"):
+            uploads, memory, sent = transmit(fed, work, done.uploads)
+    with span("aggregation"):
+        after = close_round(fed, server, work, done._replace(uploads=uploads))
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
-    states.put(work.clients, together(done.states, memory))
+    with span("client states"):
+        states.put(work.clients, together(done.states, memory))
     return Outcome(
         server=after,
         work=work,

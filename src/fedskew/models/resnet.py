@@ -63,6 +63,7 @@ class ResNet:
     groups: int = 2
 
     has_features: ClassVar[bool] = True
+    idea: ClassVar[str] = "ResNet-18 with GroupNorm, its first convolution 3 x 3 without pooling, as is usual for CIFAR"
     cites: ClassVar[tuple[str, ...]] = ("resnet", "group-norm")
 
     def __post_init__(self) -> None:

@@ -87,6 +87,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         legend=legend(methods),
         figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
+        profiles=tables.profiles(records),
         measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),

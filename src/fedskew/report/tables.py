@@ -269,3 +269,13 @@ def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     ).reset_index()
     result["client_name"] = result["client_name"].where(result["names"] == 1, "")
     return result.drop(columns="names").assign(method=result["method"].astype(str))
+
+
+def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
+    """Seconds by what they went into, the longest first, for each method; only of runs that were asked with ``--profile``."""
+    by_method: dict[str, dict[str, float]] = {}
+    for record in records:
+        for part, seconds in record.facts.get("profile", {}).items():
+            own = by_method.setdefault(record.name, {})
+            own[part] = own.get(part, 0.0) + seconds
+    return {name: dict(sorted(own.items(), key=lambda item: -item[1])) for name, own in by_method.items()}

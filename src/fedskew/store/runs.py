@@ -63,6 +63,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
         "accuracy": "of the global model on the unseen test set, 0..1",
         "loss": "mean cross-entropy of the global model on the test set, in nats",
+        "forgetting": "mean of the classes' forgetting, if `evaluation.classes` asks for it",
         "recovery": "rounds from a change of the concept until accuracy is 95 % of its mean over the ten measurements before; "
         "stored in the round in which it is",
         "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
@@ -134,6 +135,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     },
     "class": {
         "accuracy": "per class, whose number takes the place of a client's: of the global model on the test rows of the class",
+        "forgetting": "per class: its highest accuracy of any measured round so far minus the one now, 0..1 (Lee et al. 2022)",
     },
     "client": {
         "steps": "per client: local steps",

@@ -1,0 +1,59 @@
+"""Where the time goes: named spans that exclude each other, counted only while somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+
+REST = "other"
+"""The time between the named spans."""
+
+
+class Clock:
+    """Seconds by name; each moment belongs to the innermost span."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.open = [REST]
+        self.since = time.perf_counter()
+
+    def turn(self) -> None:
+        """Count the time since the last turn for the innermost span."""
+        now = time.perf_counter()
+        self.seconds[self.open[-1]] = self.seconds.get(self.open[-1], 0.0) + now - self.since
+        self.since = now
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        self.turn()
+        self.open.append(name)
+        try:
+            yield
+        finally:
+            self.turn()
+            self.open.pop()
+
+
+CLOCK: ContextVar[Clock | None] = ContextVar("CLOCK", default=None)
+NOTHING = nullcontext()
+
+
+def span(name: str) -> AbstractContextManager[None]:
+    """Count what happens inside under ``name``, if somebody asks."""
+    clock = CLOCK.get()
+    return NOTHING if clock is None else clock.span(name)
+
+
+@contextmanager
+def profiled(before: dict[str, float]) -> Iterator[dict[str, float]]:
+    """Ask: seconds by name, on top of those ``before``; complete at the end."""
+    clock = Clock()
+    clock.seconds.update(before)
+    token = CLOCK.set(clock)
+    try:
+        yield clock.seconds
+    finally:
+        clock.turn()
+        CLOCK.reset(token)

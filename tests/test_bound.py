@@ -1,0 +1,104 @@
+"""Exercise 14.4.3: the bound on client drift against closed forms, and against what full-batch steps do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedskew.cli import reproduce
+from fedskew.cli.main import main
+from fedskew.experiment.drift_bound import drift_bound
+from fedskew.measure.bound import bound
+from fedskew.report.bounds import draw_bound
+
+torch.set_num_threads(1)
+
+
+def quadratics(hessians: torch.Tensor, centres: torch.Tensor):
+    """Local and whole gradients of 1/2 (w - b_k)' A_k (w - b_k), equal weights."""
+
+    def local(w: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("kij,kj->ki", hessians, w - centres)
+
+    def whole(w: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("kij,mkj->mi", hessians, w[:, None] - centres) / len(centres)
+
+    return local, whole
+
+
+def random_problem(seed: int, common: bool):
+    generator = torch.Generator().manual_seed(seed)
+    root = torch.randn(1 if common else 4, 3, 3, generator=generator, dtype=torch.float64)
+    hessians = (root @ root.mT + 0.1 * torch.eye(3).double()).expand(4, 3, 3)
+    centres = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    w = torch.randn(3, generator=generator, dtype=torch.float64)
+    return hessians, centres, w
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 1.9))
+@settings(max_examples=25, deadline=None)
+def test_nothing_exceeds_its_bound(seed: int, share: float) -> None:
+    hessians, centres, w = random_problem(seed, common=False)
+    smooth = float(torch.linalg.eigvalsh(hessians.mean(0)).max())
+    found = bound(*quadratics(hessians, centres), w, 4, share / smooth, 12, smooth)
+    room = 1 + 1e-9
+    assert (found.farthest <= found.smooth * room).all()
+    assert (found.farthest <= found.convex * room).all()
+    assert (found.apart <= found.farthest).all()
+    assert (found.drift <= 2 * found.farthest * room).all()
+
+
+def test_with_a_common_hessian_the_distance_is_the_closed_form() -> None:
+    """(I - (I - rate A)^E) A^-1 (grad F_k - grad F), which for a common Hessian is the same everywhere."""
+    hessians, centres, w = random_problem(3, common=True)
+    a, rate, steps = hessians[0], 0.05, 7
+    found = bound(*quadratics(hessians, centres), w, 4, rate, steps, float(torch.linalg.eigvalsh(a).max()))
+    eye = torch.eye(3).double()
+    shift = (eye - torch.linalg.matrix_power(eye - rate * a, steps)) @ (centres - centres.mean(0)).T
+    assert float(found.apart[-1]) == pytest.approx(float(shift.norm(dim=0).mean()), rel=1e-12)
+    assert float(found.drift[-1]) == pytest.approx(float(found.apart[-1]), rel=1e-12)
+    assert float(found.zeta) == pytest.approx(float(((centres - centres.mean(0)) @ a).norm(dim=1).max()), rel=1e-12)
+
+
+def test_alike_clients_do_not_drift() -> None:
+    hessians, centres, w = random_problem(4, common=True)
+    found = bound(*quadratics(hessians, centres[:1].expand(4, -1)), w, 4, 0.1, 5, 1.0)
+    assert float(found.farthest.max()) < 1e-12
+    assert float(found.smooth.max()) < 1e-12
+
+
+def test_the_first_step_is_exactly_rate_times_the_gradients_distance() -> None:
+    hessians, centres, w = random_problem(5, common=True)
+    found = bound(*quadratics(hessians, centres), w, 4, 0.3, 1, 2.0)
+    assert float(found.farthest[0]) == pytest.approx(0.3 * float(found.zeta), rel=1e-12)
+    assert float(found.smooth[0]) == pytest.approx(float(found.convex[0]), rel=1e-12)
+    assert math.isclose(float(found.convex[0]), 0.3 * float(found.zeta), rel_tol=1e-12)
+
+
+def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
+    found = drift_bound(rate=0.1, steps=6)
+    assert set(found) == {"IID", "sorted by label"}
+    for part in found.values():
+        assert (part.farthest <= part.convex).all()
+        assert (part.convex <= part.smooth * (1 + 1e-12)).all()
+        assert (part.farthest.diff() > 0).all()
+    assert float(found["sorted by label"].farthest[-1]) > 3 * float(found["IID"].farthest[-1])
+    axes = draw_bound(found, 0.1).axes
+    assert len(axes) == 2
+    lines = axes[1].get_lines()
+    assert [line.get_label() for line in lines] == ["bound, smooth", "bound, convex", "farthest client", "drift"]
+    assert list(lines[2].get_ydata()) == pytest.approx(found["sorted by label"].farthest.tolist())
+
+
+def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:
+    found = drift_bound(steps=2)
+    monkeypatch.setattr(reproduce, "drift_bound", lambda rate: found)
+    words = ["reproduce", "drift-demo", "--only", "exercise-14.4.3", "--runs", str(tmp_path)]
+    assert main(words) == 0
+    assert "after 2 steps" in capsys.readouterr().out
+    assert "<svg" in (tmp_path / "drift-demo-exercise-14.4.3.svg").read_text()
+    assert main([*words, "--output", str(tmp_path / "picture.nothing")]) == 1

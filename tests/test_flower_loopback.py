@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +15,6 @@ import torch
 
 pytest.importorskip("flwr")
 
-from fedskew.algorithms import ALGORITHMS
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.flower.local import Loopback
@@ -21,7 +22,7 @@ from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import nodes_of, small
-from tests.test_flower import SETTINGS
+from tests.test_flower import DEPLOYABLE, SETTINGS
 
 PATIENCE = 900.0
 ORDINARY = ("fedavg", "scaffold", "moon")
@@ -86,8 +87,34 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(running: Runnin
     check_equal(running, [experiment_of(method) for method in ORDINARY])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
+def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
+    """Not even if it is killed in a way that it cannot notice."""
+    script = (
+        "import sys, time; from pathlib import Path; from fedskew.flower.local import Loopback\n"
+        "there = Loopback(Path(sys.argv[1]), [])\n"
+        "print(there.start('sleep', ['sleep', '600']).pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        parent.kill()
+    end = time.monotonic() + 60
+    while alive(child) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive(child)
+
+
+def alive(process: int) -> bool:
+    """Whether it is there and not only waiting to be buried."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 # methods whose clients hold other rows than the four nodes here are compared in test_flower.py, without Flower
-OTHERS = [m for m in ALGORITHMS if m not in ORDINARY and not {"dataset", "server_data"} & set(SETTINGS.get(m, {}))]
+OTHERS = [m for m in DEPLOYABLE if m not in ORDINARY and not {"dataset", "server_data"} & set(SETTINGS.get(m, {}))]
 
 
 @pytest.mark.slow

@@ -611,3 +611,30 @@ def test_what_a_killed_write_left_is_removed_by_the_next(tmp_path):
     (tmp_path / "round-000003.partial").write_bytes(b"half of it")
     checkpoints.save(tmp_path, 4, tree(), {})
     assert [p.name for p in tmp_path.iterdir()] == ["round-000004.safetensors"]
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path):
+    """One flipped bit in the tensors' bytes, which safetensors itself does not notice; then a file cut short."""
+    kept = checkpoints.save(tmp_path, 5, tree(), {"round": 5}, keep=2)
+    path = checkpoints.save(tmp_path, 10, tree(), {"round": 10}, keep=2)
+    assert checkpoints.newest(tmp_path)[1] == {"round": 10}
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match="checksum is another"):
+        checkpoints.load(path)
+    assert checkpoints.newest(tmp_path)[1] == {"round": 5}
+    path.write_bytes(data[: len(data) // 2])
+    assert checkpoints.newest(tmp_path)[1] == {"round": 5}
+    assert_same(tree(), checkpoints.newest(tmp_path)[0])
+    kept.unlink()
+    with pytest.raises(BadInput, match="round-000010"):
+        checkpoints.newest(tmp_path)
+    path.unlink()
+    assert checkpoints.newest(tmp_path) is None
+
+
+def test_so_many_checkpoints_are_kept(tmp_path):
+    for round_ in (1, 2, 3, 10):
+        checkpoints.save(tmp_path, round_, tree(), {}, keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000003.safetensors", "round-000010.safetensors"]

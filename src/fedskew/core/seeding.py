@@ -11,6 +11,7 @@ PURPOSES = (
     *("server data", "codec", "refine", "shared data", "noise", "tuning", "clusters"),
     *("features", "concepts", "test clients", "public"),
     *("augment", "diagnose", "landscape"),
+    *("faults", "attackers", "attack"),
 )
 
 

@@ -30,6 +30,7 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.measure.privacy import check_installed
+from fedskew.models import Mixed
 from fedskew.models.prefix import Tell
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
@@ -252,6 +253,10 @@ def check_needs(experiment: Experiment) -> None:
         algorithm.shares_model or exchanges_nothing_else(experiment),
         f"{name} exchanges no models: a server optimiser, a refinement, a codec, a sharing or inexactness would have nothing to "
         "work on; use --server sgd --refine none --codec none --sharing all, and leave out evaluation.inexactness",
+    )
+    require(
+        not experiment.faults.some or (algorithm.shares_model and not isinstance(experiment.model, Mixed)),
+        "faults are of updates of one shared model, and there is none here; leave them out, or use another method and model",
     )
     needy = judge(experiment)
     require(

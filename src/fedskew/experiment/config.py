@@ -20,6 +20,7 @@ from fedskew.core.own import Methods
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
+from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
@@ -186,6 +187,7 @@ SETTINGS: dict[str, type] = {
     "shared_data": SharedData,
     "local": Local,
     "system": System,
+    "faults": Faults,
     "training": Training,
     "evaluation": Evaluation,
     "checkpoint": Checkpoint,
@@ -222,6 +224,7 @@ class Experiment:
     codec: Any = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
+    faults: Faults = field(default_factory=Faults)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: Any = field(default_factory=Auto)

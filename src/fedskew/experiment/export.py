@@ -40,7 +40,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` a program from rows (n, ...) to logits (n, K).
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
-    found = checkpoints.latest(store.run_folder(run))
+    found = checkpoints.newest(store.run_folder(run))
     if found is None:
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
@@ -51,7 +51,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
     if len(tasks) > 1:
         raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
-    w = checkpoints.load(found)[0]["x"]
+    w = found[0]["x"]
     named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -157,6 +157,6 @@ def follow(group: Group, dataset: Dataset | None) -> None:
 def take_part(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
     """The rounds of one run, until rank 0 stops."""
     engine = Distributed(assembly.experiment.engine, group)
-    for at, _, _ in rounds_of(assembly, Here(engine), server, states):
+    for at, _, _ in rounds_of(assembly, Here(engine, assembly.experiment.faults), server, states):
         if at.round > server.round and group.agree(False):
             break

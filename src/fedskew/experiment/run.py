@@ -21,7 +21,7 @@ from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import choose
-from fedskew.engine.disk import opened
+from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.distributed import Distributed, Group, Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
@@ -180,7 +180,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         if group:
             engine = Distributed(engine, group)
             lead(group, assembly, server, states)
-        for at, rows, seconds in rounds_of(assembly, site or Here(engine), server, states):
+        for at, rows, seconds in rounds_of(assembly, site or Here(engine, experiment.faults), server, states):
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
                 rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
@@ -193,8 +193,12 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 note(store, run, heard(watch, at.round, rows))
             stopping = fresh and asked(group, stop) and not last
             if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
+                # states on disk are those of one checkpoint only
+                keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
-                    checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round})
+                    checkpoints.save(
+                        store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round}, keep
+                    )
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
@@ -305,13 +309,13 @@ def resume(
 ) -> tuple[Server, Kept]:
     """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere."""
     folder, num_clients = store.run_folder(run), len(assembly.partition)
-    path = checkpoints.latest(folder)
+    found = checkpoints.newest(folder)
     server = start(assembly.federation, assembly.x0)
-    if path is None:
+    if found is None:
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
-    tree, facts = checkpoints.load(path)
+    tree, facts = found
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

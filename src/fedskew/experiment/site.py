@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 from fedskew.core.records import Server
 from fedskew.engine.states import ClientStates
 from fedskew.loop.evaluate import evaluate_clients
+from fedskew.loop.faults import Faults, Faulty
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal, measures_personal
 from fedskew.loop.round import Engine, Outcome, States, play_round
@@ -47,11 +50,14 @@ class Here:
     """Clients whose rows this process holds."""
 
     engine: Engine
+    faults: Faults = field(default_factory=Faults)
+    rejected: list[tuple[int, str]] = field(default_factory=list)  # since it was last asked
 
     states: ClassVar[type[ClientStates]] = ClientStates
 
     def play_round(self, fed: Federation, server: Server, states: States, measure_local: bool) -> Outcome:
-        return play_round(fed, self.engine, server, states, measure_local)
+        engine = Faulty(self.engine, self.faults, fed, self.rejected) if self.faults.some else self.engine
+        return play_round(fed, engine, server, states, measure_local)
 
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores:
         model = evaluate_clients(fed.task, server.x, fed.x, fed.targets(server.round), fed.partition, clients)
@@ -59,4 +65,15 @@ class Here:
         return ClientScores(clients, model, personal)
 
     def fault_rows(self) -> list[Row]:
-        return []
+        rejected = list(self.rejected)
+        self.rejected.clear()
+        return faults_as_rows(rejected) if self.faults.some else []
+
+
+def faults_as_rows(faults: Sequence[tuple[int, str]]) -> list[Row]:
+    """How often each client (below 0: nobody knows which) had each fault, and all of them."""
+    rows: list[Row] = [
+        (None if client < 0 else client, "fault", fault, float(n))
+        for (client, fault), n in sorted(Counter(faults).items())
+    ]
+    return [*rows, (None, "round", "rejected", float(len(faults)))]

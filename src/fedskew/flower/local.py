@@ -17,13 +17,13 @@ from types import TracebackType
 
 from fedskew.core.errors import FedskewError
 from fedskew.flower.node import Node
-from fedskew.flower.resident import QUIET, with_tools
+from fedskew.flower.resident import QUIET, end_with_parent, with_tools
 
 HOST = "127.0.0.1"
 CONNECTION = "fedskew"
 """The name of the connection in Flower's configuration."""
-IMPATIENT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
-"""Waiting work is looked for ten times a second."""
+IMPATIENT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
+"""Waiting work is looked for three times a second: every process that looks costs time, and there is one a node."""
 
 
 def free_port() -> int:
@@ -111,6 +111,7 @@ class Loopback:
                 cwd=self.folder,
                 env=self.variables(),
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         self.processes.append(process)
         return process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from fedskew.core.records import Info, Plan, Server, Upload
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.site import ClientScores
+from fedskew.experiment.site import ClientScores, faults_as_rows
 from fedskew.flower.node import upload_tree
 from fedskew.flower.nodes import Nodes, TooFew
 from fedskew.flower.wire import (
@@ -51,17 +51,19 @@ class Elsewhere(ClientStates):
 
     def __init__(self) -> None:
         super().__init__()
-        self.needed: dict[int, int] = {}
+        self.needed: dict[int, int] = {}  # by the checkpoint before the last, in case the last is damaged
+        self.saved_last: dict[int, int] = {}
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """The stamp that counts, and the one in the last checkpoint, before which no state is needed."""
+        """The stamp that counts, and the one before which no state is needed."""
         needed = torch.tensor([self.needed.get(int(k), 0) for k in clients])
         return {**super().get(clients, lambda: {"stamp": torch.tensor(0)}), "needed": needed}
 
     def saved(self) -> None:
-        """The checkpoint is there, after which older states are not needed."""
+        """The checkpoint is there, and states older than the one before it are not needed."""
         ids, rows = self.export()
-        self.needed = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
+        self.needed = self.saved_last
+        self.saved_last = dict(zip(ids.tolist(), rows["stamp"].tolist(), strict=True)) if rows else {}
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> Elsewhere:
@@ -239,14 +241,4 @@ class There:
     def fault_rows(self) -> list[Row]:
         """What was rejected since it was last asked."""
         faults, self.remote.nodes.faults = self.remote.nodes.faults, []
-        return faults_as_rows(faults)
-
-
-def faults_as_rows(faults: Sequence[tuple[int, str, str]]) -> list[Row]:
-    counts: dict[tuple[int, str], int] = {}
-    for client, fault, _ in faults:
-        counts[client, fault] = counts.get((client, fault), 0) + 1
-    rows: list[Row] = [
-        (None if client < 0 else client, "fault", fault, float(n)) for (client, fault), n in sorted(counts.items())
-    ]
-    return [*rows, (None, "round", "rejected", float(len(faults)))]
+        return faults_as_rows([(client, fault) for client, fault, _ in faults])

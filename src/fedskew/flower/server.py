@@ -92,6 +92,10 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         "skew: labels whose meaning changes are only simulated; on nodes labels are those of their own rows: leave it out",
     )
     require(
+        not experiment.faults.some,
+        "faults are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with them",
+    )
+    require(
         experiment.training.workers == 1,
         "training.workers shares a simulation out among processes, and here each client has its own; leave it out",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -20,14 +21,14 @@ from fedskew.core.trees import Tree, from_leaves, leaves
 NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
-def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
-    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and remove older ones."""
+def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int = 1) -> Path:
+    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and leave the newest ``keep`` there."""
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
     partial = target.with_suffix(".partial")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial, metadata={"facts": json.dumps(facts)})
+        save_file(tensors, partial, metadata={"facts": json.dumps(facts), "sha256": digest(tensors)})
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.rename(target)
@@ -37,10 +38,19 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any]) -> Path:
         # whatever ended the write, Ctrl-C included
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-    for old in (*folder.glob("round-*.safetensors"), *folder.glob("round-*.partial")):
-        if old != target:
-            old.unlink()
+    older = sorted((path for path in found(folder) if path != target), reverse=True)
+    for old in (*older[keep - 1 :], *folder.glob("round-*.partial")):
+        old.unlink()
     return target
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """Of names, shapes, types and values."""
+    made = hashlib.sha256()
+    for name, leaf in sorted(tensors.items()):
+        made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
+        made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return made.hexdigest()
 
 
 def file_name(round_: int) -> str:
@@ -49,21 +59,41 @@ def file_name(round_: int) -> str:
 
 def latest(folder: Path) -> Path | None:
     """The newest checkpoint in the folder."""
-    found = [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
-    return max(found, default=None)
+    return max(found(folder), default=None)
+
+
+def found(folder: Path) -> list[Path]:
+    """The checkpoints in the folder."""
+    return [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
+
+
+def newest(folder: Path) -> tuple[Tree, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; None if there is none at all. Raises `BadInput` of the newest if none is whole."""
+    failed: BadInput | None = None
+    for path in sorted(found(folder), reverse=True):
+        try:
+            return load(path)
+        except BadInput as error:
+            failed = failed or error
+    if failed:
+        raise failed
+    return None
 
 
 def load(path: Path) -> tuple[Tree, dict[str, Any]]:
-    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read."""
+    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read, or its checksum is another."""
     from safetensors import safe_open
 
     try:
         # in memory of its own: the file's tensors are not aligned, and a kernel's last bit may depend on that
         flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
+            told = file.metadata()
+        facts = json.loads(told["facts"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"checkpoint {path}: cannot be read: {error}") from None
+    if told.get("sha256") != digest(flat):
+        raise BadInput(f"checkpoint {path}: is damaged: its checksum is another")
     return from_leaves(flat), facts
 
 

@@ -105,7 +105,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "stragglers": "clients that got done with a part of their work, or were dropped for it",
         "bytes_down": "sent to the whole cohort, to dropped stragglers too",
         "bytes_up": "sent by the whole cohort, in the codec's messages",
-        "rejected": "answers of nodes that were not usable, or not given in time; in deployed runs",
+        "rejected": "answers that were not usable or not given in time, in deployed runs and where `faults` are declared",
         "seconds": "of the round: training, evaluation and measures",
         "epsilon": "privacy loss of any client in all rounds so far, at the method's delta; where the method bounds it",
     },
@@ -122,7 +122,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "loss": "per client: mean loss of its personal model on its data",
     },
     "fault": {
-        "missing": "per client, in deployed runs: times that it was not there or did not answer in time",
+        "missing": "per client: times that it was not there or did not answer in time",
         "refused": "per client: times that the node said why it could not answer",
         "garbage": "per client: messages that could not be read, or claimed to be another client's",
         "other_round": "per client: answers that were of another round or run",

@@ -1,0 +1,163 @@
+"""Clients whose answers are broken or malicious, around any engine: what they send is spoiled, and what shows is not taken.
+
+Who does what is a function of (seed, round, client), the same for every method and engine. Surveys and evaluation are spared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.seeding import stream, torch_stream
+from fedskew.core.trees import Tree, pick
+from fedskew.loop.federation import Federation
+from fedskew.loop.local import Program
+from fedskew.loop.round import Done, Engine, Work, members_of
+from fedskew.skew.partition import Ints
+
+Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]
+Attack = Literal["none", "label-flip", "sign-flip", "scaled", "gaussian"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+HUGE = 1e6
+"""A broken update of the kind "too_long" is so many times as long as it was."""
+
+
+class TooFew(FedskewError):
+    """Too few usable answers for a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """What goes wrong with answers, and from when on it is noticed; without options nothing does.
+
+    ``share`` is the probability that a client's answer in a round is broken, in a way drawn from ``kinds``: "missing",
+    "not_finite" (one entry is NaN), "too_long" (a million times as long) or "wrong_shape" (one entry is lost).
+    ``attackers`` is the share of all clients, to the nearest whole one and the same in every round, that send on purpose what an
+    ``attack`` makes of their update: "label-flip" (trained on labels K - 1 - y), "sign-flip" (times -1), "scaled" (times
+    ``strength``) or "gaussian" (normal noise ``strength`` times as long).
+
+    Answers that are missing, not finite, of another shape, or longer than ``longest`` (0: no limit) are rejected: the client keeps
+    the state that it had. A round with less than the share ``fewest`` of its cohort left stops the run.
+    """
+
+    share: float = 0.0
+    kinds: tuple[Kind, ...] = KINDS
+    attackers: float = 0.0
+    attack: Attack = "none"
+    strength: float = 10.0
+    longest: float = 0.0
+    fewest: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("share", "attackers"):
+            require(0 <= getattr(self, name) <= 1, f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        require(len(self.kinds) > 0, f"kinds must name at least one of {', '.join(KINDS)}")
+        require(self.strength > 0, f"strength must be above 0, got {self.strength}")
+        require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
+        require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
+        require(
+            (self.attack == "none") == (self.attackers == 0),
+            f"attack {self.attack} and attackers {self.attackers:g} do not go together; set both, or neither",
+        )
+        require(
+            self.longest > 0 or not self.share or "too_long" not in self.kinds,
+            "kind too_long is noticed only with a limit; set longest, or leave it out of kinds",
+        )
+
+    @property
+    def some(self) -> bool:
+        """Whether anything can happen."""
+        return self.share > 0 or self.attackers > 0 or self.longest > 0
+
+    def broken(self, num_clients: int, round_: int, seed: int) -> dict[int, Kind]:
+        """The clients whose answers would be broken in a round, and how."""
+        luck = stream(seed, "faults", round_).random((num_clients, 2))
+        return {int(k): self.kinds[int(luck[k, 1] * len(self.kinds))] for k in np.flatnonzero(luck[:, 0] < self.share)}
+
+    def malicious(self, num_clients: int, seed: int) -> Ints:
+        """The clients that attack, ascending."""
+        return np.sort(stream(seed, "attackers").permutation(num_clients)[: int(self.attackers * num_clients + 0.5)])
+
+
+@dataclass(frozen=True, eq=False)
+class Faulty:
+    """Another engine, of whose clients some are faulty."""
+
+    inner: Engine
+    faults: Faults
+    fed: Federation
+    rejected: list[tuple[int, str]] = field(default_factory=list)  # client and kind, of all rounds
+
+    def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
+        return self.inner.survey(program, work, x, y)
+
+    def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
+        done = self.attacked(program, work, x, y, self.inner.run(program, work, x, y))
+        broken = self.faults.broken(len(self.fed.partition), work.round, self.fed.seed)
+        heard: list[int] = []
+        for i, k in enumerate(work.clients.tolist()):
+            kind = broken.get(k)
+            if found := self.noticed(spoiled(done.uploads.delta[i], kind), done.uploads.delta[i]):
+                self.rejected.append((k, found))
+            else:
+                heard.append(i)
+        needed = max(1, ceil(self.faults.fewest * len(work.clients)), self.fed.algorithm.fewest(len(heard)))
+        if len(heard) < needed:
+            raise TooFew(
+                f"round {work.round + 1}: {len(heard)} of {len(work.clients)} clients gave a usable answer, and {needed} are "
+                "needed; lower faults.fewest, or select more clients"
+            )
+        at = np.asarray(heard)
+        return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
+
+    def noticed(self, got: Tensor | None, like: Tensor) -> Kind | None:
+        """Why an update is rejected, if it is."""
+        if got is None:
+            return "missing"
+        if got.shape != like.shape:
+            return "wrong_shape"
+        if not bool(got.isfinite().all()):
+            return "not_finite"
+        return "too_long" if 0 < self.faults.longest < float(got.double().norm()) else None
+
+    def attacked(self, program: Program, work: Work, x: Tensor, y: Tensor, done: Done) -> Done:
+        """What is sent when some attack."""
+        at = np.flatnonzero(np.isin(work.clients, self.faults.malicious(len(self.fed.partition), self.fed.seed)))
+        if not len(at):
+            return done
+        deltas = done.uploads.delta.clone()
+        places = torch.as_tensor(at, device=deltas.device)
+        if self.faults.attack == "label-flip":
+            flipped = self.fed.task.num_classes - 1 - y
+            own = self.inner.run(program, members_of(work, at), x, flipped).uploads.delta
+        else:
+            own = torch.stack([self.altered(deltas[i], work.round, int(work.clients[i])) for i in at])
+        return done._replace(uploads=done.uploads._replace(delta=deltas.index_copy_(0, places, own)))
+
+    def altered(self, delta: Tensor, round_: int, client: int) -> Tensor:
+        """What an attacker sends instead of its update (P,)."""
+        if self.faults.attack == "sign-flip":
+            return -delta
+        if self.faults.attack == "scaled":
+            return self.faults.strength * delta
+        noise = torch.randn(
+            len(delta), generator=torch_stream(self.fed.seed, "attack", round_, client), dtype=delta.dtype
+        )
+        return (self.faults.strength * delta.norm() / noise.norm()).to(delta) * noise.to(delta)
+
+
+def spoiled(delta: Tensor, kind: Kind | None) -> Tensor | None:
+    """What arrives of an update (P,) with a fault of this kind; None: nothing."""
+    if kind == "missing":
+        return None
+    if kind == "wrong_shape":
+        return delta[:-1]
+    if kind == "too_long":
+        return HUGE * delta
+    return torch.cat([delta[:-1], delta.new_full((1,), torch.nan)]) if kind == "not_finite" else delta

@@ -1,0 +1,128 @@
+"""Declared faults and attacks in simulation: what is rejected, what is aggregated, and that all else stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.core.errors import BadInput
+from fedskew.core.records import Info
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import run
+from fedskew.loop.faults import KINDS, Faults, Faulty, TooFew
+from fedskew.loop.round import play_round, prepare, start
+from fedskew.store import checkpoints
+from fedskew.store.runs import MEASUREMENTS
+from tests.flower_nodes import small
+
+
+def last(experiment: Experiment, folder: Path) -> tuple[torch.Tensor, object]:
+    done = run(experiment, folder=folder)
+    path = checkpoints.latest(done.store.run_folder(done.ids[0]))
+    assert path
+    return checkpoints.load(path)[0]["x"], done.store.measurements(done.ids)
+
+
+@dataclass(frozen=True)
+class Away:
+    """These clients, by round, are not there."""
+
+    gone: tuple[frozenset[int], ...]
+
+    def available(self, clients: Info, round_: int, seed: int) -> np.ndarray:
+        return ~np.isin(np.asarray(clients.index), list(self.gone[round_]))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "median", "ditto"])
+def test_a_broken_answer_is_as_if_the_client_had_not_been_there(method: str, tmp_path: Path) -> None:
+    """By hand: the same rounds with the broken clients unreachable; every fault has its row in the store."""
+    faults = Faults(share=0.3, longest=1e3, fewest=0.1)
+    experiment = small(method, rounds=6).replace(faults=faults)
+    x, frame = last(experiment, tmp_path)
+    broken = [faults.broken(4, r, experiment.training.seed) for r in range(6)]
+    assert any(broken)
+    assembly = assemble(small(method, rounds=6), experiment.dataset.load())
+    fed = replace(assembly.federation, availability=Away(tuple(map(frozenset, broken))))
+    server, states = start(fed, assembly.x0), ClientStates()
+    for _ in range(6):
+        server = play_round(fed, Sequential(), server, states).server
+    assert torch.equal(x, server.x)
+    told = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert sorted(told) == sorted([r + 1, k, kind, 1.0] for r in range(6) for k, kind in broken[r].items())
+    rejected = frame[(frame.split == "round") & (frame.name == "rejected")].value.tolist()
+    assert rejected == [float(len(one)) for one in broken]
+
+
+def test_kinds_are_drawn_alike_and_as_often_as_declared() -> None:
+    drawn = [kind for r in range(200) for kind in Faults(share=0.1, longest=1.0).broken(100, r, 0).values()]
+    # standard deviations: sqrt(20000 x 0.1 x 0.9) = 42, sqrt(20000 x 0.025 x 0.975) = 22
+    assert len(drawn) == pytest.approx(2000, abs=5 * 42)
+    assert all(drawn.count(kind) == pytest.approx(500, abs=5 * 22) for kind in KINDS)
+    assert set(KINDS) <= set(MEASUREMENTS["fault"])
+
+
+def updates(faults: Faults) -> list[torch.Tensor]:
+    """The four clients' updates of the first round: without faults, all trained on labels 9 - y, and with faults."""
+    assembly = assemble(small(), small().dataset.load())
+    fed = assembly.federation
+    _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
+    engines = ((Sequential(), fed.y), (Sequential(), 9 - fed.y), (Faulty(Sequential(), faults, fed), fed.y))
+    return [engine.run(fed.program, work, fed.x, y).uploads.delta for engine, y in engines]
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian", "label-flip"])
+def test_an_attack_changes_the_attackers_updates_alone(attack: str) -> None:
+    faults = Faults(attackers=0.5, attack=attack, strength=3.0)
+    plain, flipped, sent = updates(faults)
+    bad = faults.malicious(4, 0)
+    assert len(bad) == 2
+    for k in range(4):
+        if k not in bad:
+            assert torch.equal(plain[k], sent[k])
+        elif attack == "sign-flip":
+            assert torch.equal(-plain[k], sent[k])
+        elif attack == "scaled":
+            assert torch.equal(3 * plain[k], sent[k])
+        elif attack == "gaussian":
+            assert float(sent[k].norm()) == pytest.approx(3 * float(plain[k].norm()), rel=1e-5)
+            assert abs(float(torch.cosine_similarity(sent[k], plain[k], dim=0))) < 0.2
+        else:
+            assert torch.equal(flipped[k], sent[k])
+
+
+def test_too_few_left_stop_the_run() -> None:
+    with pytest.raises(TooFew, match="round 1: 0 of 4 clients gave a usable answer, and 2 are needed"):
+        updates(Faults(share=1.0, kinds=("missing",)))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"share": 1.5}, "between 0 and 1"),
+        ({"share": 0.1}, "set longest"),
+        ({"attack": "scaled"}, "do not go together"),
+        ({"attackers": 0.1}, "do not go together"),
+        ({"kinds": []}, "at least one"),
+        ({"kinds": ["late"]}, "kinds"),
+    ],
+)
+def test_what_means_nothing_is_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        Experiment(faults=options)
+
+
+def test_faults_need_a_shared_model() -> None:
+    with pytest.raises(BadInput, match="one shared model"):
+        assemble(small("fedmd").replace(faults=Faults(share=0.1, kinds=("missing",))), small().dataset.load())
+
+
+def test_faults_are_read_back_from_toml() -> None:
+    experiment = small().replace(faults=Faults(share=0.1, longest=5.0, attackers=0.2, attack="gaussian"))
+    assert from_toml(experiment.toml()) == experiment

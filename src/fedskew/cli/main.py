@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from rich_argparse import RawDescriptionRichHelpFormatter
 
-from fedskew.cli import deploy_options, laboratory, options
+from fedskew.cli import bench_options, deploy_options, laboratory, options
 from fedskew.core.errors import FedskewError
 
 DESCRIPTION = """\

@@ -239,7 +239,9 @@ def performance() -> str:
     return markdown(json.loads((HERE / "performance.json").read_text(encoding="utf-8")))
 
 
-PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms, HERE / "performance.md": performance}
+PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms}
+if (HERE / "performance.json").is_file():
+    PAGES[HERE / "performance.md"] = performance
 
 if __name__ == "__main__":
     for path, made in PAGES.items():

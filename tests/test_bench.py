@@ -16,6 +16,7 @@ from fedskew.report.performance import draw, markdown, rows
 SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for work in (WORKLOADS[0], WORKLOADS[3])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", SMALL, ids=lambda work: work.name)
 def test_all_sides_make_the_same_model(work):
     before = torch.get_num_threads()

@@ -50,7 +50,7 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["reference.md", "algorithms.md", "performance.md"])
+@pytest.mark.parametrize("name", ["reference.md", "algorithms.md"])
 def test_the_generated_pages_are_current(generate: ModuleType, name: str) -> None:
     made = {path.name: make for path, make in generate.PAGES.items()}[name]
     assert (ROOT / "docs" / name).read_text() == made(), "run python docs/generate.py"

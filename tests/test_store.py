@@ -638,3 +638,11 @@ def test_so_many_checkpoints_are_kept(tmp_path):
     for round_ in (1, 2, 3, 10):
         checkpoints.save(tmp_path, round_, tree(), {}, keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000003.safetensors", "round-000010.safetensors"]
+
+
+def test_a_checkpoint_may_hold_empty_arrays(tmp_path):
+    """Before anybody took part there are no clients to keep."""
+    checkpoints.save(tmp_path, 1, {"x": torch.ones(3), "ids": torch.zeros(0, dtype=torch.int64)}, {"round": 1})
+    tree, facts = checkpoints.load(checkpoints.latest(tmp_path))
+    assert facts["round"] == 1
+    assert tree["ids"].shape == (0,)

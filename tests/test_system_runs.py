@@ -110,7 +110,8 @@ def test_a_wrong_system_on_the_command_line_is_one_line(tmp_path, capsys, text: 
 
 def test_availabilities_are_listed(capsys) -> None:
     assert main(["list", "availabilities", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["always", "random", "day-night", "blocks"]
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["always", "random", "unequal", "on-off", "day-night", "blocks"]
 
 
 # numbers

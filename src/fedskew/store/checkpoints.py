@@ -49,7 +49,8 @@ def digest(tensors: dict[str, Tensor]) -> str:
     made = hashlib.sha256()
     for name, leaf in sorted(tensors.items()):
         made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
-        made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if leaf.numel():  # a view of nothing as bytes is refused
+            made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return made.hexdigest()
 
 

@@ -80,7 +80,9 @@ def test_layers_and_classes_are_stored_on_demand(tmp_path) -> None:
     assert runs.records[0].facts["layers"] == ["hidden.0", "out"]
     assert layers["client"].tolist() == [0, 1, 0, 1]
     assert layers["value"].abs().max() <= 1
-    classes = frame[(frame["split"] == "class") & (frame["round"] == 2)]
+    known = frame[(frame["split"] == "class") & (frame["round"] == 2)]
+    classes = known[known["name"] == "accuracy"]
+    assert len(known[known["name"] == "forgetting"]) == 10
     accuracy = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 2)]["value"].item()
     # the test set has 35 to 37 rows of each digit
     assert len(classes) == 10

@@ -160,6 +160,7 @@ def test_what_is_stored_of_a_round_without_clients() -> None:
     rows = {(split, name): value for client, split, name, value in round_rows(assembly, outcome, 0.5)}
     assert rows == {
         ("round", "local_steps"): 0,
+        ("round", "update_amount"): 0.0,
         ("round", "clients"): 0,
         ("round", "available"): 6,
         ("round", "selected"): 0,

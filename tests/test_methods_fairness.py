@@ -18,7 +18,7 @@ from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportun
 from fedskew.core.records import Batch
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.data.datasets.adult import FILES, Adult
+from fedskew.data.datasets.adult import Adult
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
@@ -239,7 +239,7 @@ def test_data_without_groups_are_refused() -> None:
 # the census
 
 
-HERE = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / FILES[0]).is_file()
+HERE = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / "adult.data.gz").is_file()
 needs_data = pytest.mark.skipif(not HERE and not os.environ.get("CI"), reason="UCI Adult is not here")
 
 
@@ -261,8 +261,9 @@ def test_adult_counts() -> None:
 
 def test_a_damaged_file_is_one_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data\.gz in"):
+    with pytest.raises(BadInput, match=r"data set adult: no file adult\.data or adult\.data\.gz in"):
         Adult().load()
-    (tmp_path / FILES[0]).write_bytes(b"\x1f\x8bnonsense")
+    for name in ("adult.data.gz", "adult.test.gz"):
+        (tmp_path / name).write_bytes(b"\x1f\x8bnonsense")
     with pytest.raises(BadInput, match="damaged or another file"):
         Adult().load()

@@ -96,7 +96,9 @@ def assemble(
     (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, data.x_test, dtype, device, tell)
     check_engine(experiment, task)
     y = torch.as_tensor(data.labels.at(0), device=device)
-    server_data = batch_of(dataset, server_rows(experiment, dataset), dtype, device)
+    # the rows as the model reads them; where clients are elsewhere only the data set has the server's
+    own_x, own_y = (x, y) if len(x) else (rows_of(dataset.x, dtype, device), torch.as_tensor(dataset.y, device=device))
+    server_data = batch_of(own_x, own_y, server_rows(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
     x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
@@ -161,12 +163,10 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
-def batch_of(dataset: Dataset, rows: Ints, dtype: torch.dtype, device: torch.device) -> Batch | None:
-    """These of the training rows in one batch, as the data set has them; None if there are none."""
-    if not len(rows):
-        return None
-    y = torch.as_tensor(dataset.y[rows], device=device)
-    return Batch(rows_of(dataset.x[rows], dtype, device), y, torch.ones(len(rows), dtype=dtype, device=device))
+def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
+    """These rows in one batch; None if there are none."""
+    at = torch.as_tensor(rows, device=x.device)
+    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
 
 
 def check_engine(experiment: Experiment, task: Classification) -> None:

@@ -82,7 +82,7 @@ PLAIN = (
         "ifca",
         "fedper",
     ),
-    *("local-only", "local-sgd:steps=50", "centralised"),
+    *("local-only", "fedmd", "local-sgd:steps=50", "centralised"),
 )
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     **{spec: (spec, {}) for spec in PLAIN},

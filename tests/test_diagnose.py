@@ -284,12 +284,12 @@ def test_bad_requests_are_one_line(arguments, words, capsys):
 # advice
 
 
-def case(strength, *methods, measure="test", data="digits", model="mlp"):
+def case(strength, *methods, measure="test", data="digits", model="mlp", **others):
     lines = [
         {"method": m, "measure": measure, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1}
         for m, g, v in methods
     ]
-    face = {"dominant": "label", "strengths": {"label": strength}}
+    face = {"dominant": "label", "strengths": {"label": strength, **others}}
     return {"data": data, "skew": "s", "model": model, "methods": lines, **face}
 
 
@@ -333,6 +333,17 @@ def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch
     told = advice.advise("label", {"label": 0.55})
     assert {line["measure"] for line in told["methods"]} == {"own"}
     assert "For one model for all, on the test set, none was reliably above FedAvg of vain." in told["because"]
+
+
+def test_what_helped_against_a_face_that_is_not_here_is_not_advised(monkeypatch):
+    cases = [
+        case(0.5, ("against-swaps", 0.3, "higher"), concept=0.06, quantity=0.04),
+        case(0.5, ("good", 0.02, "higher")),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    pure, mixed = (advice.advise("label", {"label": 0.55, "concept": concept}) for concept in (0.0, 0.02))
+    assert [line["method"] for line in pure["methods"]] == ["good"]
+    assert [line["method"] for line in mixed["methods"]] == ["against-swaps", "good"]
 
 
 def test_without_evidence_advice_says_so(monkeypatch):

@@ -180,6 +180,8 @@ def test_what_cannot_be_diagnosed_is_refused(digits):
         diagnose(x, y, np.zeros(50, dtype=np.int64))
     with pytest.raises(BadInput, match="same label"):
         diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+    with pytest.raises(BadInput, match="29 rows say nothing; give at least 30"):
+        diagnose(x[:29], y[:29], np.arange(29) % 3)
     with pytest.raises(BadInput, match="without rows"):
         diagnose(x, y, 2 * (np.arange(50) % 3))
 

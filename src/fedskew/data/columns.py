@@ -69,7 +69,10 @@ def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Seri
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         share = float(np.mean(pd.to_numeric(there.astype(str), errors="coerce").notna()))
         if share < MOSTLY_NUMBERS:
-            return of_words(there.astype(str))
+            make, note = of_words(there.astype(str))
+            missing = len(values) - len(there)
+            gone = f"{missing} values missing, all zeros" if make and missing else ""
+            return make, "; ".join(filter(None, (note, gone)))
     elif not pa.types.is_boolean(kind) and there.nunique() == len(values) > 1 and pa.types.is_integer(kind):
         ordered = np.diff(there.to_numpy())
         if (ordered == 1).all():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedskew.advice.advise import advise
@@ -93,9 +94,14 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
     notes = [f"{partition.unassigned} rows that no client got"] if partition.unassigned else []
     notes += [f"{partition.empty} clients without rows are left out"] if partition.empty else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
+    x = held.x[partition.indices]
+    if held.dataset.texts is not None:
+        texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
+        x = columns.of_texts(texts)(texts)
+        notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
     return Subject(
         title=title,
-        x=held.x[partition.indices],
+        x=x,
         y=y[partition.indices],
         client=client,
         counts=partition.label_counts(y, data.num_classes),

@@ -186,6 +186,8 @@ def test_what_cannot_be_diagnosed_is_refused(digits):
         diagnose(x, y, np.zeros(50, dtype=np.int64))
     with pytest.raises(BadInput, match="same label"):
         diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+    with pytest.raises(BadInput, match="29 rows say nothing; give at least 30"):
+        diagnose(x[:29], y[:29], np.arange(29) % 3)
     with pytest.raises(BadInput, match="without rows"):
         diagnose(x, y, 2 * (np.arange(50) % 3))
 
@@ -208,6 +210,10 @@ def test_details_name_every_measure_and_their_chance():
     assert told["feature"]["sliced Wasserstein"] > 3 * told["feature"]["sliced Wasserstein by chance"]
     assert told["feature"]["classifier AUC"] > 0.6 > told["feature"]["classifier AUC by chance"]
     assert told["gradient"]["B^2 at zero"] >= 1
+    # the labels are of no client and of no input: what is best for one is best for all
+    assert 0 <= told["gradient"]["optimum gap"] < 0.05
+    swapped = details(x, ((x[:, 0] > client) ^ (client == 0)).astype(int), client, counts)["gradient"]
+    assert swapped["optimum gap"] > 2 * swapped["optimum gap by chance"]
     assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
 
 

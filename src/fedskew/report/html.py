@@ -70,7 +70,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
-    methods = tables.methods(records)
+    methods, profiles = tables.methods(records), tables.profiles(records)
     return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         title=title(store, records),
@@ -87,7 +87,8 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         legend=legend(methods),
         figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
-        profiles=tables.profiles(records),
+        profiles=profiles,
+        parts=list(dict.fromkeys(part for own in profiles.values() for part in own)),
         measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),

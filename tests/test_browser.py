@@ -1,4 +1,4 @@
-"""The report of a large store in a real Chromium: small, quick, free of complaints, drawn whole, on phone and desk, day and night."""
+"""The report of a large store in a real Chromium: small, quick, drawn whole, on phone and desk, in light and dark."""
 
 from __future__ import annotations
 

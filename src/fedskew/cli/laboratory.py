@@ -33,6 +33,7 @@ Write one self-contained HTML page about some runs.
   fedskew report              the latest run or comparison
   fedskew report c2 --output c2.html
   fedskew report c2 --figures paper --tables paper
+  fedskew report --live       a page on this machine that follows the runs
 """
 
 LANDSCAPE = """\
@@ -80,6 +81,12 @@ def for_watch(parser: argparse.ArgumentParser) -> None:
 def for_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=options.RUNS)
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
+    parser.add_argument(
+        "--live", action="store_true", help="serve the page on 127.0.0.1 and draw it anew as runs go on"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8765, metavar="N", help="of --live, or the next free (default: 8765)"
+    )
     parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as PDF, SVG and PNG")
     parser.add_argument("--tables", type=Path, metavar="DIR", help="also write the tables as CSV, LaTeX and Markdown")
     options.budget(parser)

@@ -59,8 +59,11 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
     return path
 
 
-def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> str:
-    """The report as HTML text; under a budget, every run is read where it is spent."""
+def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, live: str = "") -> str:
+    """The report as HTML text; under a budget, every run is read where it is spent.
+
+    With a version in ``live`` the page carries it, and the script ``live.js`` from beside it, which draws it anew.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -74,6 +77,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         title=title(store, records),
+        live=live,
         records=records,
         answer=words.answer(summary),
         asked=experiments.asked(records),

@@ -124,8 +124,10 @@ def reworded(dataset: Dataset, rows: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
 
     Words of the other rows are unknown, and do not count for the frequencies.
     """
+    if dataset.texts is None or not dataset.vocabulary:
+        return dataset.x, dataset.x_test
     used = np.unique(rows)
-    if dataset.texts is None or not dataset.vocabulary or len(used) == len(dataset.y):
+    if len(used) == len(dataset.y):
         return dataset.x, dataset.x_test
     train, test = dataset.texts
     length = dataset.shape[0]

@@ -70,15 +70,14 @@ class SharedStream:
     rng: np.random.Generator
     epochs: int
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return min(BATCH, num_rows)
+    def batch_sizes(self, sizes: Ints) -> Ints:
+        return np.minimum(BATCH, sizes)
 
     def parts(self, client: int) -> int:
         return self.epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        epochs = np.stack([self.rng.permutation(rows) for _ in range(self.epochs)])
-        return in_batches(epochs, self.batch_size(client, len(rows)))
+        return in_batches(np.stack([self.rng.permutation(rows) for _ in range(self.epochs)]), min(BATCH, len(rows)))
 
 
 def drift_demo(engine: Engine | None = None, tell: Callable[[float], None] = lambda _: None) -> Iterator[Reproduced]:

@@ -3,6 +3,10 @@
     python benchmarks/aggregation.py [--clients 100] [--parameters 1100000] [--repeats 5]
 
 The limit is the pass: reading every number once and adding it up. Of processor time, which a busy machine disturbs least.
+PyTorch has no product of float32 rows that adds up in float64, so that a chunk is copied to float64 first: the copy alone is two
+passes' worth, and each norm or product on the twice as large copy in cache is one more. Adding up in float32 would be one pass,
+and would lose what the copy is for: updates that differ in their last digits. All pairs of clients, a Gram matrix, would be
+C^2 P additions and multiplications, far more than memory takes; the mean cosine needs none of it.
 Eleven million parameters of 100 clients take 4.4 GB; the ratios do not depend on the number once it is far beyond the caches.
 """
 

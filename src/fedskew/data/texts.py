@@ -127,8 +127,10 @@ def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[NDA
     Words of the other rows are unknown, and do not count for the frequencies. ``rewritten``: the texts are not those that the
     data set's ids were made of.
     """
+    if dataset.texts is None or not dataset.vocabulary:
+        return dataset.x, dataset.x_test
     used = np.unique(rows)
-    if dataset.texts is None or not dataset.vocabulary or (len(used) == len(dataset.y) and not rewritten):
+    if len(used) == len(dataset.y) and not rewritten:
         return dataset.x, dataset.x_test
     train, test = dataset.texts
     length = dataset.shape[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -120,13 +120,20 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     parts = ("skew", "clients", "server_data", "shared_data")
     bare = Experiment(**{part: getattr(experiment, part) for part in parts})
     # a folder may change, and what it holds is quickly read
-    from_folder = isinstance(mixture(experiment.skew).dealer, FromFolder)
-    return dealt.__wrapped__(bare, dataset) if from_folder else dealt(bare, dataset)
+    if isinstance(mixture(experiment.skew).dealer, FromFolder):
+        return dealt(bare, dataset)
+    known = DEALT.get(dataset)
+    if known is None or known[0] != bare:
+        known = DEALT[dataset] = bare, dealt(bare, dataset)
+    return known[1]
 
 
-@lru_cache(maxsize=2)
+DEALT: WeakKeyDictionary[Dataset, tuple[Experiment, Partition]] = WeakKeyDictionary()
+"""The last partition of each data set in use, which is asked for when an experiment is checked, tried and run."""
+
+
 def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
-    """A partition is asked for when an experiment is checked, tried and run, and takes seconds for a million clients."""
+    """The rows that the skews deal to the clients, dealt anew."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):

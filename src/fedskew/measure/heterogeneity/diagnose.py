@@ -78,7 +78,7 @@ class Face:
 
     @property
     def verdict(self) -> str:
-        return next(word for bound, word in STRENGTHS if self.strength < bound) if self.real else "as by chance"
+        return next(word for bound, word in STRENGTHS if self.strength < bound) if self.real else "by chance"
 
 
 @dataclass(frozen=True, eq=False)

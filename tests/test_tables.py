@@ -340,11 +340,14 @@ def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
     assert "1 classes with 4 rows are in the test set only: never seen" in data.notes
 
 
-def test_one_class_or_one_column_for_both_is_refused(tmp_path, monkeypatch):
+def test_one_class_or_one_column_for_both_is_refused_and_one_client_is_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(frame().assign(label="no"), tmp_path / "t.csv")
     with pytest.raises(BadInput, match="all rows have the label 'no'"):
         Table(path="t.csv", label="label", client="who").load()
+    write(frame().assign(who="anna"), tmp_path / "t.csv")
+    alone = client_data(Experiment(skew="natural"), Table(path="t.csv", label="label", client="who").load())
+    assert alone.partition.names == ("anna",)
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
         Table(path="t.csv", label="who", client="who")
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):

@@ -81,7 +81,7 @@ def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Da
     console = Console(highlight=False)
     console.print(f"{dataset.name}, {facts['clients']} clients: {facts['skews']}", style="bold", markup=False)
     classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
-    width = min(20, max(8, *(len(name) for name in names[:shown])))
+    width = min(16, max(8, *(len(name) for name in names[:shown])))
     console.print(
         f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim", markup=False
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import functional_call, grad
 
 from fedskew.core.records import Batch
 from fedskew.core.task import Task
@@ -53,15 +53,15 @@ def layers_of(task: Task) -> dict[str, nn.Module]:
     return layers if known and all(p.requires_grad for p in model.parameters()) else {}
 
 
-def heard(task: Task, layers: dict[str, nn.Module], w: Tensor, x: Tensor, hear: Hear) -> Tensor:
-    """The logits, where each layer is heard and may be changed."""
+def heard(forward: Callable[[], Any], layers: dict[str, nn.Module], hear: Hear) -> Any:
+    """What a forward pass gives in which each layer is heard and may be changed."""
 
     def hook(name: str) -> Any:
         return lambda layer, given, outputs: hear(name, given[0], outputs)
 
     hooks = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
     try:
-        return task.logits(w, x)
+        return forward()
     finally:
         for handle in hooks:
             handle.remove()
@@ -81,8 +81,9 @@ def shapes_of(task: Task, x: torch.Size, dtype: torch.dtype, device: torch.devic
         return outputs
 
     if layers:
+        model: Any = task.model  # type: ignore[attr-defined]
         w, rows = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((task.space.size,), x))
-        heard(task, layers, w, rows, hear)
+        heard(lambda: functional_call(model, task.space.unflatten(w), (rows,)), layers, hear)
     once = sorted(name for name, _, _ in seen) == sorted(layers)
     rowwise = all(dim == (2 if isinstance(layers[name], nn.Linear) else 4) for name, _, dim in seen)
     return {name: shape for name, shape, _ in seen} if once and rowwise else {}
@@ -105,7 +106,7 @@ def gradient_and_norms(task: Task, w: Tensor, batch: Batch) -> tuple[Tensor, Ten
             taken[name] = inputs.to(w.dtype)
             return outputs + added[name]
 
-        logits = heard(task, layers, w, batch.x, hear)
+        logits = heard(lambda: task.logits(w, batch.x), layers, hear)
         return (batch.mask * task.loss(logits, batch.y)).sum(), taken
 
     zeros = {name: w.new_zeros(shape) for name, shape in shapes.items()}

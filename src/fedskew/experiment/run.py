@@ -27,6 +27,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble, with_engine
 from fedskew.experiment.capacity import explained
 from fedskew.experiment.config import Auto, Experiment, from_toml
+from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
@@ -125,7 +126,7 @@ def execute(
         experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
         torch.set_num_threads(experiment.training.threads)
         assembly, site = settle(experiment, dataset)
-        with explained(assembly), accounted(store, run, record.facts.get("profile")):
+        with explained(assembly), accounted(store, run, record.facts.get("profile", {})):
             play(store, run, assembly, listener, stop, site)
     except Lost as error:
         message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
@@ -146,11 +147,8 @@ def execute(
 
 
 @contextlib.contextmanager
-def accounted(store: RunStore, run: int, before: dict[str, float] | None) -> Iterator[None]:
-    """Where the run's time goes, added to its fact ``profile`` if it has one; nothing is counted otherwise."""
-    if before is None:
-        yield
-        return
+def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
+    """Where the run's time goes, kept as its fact ``profile``, on top of what went ``before``."""
     seconds: dict[str, float] = {}
     try:
         with profiled(before) as seconds:
@@ -277,6 +275,7 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
         "fingerprint": dataset.fingerprint(),
     }
     facts["partition"] = assembly.partition_facts()
+    facts["measured_every"] = measured_every(assembly)
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
     facts["classes"] = list(dataset.classes)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.export import export
+from fedskew.experiment.export import export, write_program
 from fedskew.experiment.results import run
 from fedskew.experiment.run import register
 from fedskew.store.runs import RunStore
@@ -39,6 +39,29 @@ def test_safetensors_holds_the_parameters_by_name(stored: RunStore, tmp_path: Pa
     assert main(["export", "1", "--runs", str(stored.folder), "--output", str(path)]) == 0
     shapes = sorted(tuple(leaf.shape) for leaf in load_file(path).values())
     assert shapes == [(8,), (8, 64), (10,), (10, 8)]
+
+
+def test_onnx_gives_the_logits_of_torchscript_for_any_number_of_rows(stored: RunStore) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(str(export(stored, 1, "onnx")))
+    script = torch.jit.load(str(export(stored, 1, "torchscript")))
+    for rows in (1, 7):
+        x = torch.as_tensor(Experiment().dataset.load().x_test[:rows]).float()
+        with torch.no_grad():
+            logits = script(x)
+        assert torch.allclose(torch.as_tensor(session.run(["logits"], {"x": x.numpy()})[0]), logits, atol=1e-5)
+
+
+def test_what_onnx_lacks_is_one_line(stored: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Strange(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if bool(x.sum() > 0) else -x
+
+    with pytest.raises(BadInput, match=r"^export: this model cannot be written as onnx \(.*\); take safetensors$"):
+        write_program(Strange(), torch.zeros(2, 3), "onnx", tmp_path / "m.onnx")
+    monkeypatch.setattr("fedskew.experiment.export.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
+        export(stored, 1, "onnx")
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

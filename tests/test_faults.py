@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, TooFew
 from fedskew.core.records import Info
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
-from fedskew.loop.faults import KINDS, Faults, Faulty, TooFew
+from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.round import play_round, prepare, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import MEASUREMENTS
@@ -102,6 +102,40 @@ def test_too_few_left_stop_the_run() -> None:
         updates(Faults(share=1.0, kinds=("missing",)))
 
 
+def test_who_is_asked_again_until_the_answer_is_usable_leaves_the_numbers_as_they_are(tmp_path: Path) -> None:
+    """By hand: the attempts of each client up to the first that is not broken."""
+    faults = Faults(share=0.5, longest=1e3, attempts=40)
+    x, frame = last(small(rounds=2).replace(faults=faults), tmp_path / "faulty")
+    assert torch.equal(x, last(small(rounds=2), tmp_path / "plain")[0])
+    expected = 0
+    for r in range(2):
+        left = set(range(4))
+        for attempt in range(40):
+            left &= set(faults.broken(4, r, 0, attempt))
+            expected += len(left)
+        assert not left
+    assert expected > 4
+    assert frame[(frame.split == "round") & (frame.name == "rejected")].value.sum() == expected
+
+
+def test_attempts_differ_and_the_last_one_counts() -> None:
+    faults = Faults(share=0.6, kinds=("missing",), attempts=2, fewest=0.1)
+    assembly = assemble(small(), small().dataset.load())
+    fed = assembly.federation
+    _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
+    broken = [set(faults.broken(4, 0, fed.seed, attempt)) for attempt in (0, 1)]
+    assert broken[0] != broken[1]
+    done = Faulty(Sequential(), faults, fed).run(fed.program, work, fed.x, fed.y)
+    assert done.heard is not None
+    assert done.heard.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
+
+
+def test_a_method_that_needs_more_than_are_left_says_what_to_do(tmp_path: Path) -> None:
+    experiment = small("krum:f=2", rounds=9).replace(clients__number=10, system__dropout=0.5)
+    with pytest.raises(TooFew, match=r"^round \d: \d of 10 clients .* 7 are needed; the method .* select more clients"):
+        run(experiment, folder=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -110,6 +144,7 @@ def test_too_few_left_stop_the_run() -> None:
         ({"attack": "scaled"}, "do not go together"),
         ({"attackers": 0.1}, "do not go together"),
         ({"kinds": []}, "at least one"),
+        ({"attempts": 0}, "at least 1"),
         ({"kinds": ["late"]}, "kinds"),
     ],
 )

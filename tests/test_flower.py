@@ -16,7 +16,7 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import main
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, TooFew
 from fedskew.core.records import Info
 from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
@@ -26,7 +26,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
-from fedskew.flower.nodes import Recipe, TooFew
+from fedskew.flower.nodes import Recipe
 from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ pytest.importorskip("flwr")
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.flower.local import Loopback
+from fedskew.flower.starter import write_stub
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -103,6 +105,30 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     while alive(child) and time.monotonic() < end:
         time.sleep(0.1)
     assert not alive(child)
+
+
+def test_a_message_is_answered_by_a_copy_of_a_loaded_process_or_by_flowers_command_where_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    stub = [tmp_path / "flwr-clientapp", "--token", "a b"]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "starter"))
+        listener.listen()
+        write_stub(tmp_path, str(tmp_path / "starter"))
+        script = (
+            "import os, socket, sys; from fedskew.flower.starter import split_off\n"
+            "split_off(socket.socket(fileno=int(sys.argv[1]))); print(os.getppid(), sys.argv, flush=True)"
+        )
+        command = [sys.executable, "-c", script, str(listener.fileno())]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[listener.fileno()]) as starter:
+            for _ in range(2):
+                assert subprocess.run(stub).returncode == 0
+            assert starter.stdout
+            told = [starter.stdout.readline() for _ in range(2)]
+            starter.kill()
+    assert told == [f"{starter.pid} {[str(stub[0]), *stub[1:]]}\n"] * 2
+    helped = subprocess.run([stub[0], "--help"], capture_output=True, text=True)
+    assert "Run a Flower ClientApp" in helped.stdout
 
 
 def alive(process: int) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS, FedAvg, Krum, Median, TrimmedMean
 from fedskew.core.component import build
-from fedskew.core.errors import BadInput, Diverged
+from fedskew.core.errors import BadInput, Diverged, TooFew
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import square_distances
 from fedskew.data.dataset import Dataset
@@ -274,9 +274,11 @@ def test_a_comparison_with_it_is_refused_too() -> None:
         prepare(plan(base, ["fedavg", "krum"], [0]), None, 1)
 
 
-def test_too_small_a_cohort_is_refused_when_it_is_aggregated() -> None:
+def test_too_small_a_cohort_is_refused_before_it_is_aggregated() -> None:
     fed = replace(ragged(Krum(f=1)), selection=Only((1, 2, 4, 6)))
-    with pytest.raises(BadInput, match="krum with f=1 and c=1 needs 5 updates in a round, got 4; lower f or c"):
+    with pytest.raises(
+        TooFew, match="round 1: 4 of 4 clients gave a usable answer, and 5 are needed; the method needs"
+    ):
         run(fed, X0, 1)
 
 

@@ -9,10 +9,11 @@ from fedskew.cli.options import store
 
 EXPORT = """\
 Write the model of a run's newest checkpoint to a file: its parameters by name
-(safetensors), or a program from rows to logits (TorchScript).
+(safetensors), or a program from rows to logits (TorchScript, ONNX).
 
   fedskew export 7
   fedskew export 7 --format torchscript --output model.pt
+  fedskew export 7 --format onnx         needs the extra onnx
 """
 
 FLOWER = """\
@@ -27,7 +28,7 @@ The same run between real machines, on Flower (pip install 'fedskew[flower]').
 
 def for_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default="latest", metavar="RUN", help="a run's number, or latest (default)")
-    parser.add_argument("--format", choices=("safetensors", "torchscript"), default="safetensors")
+    parser.add_argument("--format", choices=("safetensors", "torchscript", "onnx"), default="safetensors")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run's folder)")
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)"

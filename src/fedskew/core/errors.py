@@ -24,6 +24,10 @@ class Diverged(FedskewError):
     exit_code = 3
 
 
+class TooFew(FedskewError):
+    """Too few usable answers for a round; everything before it is stored."""
+
+
 class Interrupted(FedskewError):
     """The user asked to stop; the run was checkpointed and can be resumed."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import rows_of
 from fedskew.experiment.build import DTYPES
 from fedskew.experiment.config import from_toml
@@ -18,8 +21,8 @@ from fedskew.experiment.prepare import fitted, tasks_of
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
-Format = Literal["safetensors", "torchscript"]
-SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt"}
+Format = Literal["safetensors", "torchscript", "onnx"]
+SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
 class Logits(nn.Module):
@@ -37,8 +40,13 @@ class Logits(nn.Module):
 def export(store: RunStore, run: int, form: Format = "safetensors", path: Path | None = None) -> Path:
     """Write the global model of a run's newest checkpoint; the file.
 
-    ``safetensors`` holds the parameters by their names in the model, ``torchscript`` a program from rows (n, ...) to logits (n, K).
+    ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
+    logits (n, K). Raises `BadInput` if the model cannot be written so.
     """
+    require(
+        form != "onnx" or find_spec("onnxscript") is not None,
+        "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
+    )
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     found = checkpoints.newest(store.run_folder(run))
     if found is None:
@@ -46,7 +54,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
     held = client_data(experiment, dataset)
-    model, x, x_test = fitted(experiment.model, dataset, held.x, held.x_test)
+    model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
     if len(tasks) > 1:
@@ -61,7 +69,37 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
             net = model.build(shape, classes, torch.Generator()).to(dtype)
             net.load_state_dict(named, strict=False)
             example = rows_of(x_test[:2], dtype, torch.device("cpu"))
-            torch.jit.trace(Logits(net).eval(), example).save(str(path))
+            write_program(Logits(net).eval(), example, form, path)
     except OSError as error:
         raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
     return path
+
+
+def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:
+    """Write a model that takes any number of rows such as those of the example."""
+    try:
+        if form == "torchscript":
+            torch.jit.trace(net, example).save(str(path))
+            return
+        logging.getLogger("torch.onnx").setLevel(
+            logging.ERROR
+        )  # it tells what it lacks for models that this is none of
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
+            rows = {0: torch.export.Dim("rows")}
+            program = torch.onnx.export(
+                net,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                input_names=["x"],
+                output_names=["logits"],
+                dynamic_shapes=(rows,),
+            )
+        assert program
+        program.save(path)
+    except OSError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise BadInput(f"export: this model cannot be written as {form} ({reason}); take safetensors") from None

@@ -138,7 +138,8 @@ def execute(
         store.update(run, status="interrupted")
         raise
     except Exception as error:
-        store.update(run, status="failed", message=f"{type(error).__name__}: {error}".splitlines()[0])
+        name = "" if isinstance(error, FedskewError) else f"{type(error).__name__}: "
+        store.update(run, status="failed", message=f"{name}{error}".splitlines()[0])
         raise
     finally:
         torch.set_num_threads(threads)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import TooFew, require
 from fedskew.core.trees import Tree
 from fedskew.flower.wire import (
     Body,
@@ -47,10 +47,6 @@ class Deployment:
         require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
         require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
         require(self.wait > 0, f"wait must be above 0 seconds, got {self.wait}")
-
-
-class TooFew(FedskewError):
-    """Too few clients gave a usable answer; the run can be resumed from its last checkpoint."""
 
 
 class Channel(Protocol):

@@ -19,7 +19,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.site import ClientScores, faults_as_rows
 from fedskew.flower.node import upload_tree
-from fedskew.flower.nodes import Nodes, TooFew
+from fedskew.flower.nodes import Nodes
 from fedskew.flower.wire import (
     Body,
     Kind,
@@ -32,6 +32,7 @@ from fedskew.flower.wire import (
     signature,
 )
 from fedskew.loop.evaluate import per_row
+from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
@@ -127,13 +128,10 @@ class Remote:
         return Done(uploads, {"stamp": stamps}, trees["scores"], positions)
 
     def check_enough(self, heard: int, work: Work) -> None:
-        needed = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
-        if heard < max(needed, self.fed.algorithm.fewest(heard)):
-            told = "; ".join(f"client {k}: {message}" for k, _, message in self.nodes.faults[-3:])
-            raise TooFew(
-                f"round {work.round + 1}: {heard} of {len(work.clients)} clients gave a usable answer, and {needed} are "
-                f"needed ({told}); `flwr run` with resume goes on from the last checkpoint"
-            )
+        told = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
+        wanted = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
+        cure = f"{told}`flwr run` with resume goes on from the last checkpoint"
+        check_enough(self.fed, work.round, heard, len(work.clients), wanted, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
         """What each client of the cohort is asked and sent: the model and what the method adds."""

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from fedskew.core.errors import FedskewError
 from fedskew.flower.node import Node
+from fedskew.flower.starter import write_stub
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Nothing is reported to, or looked up at, Flower's makers."""
@@ -30,26 +32,6 @@ def end_with_parent() -> None:
     """In a process about to be started: be told to end when the one that started it is gone, however it went. On Linux."""
     if LINUX is not None:
         LINUX.prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-
-
-LIGHT = """\
-#!{python}
-import sys, types
-import flwr.supernode
-# the package itself imports the SuperNode, with its database and web server
-cli = sys.modules["flwr.supernode.cli"] = types.ModuleType("flwr.supernode.cli")
-cli.__path__ = [path + "/cli" for path in flwr.supernode.__path__]
-from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-sys.exit(flwr_clientapp())
-"""
-"""Flower's command for one message, in half its time to start."""
-
-
-def write_light(folder: Path) -> None:
-    """Put the command into a folder, to be found before Flower's."""
-    path = folder / "flwr-clientapp"
-    path.write_text(LIGHT.format(python=sys.executable), encoding="utf-8")
-    path.chmod(0o700)
 
 
 @contextmanager
@@ -78,12 +60,31 @@ def answer_one(node: Node, connection: Connection) -> None:
     connection.send_bytes(node.answer(connection.recv_bytes()))
 
 
+@contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """Have Flower's process for each message split off a loaded one; the command that does it is put into the folder."""
+    address = str(folder / "starter")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(16)
+        write_stub(folder, address)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedskew.flower.starter", str(listener.fileno())],
+            env={**os.environ, **QUIET},
+            pass_fds=[listener.fileno()],
+            preexec_fn=end_with_parent,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
     """Run a SuperNode for the node until it ends or is stopped; its exit code."""
-    with listening(node) as address:
-        folder = Path(address).parent
-        write_light(folder)
-        environment = {**os.environ, **QUIET, "PATH": f"{folder}{os.pathsep}{with_tools(os.environ)}"}
+    with listening(node) as address, starting(Path(address).parent):
+        environment = {**os.environ, **QUIET, "PATH": f"{Path(address).parent}{os.pathsep}{with_tools(os.environ)}"}
         command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{address}"', *options]
         try:
             process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)

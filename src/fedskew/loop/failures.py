@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedskew.core.errors import Diverged
+from fedskew.core.errors import Diverged, TooFew
 from fedskew.core.records import Server
 from fedskew.core.trees import leaves
 
@@ -37,6 +37,22 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
         f"round {server.round + 1}, client {name}{others}: {what} is no longer finite; "
         f"{client_cause(fed, server.round)}; client {name} took {len(work.plans[position].index)} local steps"
     )
+
+
+def check_enough(fed: Federation, round_: int, heard: int, asked: int, wanted: int = 1, cure: str = "") -> None:
+    """Raise `TooFew` if fewer of the clients asked gave a usable answer than are wanted, or than the method needs.
+
+    ``cure`` is what else to do about it than what the method asks for.
+    """
+    needed = fed.algorithm.fewest(heard)
+    if heard >= max(wanted, needed):
+        return
+    told = [
+        f"round {round_ + 1}: {heard} of {asked} clients gave a usable answer, and {max(wanted, needed)} are needed"
+    ]
+    if heard < needed:
+        told.append("the method needs so many, so select more clients, or let it assume fewer broken ones")
+    raise TooFew("; ".join([*told, cure] if cure else told))
 
 
 def client_cause(fed: Federation, round_: int) -> str:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import require
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, pick
+from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
@@ -28,10 +29,6 @@ HUGE = 1e6
 """A broken update of the kind "too_long" is so many times as long as it was."""
 
 
-class TooFew(FedskewError):
-    """Too few usable answers for a round."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """What goes wrong with answers, and from when on it is noticed; without options nothing does.
@@ -42,8 +39,9 @@ class Faults:
     ``attack`` makes of their update: "label-flip" (trained on labels K - 1 - y), "sign-flip" (times -1), "scaled" (times
     ``strength``) or "gaussian" (normal noise ``strength`` times as long).
 
-    Answers that are missing, not finite, of another shape, or longer than ``longest`` (0: no limit) are rejected: the client keeps
-    the state that it had. A round with less than the share ``fewest`` of its cohort left stops the run.
+    Answers that are missing, not finite, of another shape, or longer than ``longest`` (0: no limit) are rejected, and the client is
+    asked again, ``attempts`` times in all; after the last the round goes on without it, and it keeps the state that it had. A round
+    with less than the share ``fewest`` of its cohort left stops the run.
     """
 
     share: float = 0.0
@@ -53,6 +51,7 @@ class Faults:
     strength: float = 10.0
     longest: float = 0.0
     fewest: float = 0.5
+    attempts: int = 1
 
     def __post_init__(self) -> None:
         for name in ("share", "attackers"):
@@ -61,6 +60,7 @@ class Faults:
         require(self.strength > 0, f"strength must be above 0, got {self.strength}")
         require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
         require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
+        require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
         require(
             (self.attack == "none") == (self.attackers == 0),
             f"attack {self.attack} and attackers {self.attackers:g} do not go together; set both, or neither",
@@ -75,9 +75,9 @@ class Faults:
         """Whether anything can happen."""
         return self.share > 0 or self.attackers > 0 or self.longest > 0
 
-    def broken(self, num_clients: int, round_: int, seed: int) -> dict[int, Kind]:
-        """The clients whose answers would be broken in a round, and how."""
-        luck = stream(seed, "faults", round_).random((num_clients, 2))
+    def broken(self, num_clients: int, round_: int, seed: int, attempt: int = 0) -> dict[int, Kind]:
+        """The clients whose answers to a round's first, second, ... request would be broken, and how."""
+        luck = stream(seed, "faults", round_, *((attempt,) if attempt else ())).random((num_clients, 2))
         return {int(k): self.kinds[int(luck[k, 1] * len(self.kinds))] for k in np.flatnonzero(luck[:, 0] < self.share)}
 
     def malicious(self, num_clients: int, seed: int) -> Ints:
@@ -99,21 +99,20 @@ class Faulty:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         done = self.attacked(program, work, x, y, self.inner.run(program, work, x, y))
-        broken = self.faults.broken(len(self.fed.partition), work.round, self.fed.seed)
-        heard: list[int] = []
-        for i, k in enumerate(work.clients.tolist()):
-            kind = broken.get(k)
-            if found := self.noticed(spoiled(done.uploads.delta[i], kind), done.uploads.delta[i]):
-                self.rejected.append((k, found))
-            else:
-                heard.append(i)
-        needed = max(1, ceil(self.faults.fewest * len(work.clients)), self.fed.algorithm.fewest(len(heard)))
-        if len(heard) < needed:
-            raise TooFew(
-                f"round {work.round + 1}: {len(heard)} of {len(work.clients)} clients gave a usable answer, and {needed} are "
-                "needed; lower faults.fewest, or select more clients"
-            )
-        at = np.asarray(heard)
+        heard: set[int] = set()
+        for attempt in range(self.faults.attempts):
+            broken = self.faults.broken(len(self.fed.partition), work.round, self.fed.seed, attempt)
+            for i, k in enumerate(work.clients.tolist()):
+                if i in heard:
+                    continue
+                if found := self.noticed(spoiled(done.uploads.delta[i], broken.get(k)), done.uploads.delta[i]):
+                    self.rejected.append((k, found))
+                else:
+                    heard.add(i)
+        asked = len(work.clients)
+        cure = "raise faults.attempts, lower faults.fewest, or select more clients"
+        check_enough(self.fed, work.round, len(heard), asked, max(1, ceil(self.faults.fewest * asked)), cure)
+        at = np.asarray(sorted(heard))
         return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
 
     def noticed(self, got: Tensor | None, like: Tensor) -> Kind | None:

@@ -15,7 +15,7 @@ from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
-from fedskew.loop.failures import check_finite, server_cause
+from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
 from fedskew.loop.plan import one_pass
@@ -295,7 +295,11 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Serv
 
 
 def play_round(fed: Federation, engine: Engine, server: Server, states: States, measure_local: bool = True) -> Outcome:
-    """One whole round. Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite."""
+    """One whole round.
+
+    Raises `Diverged` before anything is kept if a model, or too many of the updates, are not finite; `TooFew` if there are fewer
+    updates than the method needs.
+    """
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
     done, measures, sent = nothing_done(server), {}, 0
@@ -303,6 +307,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.heard is None else members_of(work, done.heard)
+        check_enough(fed, server.round, len(work.clients), work.turnout.selected)
         with span("measures"):
             measures = drift(done.uploads.delta, work.view.info.num_examples)
             check_finite(fed, server, work, done, measures["update_norm"])

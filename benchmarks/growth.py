@@ -3,7 +3,7 @@
 Each point is a process of its own (benchmarks/population.py). Measures what is asked, keeps the rest of docs/growth.json, and
 writes the tables and pictures of docs/large.md.
 
-python benchmarks/growth.py [cohort] [model] [clients] [workers] [population]     (by default the first four, in a few minutes)
+python benchmarks/growth.py [cohort] [model] [clients] [workers] [population] [million]   (by default the first four: minutes)
 python benchmarks/growth.py --write                                               (only the page, from docs/growth.json)
 """
 
@@ -27,15 +27,18 @@ BEGIN, END = "<!-- made by benchmarks/growth.py -->\n", "<!-- until here -->"
 Point = dict[str, Any]
 
 SHORT = {"rounds": 5, "clients": 10_000, "cohort": 100}
-LONG = {"rounds": 100, "cohort": 1000, "engine": "stacked"}
+LONG = {"cohort": 1000, "engine": "stacked"}
 CURVES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "cohort": ("cohort", SHORT, (10, 32, 100, 316, 1000, 3160)),
     "model": ("hidden", SHORT, (8, 32, 128, 512, 2048)),
     "clients": ("clients", SHORT, (1000, 10_000, 100_000)),
     "workers": ("workers", SHORT | {"cohort": 1000}, (1, 2)),
-    "population": ("clients", LONG, (10_000, 100_000, 1_000_000)),
+    "population": ("clients", LONG | {"rounds": 20}, (10_000, 100_000)),
+    "million": ("clients", LONG | {"rounds": 100}, (1_000_000,)),
 }
 """By name: the option that grows, the other options, its values."""
+
+GROWTH = ("cohort", "model", "clients", "workers")
 
 
 def measured(curve: str) -> list[Point]:
@@ -63,8 +66,7 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 def growth(points: dict[str, list[Point]]) -> list[str]:
     rows = [
         [f"{curve} {p['value']:,}", f"{1000 * p['round']:.0f}", f"{p['peak'] - p['data']:.2f}"]
-        for curve in CURVES
-        if curve != "population"
+        for curve in GROWTH
         for p in points.get(curve, [])
     ]
     return table(["what grows", "ms a round", "GiB beside the rows"], rows)
@@ -74,6 +76,7 @@ def population(points: list[Point]) -> list[str]:
     rows = [
         [
             f"{p['value']:,}",
+            f"{max(map(int, p['accuracy']))}",
             f"{p['start']:.1f}",
             f"{p['start_processor']:.1f}",
             f"{1000 * p['round']:.0f}",
@@ -84,22 +87,14 @@ def population(points: list[Point]) -> list[str]:
         ]
         for p in points
     ]
-    head = [
-        "clients",
-        "start-up, s",
-        "of processor",
-        "ms a round",
-        "100 rounds, s",
-        "peak, GiB",
-        "its rows, GiB",
-        "accuracy",
-    ]
+    head = "clients,rounds,start-up s,of processor,ms a round,all rounds s,peak GiB,its rows GiB,accuracy".split(",")
     return table(head, rows)
 
 
 def page(found: dict[str, Any]) -> str:
     """The part of docs/large.md that is made."""
     points = found["points"]
+    many = points.get("population", []) + points.get("million", [])
     where = f"torch {found['torch']}, {found['cores']} cores"
     parts = [
         "## Growth",
@@ -113,12 +108,12 @@ def page(found: dict[str, Any]) -> str:
         *growth(points),
         "",
         "## A million clients",
-        f"`python benchmarks/growth.py population` ({where}): the same with a cohort of 1,000 over 100 rounds. Start-up is from",
-        "finished data to the first round.",
+        f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from finished data",
+        "to the first round.",
         "",
         "![accuracy over the rounds, and time of a round against the number of clients](population.svg)",
         "",
-        *population(points.get("population", [])),
+        *population(many),
         "",
     ]
     return "\n".join(parts)
@@ -127,7 +122,7 @@ def page(found: dict[str, Any]) -> str:
 def draw_growth(points: dict[str, list[Point]], place: Path) -> None:
     from matplotlib.figure import Figure
 
-    names = [name for name in CURVES if name != "population" and name in points]
+    names = [name for name in GROWTH if name in points]
     with styled():
         figure = Figure(figsize=(8, 4), layout="constrained")
         for column, name in zip(figure.subplots(2, len(names), squeeze=False, sharey="row").T, names, strict=True):
@@ -161,7 +156,8 @@ def draw_population(points: list[Point], place: Path) -> None:
 def write(found: dict[str, Any]) -> None:
     """The pictures, and the made part of the page."""
     draw_growth(found["points"], DOCS / "growth.svg")
-    draw_population(found["points"].get("population", []), DOCS / "population.svg")
+    many = found["points"].get("population", []) + found["points"].get("million", [])
+    draw_population(many, DOCS / "population.svg")
     before, _, rest = (DOCS / "large.md").read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     (DOCS / "large.md").write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}", encoding="utf-8")
@@ -176,7 +172,7 @@ def main() -> None:
     found = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {"points": {}}
     if not parsed.write:
         found |= {"torch": torch.__version__, "cores": os.cpu_count()}
-        for curve in parsed.curves or [name for name in CURVES if name != "population"]:
+        for curve in parsed.curves or GROWTH:
             found["points"][curve] = measured(curve)
         place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     write(found)

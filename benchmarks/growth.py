@@ -87,7 +87,7 @@ def population(points: list[Point]) -> list[str]:
         ]
         for p in points
     ]
-    head = "clients,rounds,start-up s,of processor,ms a round,all rounds s,peak GiB,its rows GiB,accuracy".split(",")
+    head = ["clients", "rounds", "start-up s", "of processor", "ms a round", "all rounds s", "peak GiB", "its rows GiB", "accuracy"]
     return table(head, rows)
 
 
@@ -108,8 +108,8 @@ def page(found: dict[str, Any]) -> str:
         *growth(points),
         "",
         "## A million clients",
-        f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from finished data",
-        "to the first round.",
+        f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from finished",
+        "data to the first round.",
         "",
         "![accuracy over the rounds, and time of a round against the number of clients](population.svg)",
         "",

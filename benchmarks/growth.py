@@ -87,7 +87,17 @@ def population(points: list[Point]) -> list[str]:
         ]
         for p in points
     ]
-    head = ["clients", "rounds", "start-up s", "of processor", "ms a round", "all rounds s", "peak GiB", "its rows GiB", "accuracy"]
+    head = [
+        "clients",
+        "rounds",
+        "start-up s",
+        "of processor",
+        "ms a round",
+        "all rounds s",
+        "peak GiB",
+        "its rows GiB",
+        "accuracy",
+    ]
     return table(head, rows)
 
 

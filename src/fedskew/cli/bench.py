@@ -64,7 +64,7 @@ def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
         for peer in PEERS if not work.bf16 else ():
             try:
                 # pfl shares the clients of a round equally
-                count = processes if work.clients % processes == 0 else 1
+                count = processes if peer.alone or work.clients % processes == 0 else 1
                 name = f"{peer.name}, {count} processes" if count > 1 else peer.name
                 sides[name] = stack.enter_context(started(peer, work, count))
             except FedskewError as error:

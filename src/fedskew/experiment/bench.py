@@ -252,17 +252,9 @@ def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Si
     try:
         torch.set_num_threads(threads * processes)
         if work.bf16:
-            half, name = work.federation(), "sequential"
-            return compared(
-                work,
-                name,
-                x0,
-                repeats,
-                {
-                    "float32": (partial(ours, fed, Sequential()), cores),
-                    "fedskew, bf16": (partial(ours, half, Sequential()), cores),
-                },
-            )
+            kinds = {"float32": fed, "fedskew, bf16": work.federation()}
+            taken = {name: (partial(ours, kind, Sequential()), cores) for name, kind in kinds.items()}
+            return compared(work, "sequential", x0, repeats, taken)
         engine, trial = choose(fed, start(fed, x0), measure_local=False)
         with helpers(work, engine, processes, threads) as pipes:
             others = {name: (side, threads) for name, side in (peers or {}).items()}
@@ -293,5 +285,5 @@ def compared(
 def ratio(times: dict[str, list[float]]) -> float:
     """How many times faster our faster side is than the fastest other one, by medians over the rounds."""
     medians = {name: statistics.median(taken) for name, taken in times.items()}
-    ours = min(m for name, m in medians.items() if name.startswith("fedskew"))
-    return min(m for name, m in medians.items() if not name.startswith("fedskew")) / ours
+    mine = min(m for name, m in medians.items() if name.startswith("fedskew"))
+    return min(m for name, m in medians.items() if not name.startswith("fedskew")) / mine

@@ -72,7 +72,6 @@ class Simulation:
 
 def play(work: Workload, fed: Federation, flatten: Any, of: Simulation, x0: Tensor) -> Tensor:
     """One round from the model x0 (P,)."""
-    torch.set_num_threads(1)
     inner = module(fed, x0)
     if work.memory_format is not None:
         inner = inner.to(memory_format=work.memory_format)  # type: ignore[call-overload]

@@ -97,9 +97,8 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
                 str(processes),
                 str(rank),
             ]
-            running.append(
-                subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment(folder, size, rank))
-            )
+            around = environment(folder, size, rank, max(1, (os.cpu_count() or 1) // processes))
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around))
         stack.callback(ended, running)
         pipes = accepted(listener, running, lambda: said(peer, log))
 
@@ -118,8 +117,8 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
                 pipe.send_bytes(b"")
 
 
-def environment(folder: str, size: int, rank: int) -> dict[str, str]:
-    """What a peer's process finds: where it meets the others of its kind, one thread for each, no network but the machine's own."""
+def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, str]:
+    """What a peer's process finds: where it meets the others of its kind, its threads, and nobody to report to."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     torchrun = {"TORCHELASTIC_RUN_ID": "bench", "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     meeting = {
@@ -128,7 +127,7 @@ def environment(folder: str, size: int, rank: int) -> dict[str, str]:
         "MASTER_PORT": str(20000 + os.getpid() % 20000),
     }
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": folder}
-    return kept | quiet | (torchrun | meeting if size > 1 else {}) | {"OMP_NUM_THREADS": "1"}
+    return kept | quiet | (torchrun | meeting if size > 1 else {}) | {"OMP_NUM_THREADS": str(threads)}
 
 
 def accepted(listener: Listener, running: Sequence[subprocess.Popen[bytes]], said: Any) -> list[Connection]:

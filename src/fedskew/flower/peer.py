@@ -30,7 +30,6 @@ def client_app(work: Workload) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)
         fed = federation(work)
         k = int(cohort(fed)[int(context.node_config["partition-id"])])
         net = module(fed, torch.zeros(fed.task.space.size))

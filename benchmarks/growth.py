@@ -133,6 +133,8 @@ def draw_growth(points: dict[str, list[Point]], place: Path) -> None:
     from matplotlib.figure import Figure
 
     names = [name for name in GROWTH if name in points]
+    if not names:
+        return
     with styled():
         figure = Figure(figsize=(8, 4), layout="constrained")
         for column, name in zip(figure.subplots(2, len(names), squeeze=False, sharey="row").T, names, strict=True):

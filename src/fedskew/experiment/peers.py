@@ -26,7 +26,6 @@ import platformdirs
 import torch
 from torch import Tensor
 
-import fedskew
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.bench import Side, Workload
 
@@ -70,7 +69,7 @@ def interpreter(peer: Peer) -> Path:
             raise FedskewError(f"{peer.name}: {peer.requirement} cannot be installed: {said[-1]}")
         (folder / "whole").touch()
     # after the environment's own packages, so that these win
-    here = {str(Path(str(module.__file__)).parents[1]) for module in (fedskew, torch)}
+    here = {str(Path(__file__).parents[2]), str(Path(torch.__file__).parents[1])}
     packages = next(folder.glob("[Ll]ib/**/site-packages"))
     (packages / "fedskew-bench.pth").write_text("\n".join(sorted(here)), encoding="utf-8")
     return python

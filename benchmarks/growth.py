@@ -65,11 +65,11 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def growth(points: dict[str, list[Point]]) -> list[str]:
     rows = [
-        [f"{curve} {p['value']:,}", f"{1000 * p['round']:.0f}", f"{p['peak'] - p['data']:.2f}"]
+        [f"{curve} {p['value']:,}", f"{1000 * p['round']:.0f}", f"{1024 * (p['peak'] - p['data']):.0f}"]
         for curve in GROWTH
         for p in points.get(curve, [])
     ]
-    return table(["what grows", "ms a round", "GiB beside the rows"], rows)
+    return table(["what grows", "ms a round", "MiB beside the rows"], rows)
 
 
 def population(points: list[Point]) -> list[str]:
@@ -129,6 +129,14 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def logarithmic(axis: Any) -> None:
+    """A scale with whole numbers at powers of ten, or at every tick where it spans less."""
+    low, high = axis.get_data_interval()
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:,.0f}" if high < 10 * low else "")
+
+
 def draw_growth(points: dict[str, list[Point]], place: Path) -> None:
     from matplotlib.figure import Figure
 
@@ -136,16 +144,18 @@ def draw_growth(points: dict[str, list[Point]], place: Path) -> None:
     if not names:
         return
     with styled():
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        for column, name in zip(figure.subplots(2, len(names), squeeze=False, sharey="row").T, names, strict=True):
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        grid = figure.subplots(2, len(names), squeeze=False, sharey="row", sharex="col")
+        for (above, below), name in zip(grid.T, names, strict=True):
             values = [p["value"] if name != "model" else parameters(p["value"]) for p in points[name]]
-            column[0].plot(values, [1000 * p["round"] for p in points[name]], marker="o", color=SERIES[0])
-            column[1].plot(values, [p["peak"] - p["data"] for p in points[name]], marker="o", color=SERIES[1])
-            for axes in column:
-                axes.set(xscale="log", yscale="log")
-            column[1].set_xlabel("parameters" if name == "model" else name)
-        figure.axes[0].set_ylabel("ms a round")
-        figure.axes[1].set_ylabel("GiB beside the rows")
+            above.plot(values, [1000 * p["round"] for p in points[name]], marker="o", color=SERIES[0])
+            below.plot(values, [1024 * (p["peak"] - p["data"]) for p in points[name]], marker="o", color=SERIES[1])
+            logarithmic(below.xaxis)
+            below.set_xlabel("parameters" if name == "model" else name)
+            below.tick_params(axis="x", which="both", labelrotation=45)
+        for axes, label in zip(grid[:, 0], ("ms a round", "MiB beside the rows"), strict=True):
+            logarithmic(axes.yaxis)
+            axes.set_ylabel(label)
         figure.savefig(place)
 
 
@@ -161,7 +171,8 @@ def draw_population(points: list[Point], place: Path) -> None:
         left.set(xlabel="round", ylabel="accuracy, %")
         left.legend()
         right.plot([p["value"] for p in points], [1000 * p["round"] for p in points], marker="o", color=SERIES[0])
-        right.set(xscale="log", xlabel="clients", ylabel="ms a round", ylim=(0, None))
+        logarithmic(right.xaxis)
+        right.set(xlabel="clients", ylabel="ms a round", ylim=(0, None))
         figure.savefig(place)
 
 

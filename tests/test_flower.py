@@ -332,6 +332,8 @@ def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> N
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2)), "must be integers"),
         (lambda path: np.savez(path, x=np.full((2, 3), np.nan), y=np.zeros(2, int)), "not finite"),
+        (lambda path: np.savez(path, x=np.float64(1), y=np.int64(1)), "x must be an array of numbers"),
+        (lambda path: np.savez(path, x=np.array(["a"]), y=np.zeros(1, int)), "x must be an array of numbers"),
         (lambda path: np.savez(path, x=np.array([{}]), y=np.zeros(1, int)), "not a NumPy .npz file"),
     ],
 )

@@ -30,7 +30,7 @@ from fedskew.experiment.config import Auto, Experiment, from_toml
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
-from fedskew.experiment.watching import heard, note, watch_of
+from fedskew.experiment.watching import heard, note, note_damaged, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
@@ -317,6 +317,7 @@ def resume(
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
     tree, facts = found
+    note_damaged(store, run, facts["round"])
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedskew.experiment.build import Assembly
 from fedskew.measure.warnings import Warned, Watch
+from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 
 
@@ -44,3 +45,14 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
     fresh = [w._asdict() | {"line": w.line()} for w in warned if w.kind not in kinds]
     if fresh:
         store.add_facts(run, {"warnings": before + fresh})
+
+
+def note_damaged(store: RunStore, run: int, used: int) -> None:
+    """Say in the run's warnings if the checkpoint after ``used`` rounds was taken because a newer one is damaged."""
+    newer = checkpoints.latest(store.run_folder(run))
+    if newer and newer.name != checkpoints.file_name(used):
+        found = f"the checkpoint {newer.name} is damaged, so the run goes on from this round"
+        remedy = "look after the disk if it happens again; the rounds since are played once more, with the same numbers"
+        note(
+            store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
+        )

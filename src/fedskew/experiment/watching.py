@@ -15,7 +15,9 @@ from fedskew.store.runs import Row, RunStore
 def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:
     """A watch that has heard the ``rounds`` that the run has behind it, so that a resumed run warns as an uninterrupted one."""
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
-    watch = Watch(assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows)
+    watch = Watch(
+        assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows, assembly.labels_told
+    )
     note(store, run, watch.begin())
     if rounds:
         frame = store.measurements([run]).astype({"client": object})

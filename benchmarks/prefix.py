@@ -1,6 +1,6 @@
 """A training epoch on kept activations, against the whole encoder and against the trainable layers alone, interleaved in one run.
 
-    python benchmarks/prefix.py [--steps 8] [--repeats 5] [--json]
+    python benchmarks/prefix.py [--pooling first] [--steps 8] [--repeats 5] [--json]
 
 MiniLM, texts of 64 tokens, batches of 32, the first four of six layers frozen, AdamW. Three ways to take the same steps: fedskew
 without the cache, fedskew on kept activations, and plain PyTorch on the trainable layers with their inputs in memory. Quote the
@@ -41,9 +41,9 @@ def data(steps: int) -> Dataset:
     return Dataset(x=x, y=y, x_test=x[:1], y_test=y[:1], classes=names, texts=(texts, texts[:1]), name="words")
 
 
-def experiment(cache: str, precision: str) -> Experiment:
+def experiment(cache: str, precision: str, pooling: str) -> Experiment:
     return Experiment(
-        model=f"minilm:frozen=4,length={LENGTH},cache={cache}",
+        model=f"minilm:frozen=4,length={LENGTH},cache={cache},pooling={pooling}",
         skew="pooled",
         solver="adamw:lr=2e-5",
         local={"epochs": 1, "batch_size": BATCH},
@@ -85,10 +85,10 @@ def operations(assembly: Assembly) -> int:
     return int(counter.get_total_flops())
 
 
-def measure(steps: int, repeats: int, precision: str) -> dict[str, Any]:
+def measure(steps: int, repeats: int, precision: str, pooling: str) -> dict[str, Any]:
     """Median seconds a step, and the median ratios within each repeat."""
     rows = data(steps)
-    whole, kept = (assemble(experiment(cache, precision), rows) for cache in ("none", "memory"))
+    whole, kept = (assemble(experiment(cache, precision, pooling), rows) for cache in ("none", "memory"))
     times: dict[str, list[float]] = {"uncached": [], "cached": [], "trainable alone": []}
     for warm in (True, *(False for _ in range(repeats))):
         taken = seconds(epoch, whole), seconds(epoch, kept), seconds(plain_epoch, kept, precision)
@@ -97,6 +97,7 @@ def measure(steps: int, repeats: int, precision: str) -> dict[str, Any]:
     pairs = list(zip(*times.values(), strict=True))
     return {
         "precision": precision,
+        "pooling": pooling,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         **{f"{name}, ms a step": 1000 * statistics.median(values) for name, values in times.items()},
@@ -111,9 +112,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="batches of an epoch")
     parser.add_argument("--repeats", type=int, default=5, help="interleaved epochs of each kind")
     parser.add_argument("--precision", default="full", choices=["full", "bf16"])
+    parser.add_argument(
+        "--pooling", default="mean", choices=["mean", "first"], help="first: the last layer at one place only"
+    )
     parser.add_argument("--json", action="store_true")
     parsed = parser.parse_args()
-    result = measure(parsed.steps, parsed.repeats, parsed.precision)
+    result = measure(parsed.steps, parsed.repeats, parsed.precision, parsed.pooling)
     if parsed.json:
         print(json.dumps(result, indent=2))
         return

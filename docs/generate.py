@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.claims import export
 from fedskew.cli.look import KINDS, algorithm_rows, component_rows
 from fedskew.cli.main import parser
 from fedskew.conformance.cost import LEGEND, measured
@@ -239,9 +240,20 @@ def performance() -> str:
     return markdown(json.loads((HERE / "performance.json").read_text(encoding="utf-8")))
 
 
+EXPORTS = sorted((HERE / "results").glob("*.json"))
+"""What the page of results is made from: `fedskew reproduce NAME --export FILE` writes one."""
+
+
+def results() -> str:
+    """The page of what the documents' experiments gave."""
+    return export.page([json.loads(path.read_text(encoding="utf-8")) for path in EXPORTS])
+
+
 PAGES = {HERE / "reference.md": page, HERE / "algorithms.md": algorithms}
 if (HERE / "performance.json").is_file():
     PAGES[HERE / "performance.md"] = performance
+if EXPORTS:
+    PAGES[HERE / "results.md"] = results
 
 if __name__ == "__main__":
     for path, made in PAGES.items():

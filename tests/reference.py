@@ -127,8 +127,8 @@ class Batches:
 
     of: Mapping[int, list[list[int]]]
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return num_rows
+    def batch_sizes(self, sizes):
+        return sizes
 
     def train(self, round_: int, client: int, rows) -> Plan:
         width = max(len(batch) for batch in self.of[client])
@@ -143,8 +143,8 @@ class SameForAll:
 
     planner: object
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return self.planner.batch_size(0, num_rows)
+    def batch_sizes(self, sizes):
+        return self.planner.batch_sizes(sizes)
 
     def train(self, round_: int, client: int, rows) -> Plan:
         plan = self.planner.train(round_, 0, np.arange(len(rows)))

@@ -55,8 +55,8 @@ class StepsOf:
 
     steps: tuple[int, ...]
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return num_rows
+    def batch_sizes(self, sizes):
+        return sizes
 
     def parts(self, client: int) -> int:
         return self.steps[client]

@@ -390,8 +390,8 @@ class Relabelled:
     inner: Any
     original: tuple[int, ...]
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return self.inner.batch_size(self.original[client], num_rows)
+    def batch_sizes(self, sizes: Any) -> Any:
+        return self.inner.batch_sizes(sizes[np.argsort(self.original)])[list(self.original)]
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
         return self.inner.train(round_, self.original[client], rows)
@@ -638,8 +638,8 @@ class Padded:
     before: int
     after: int
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return self.inner.batch_size(client, num_rows)
+    def batch_sizes(self, sizes: Any) -> Any:
+        return self.inner.batch_sizes(sizes)
 
     def train(self, round_: int, client: int, rows: Any) -> Plan:
         index, mask, *_ = self.inner.train(round_, client, rows)

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from fedskew.advice import advise as advice
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.digits import Digits
-from fedskew.data.datasets.uci_har import UciHar
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import arguments_of, from_experiment, table_arguments
@@ -25,7 +23,15 @@ from fedskew.measure.heterogeneity.concept import concept_distance
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, holm, label_chance, p_value, shuffled
 from fedskew.measure.heterogeneity.feature import feature_distance
-from fedskew.measure.heterogeneity.label import label_distance, label_distance_by_chance
+from fedskew.measure.heterogeneity.label import (
+    dirichlet_alpha,
+    label_distance,
+    label_distance_by_chance,
+    label_measures,
+    pairwise_variation,
+)
+from fedskew.skew import LabelDirichlet
+from fedskew.skew.partition import deal
 from tests.planted import FACES, diagnosed
 from tests.test_data import real_data
 
@@ -129,16 +135,16 @@ def test_the_people_of_uci_har_move_differently_but_do_the_same():
     assert found.face("concept").strength < 0.1
 
 
-@pytest.mark.parametrize("data", [Digits, UciHar, Adult])
-def test_the_label_measures_rank_alphas(data):
-    """On the mean of three partitions; alpha 0.01 of two classes and ten clients is nearly one class a client."""
-    if data is not Digits:
-        real_data()
-    from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
-    from fedskew.skew import LabelDirichlet
-    from fedskew.skew.partition import deal
+LIGHT = ("digits", "synthetic", "synthetic-softmax", "uci-har", "adult", "bitext-support")
+HEAVY = ("cifar-10", "ag-news", "20-newsgroups")
 
-    loaded = data().load()
+
+@pytest.mark.parametrize("name", [*LIGHT, *(pytest.param(name, marks=pytest.mark.slow) for name in HEAVY)])
+def test_the_label_measures_rank_alphas(name):
+    """On the mean of eight partitions; alpha 0.01 of two classes and ten clients is nearly one class a client."""
+    if name not in LIGHT[:3]:
+        real_data()
+    loaded = Experiment(dataset=name).dataset.load()
     told: dict[str, list[float]] = {}
     for alpha in (100.0, 1.0, 0.5, 0.1, 0.01):
         means: dict[str, float] = {}
@@ -180,6 +186,8 @@ def test_what_cannot_be_diagnosed_is_refused(digits):
         diagnose(x, y, np.zeros(50, dtype=np.int64))
     with pytest.raises(BadInput, match="same label"):
         diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+    with pytest.raises(BadInput, match="29 rows say nothing; give at least 30"):
+        diagnose(x[:29], y[:29], np.arange(29) % 3)
     with pytest.raises(BadInput, match="without rows"):
         diagnose(x, y, 2 * (np.arange(50) % 3))
 
@@ -202,6 +210,10 @@ def test_details_name_every_measure_and_their_chance():
     assert told["feature"]["sliced Wasserstein"] > 3 * told["feature"]["sliced Wasserstein by chance"]
     assert told["feature"]["classifier AUC"] > 0.6 > told["feature"]["classifier AUC by chance"]
     assert told["gradient"]["B^2 at zero"] >= 1
+    # the labels are of no client and of no input: what is best for one is best for all
+    assert 0 <= told["gradient"]["optimum gap"] < 0.05
+    swapped = details(x, ((x[:, 0] > client) ^ (client == 0)).astype(int), client, counts)["gradient"]
+    assert swapped["optimum gap"] > 2 * swapped["optimum gap by chance"]
     assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
 
 
@@ -278,12 +290,12 @@ def test_bad_requests_are_one_line(arguments, words, capsys):
 # advice
 
 
-def case(strength, *methods, measure="test", data="digits", model="mlp"):
+def case(strength, *methods, measure="test", data="digits", model="mlp", **others):
     lines = [
         {"method": m, "measure": measure, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1}
         for m, g, v in methods
     ]
-    face = {"dominant": "label", "strengths": {"label": strength}}
+    face = {"dominant": "label", "strengths": {"label": strength, **others}}
     return {"data": data, "skew": "s", "model": model, "methods": lines, **face}
 
 
@@ -327,6 +339,17 @@ def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch
     told = advice.advise("label", {"label": 0.55})
     assert {line["measure"] for line in told["methods"]} == {"own"}
     assert "For one model for all, on the test set, none was reliably above FedAvg of vain." in told["because"]
+
+
+def test_what_helped_against_a_face_that_is_not_here_is_not_advised(monkeypatch):
+    cases = [
+        case(0.5, ("against-swaps", 0.3, "higher"), concept=0.06, quantity=0.04),
+        case(0.5, ("good", 0.02, "higher")),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    pure, mixed = (advice.advise("label", {"label": 0.55, "concept": concept}) for concept in (0.0, 0.02))
+    assert [line["method"] for line in pure["methods"]] == ["good"]
+    assert [line["method"] for line in mixed["methods"]] == ["against-swaps", "good"]
 
 
 def test_without_evidence_advice_says_so(monkeypatch):

@@ -22,6 +22,7 @@ from fedskew.experiment import prepare
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_toml, read
+from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.results import run
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
@@ -227,6 +228,30 @@ def test_a_frozen_a_is_the_same_whatever_the_seed(bert):
     names = [name for name in one if "lora_A" in name]
     assert len(names) == 6
     assert all(torch.equal(one[name], two[name]) and one[name].abs().max() > 0 for name in names)
+
+
+# the first place only
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
+@pytest.mark.parametrize("options", [{}, {"frozen": 2}, {"lora": 2}])
+def test_the_last_layer_at_the_first_place_gives_what_the_whole_layer_gives(folders, kind, options, monkeypatch):
+    """The rows are of unequal length: masks count. Rounds agree, so the gradients do."""
+    short = assemble(small(folders[kind], pooling="first", **options), DATA)
+    monkeypatch.setattr("fedskew.models.first.KNOWN", {})
+    monkeypatch.setattr("fedskew.experiment.prepare.tasks_of", tasks_of.__wrapped__)
+    whole = assemble(small(folders[kind], pooling="first", **options), DATA)
+    assert hidden_places(short) == 1 < hidden_places(whole)
+    assert torch.equal(short.x0, whole.x0)
+    for one, two in zip(rounds(short), rounds(whole), strict=True):
+        torch.testing.assert_close(one.server.x, two.server.x, rtol=1e-9, atol=1e-11)
+        assert not torch.equal(one.server.x, short.x0)
+
+
+def hidden_places(assembly) -> int:
+    """Places of a text at which the last layer gives a hidden state."""
+    with torch.no_grad():
+        return assembly.federation.task.model.hidden(*cut(assembly.federation.x[:4])).shape[1]
 
 
 # the frozen part, computed once

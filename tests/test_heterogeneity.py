@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import stats
+from scipy import optimize, stats
 from scipy.spatial.distance import jensenshannon
 
 from fedskew.core.sampling import fair_sample, level
@@ -21,6 +21,7 @@ from fedskew.measure.heterogeneity.label import (
     label_measures,
     pairwise_variation,
 )
+from fedskew.measure.heterogeneity.optimum import least, optimum_gap, softmax_gap, softmax_objective
 from fedskew.measure.heterogeneity.quantity import size_distance, size_measures
 from fedskew.measure.heterogeneity.rows import WIDTH, embed
 
@@ -259,6 +260,49 @@ def test_softmax_gradients_equal_torchs():
         own = torch.tensor(np.column_stack([z, np.ones(30)])[client == k])
         torch.nn.functional.cross_entropy(own @ w.T, torch.tensor(y[client == k])).backward()
         assert told[k] == pytest.approx(w.grad.numpy().ravel())
+
+
+# optima
+
+
+def quadratic(h, b):
+    return lambda w: (float(h / 2 * ((w - b) ** 2).sum()), h * (w - b))
+
+
+@QUICK
+@given(st.integers(0, 10_000), st.integers(1, 6))
+def test_the_optimum_gap_of_quadratics_in_closed_form(seed, clients):
+    rng = np.random.default_rng(seed)
+    h, b, p = rng.uniform(0.5, 4, clients), rng.normal(0, 3, (clients, 2)), rng.dirichlet(np.ones(clients))
+    best = (p * h) @ b / (p @ h)
+    expected = float((p * h / 2) @ ((best - b) ** 2).sum(1))
+    found = optimum_gap([quadratic(*one) for one in zip(h, b, strict=True)], p, np.zeros(2))
+    assert found == pytest.approx(expected, abs=1e-6, rel=1e-5)
+
+
+def test_the_softmax_objective_has_the_gradient_and_the_minimum_that_scipy_finds():
+    rng = np.random.default_rng(0)
+    z, y, w = rng.standard_normal((40, 3)), rng.integers(0, 3, 40), rng.standard_normal(12)
+    objective = softmax_objective(z, y, 3, 0.1)
+    logits = np.column_stack([z, np.ones(40)]) @ w.reshape(3, 4).T
+    cross = np.mean([np.log(np.exp(row).sum()) - row[c] for row, c in zip(logits, y, strict=True)])
+    assert objective(w)[0] == pytest.approx(cross + 0.05 * (w @ w))
+    assert optimize.check_grad(lambda v: objective(v)[0], lambda v: objective(v)[1], w) < 1e-6
+    # from values alone, by another method
+    other = optimize.minimize(lambda v: objective(v)[0], np.zeros(12), method="BFGS", options={"gtol": 1e-6})
+    assert least(objective, w) == pytest.approx(other.fun, abs=1e-8)
+
+
+def test_the_softmax_gap_is_nothing_for_equal_clients_and_known_for_single_labels():
+    rng = np.random.default_rng(0)
+    z, y, clients = rng.standard_normal((30, 3)), rng.integers(0, 3, 30), np.arange(2)
+    twice = np.repeat(clients, 30)
+    assert softmax_gap(np.tile(z, (2, 1)), np.tile(y, 2), twice, 3, clients) == pytest.approx(0, abs=1e-7)
+    # no inputs: two clients of one label each want opposite biases b, log(1 + e^-2b) + ridge b^2, and together want none
+    alone = optimize.minimize_scalar(lambda b: np.log1p(np.exp(-2 * b)) + 0.1 * b * b, (0, 1)).fun
+    found = softmax_gap(np.zeros((20, 0)), np.repeat(clients, 10), np.repeat(clients, 10), 2, clients, 0.1)
+    assert found == pytest.approx(np.log(2) - alone, abs=1e-6)
+    assert np.isnan(softmax_gap(z, y, np.zeros(30, dtype=int), 3, clients))
 
 
 # rows as numbers, samples

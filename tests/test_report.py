@@ -253,6 +253,19 @@ def test_clients_are_ranked_within_each_run(tmp_path: Path) -> None:
     assert table.client_name.tolist() == ["hospital 1", "", ""]
 
 
+def test_each_sign_of_trouble_is_told_once_with_who_shows_it(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    numbers = [add(store, name, seed, [0.1, 0.5]) for name in ("a", "b") for seed in (0, 1)]
+    for number in (numbers[1], numbers[2], numbers[3]):
+        store.add_facts(number, {"warnings": [{"kind": "exploding", "line": f"round {number}: it grows"}]})
+    only = experiments.warnings([store.run(numbers[1])])
+    assert only == ["exploding, round 2: it grows"]
+    assert experiments.warnings(store.runs("id > 1")) == ["exploding in all 3 runs: run 2, round 2: it grows"]
+    assert experiments.warnings(store.runs()) == [
+        "exploding in 1 of 2 runs of a and 2 of 2 runs of b: run 2, round 2: it grows"
+    ]
+
+
 # words
 
 SEEDS = (0, 1, 2)

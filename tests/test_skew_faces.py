@@ -190,7 +190,7 @@ def test_ids_of_words_are_not_changed() -> None:
         y_test=DATA.y[:3],
         classes=tuple("abc"),
     )
-    with pytest.raises(BadInput, match="word ids, which a feature skew cannot change"):
+    with pytest.raises(BadInput, match="word ids, which only feature-text can change"):
         client_data(small(skew=["iid", "feature-noise"]), words)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data import columns, files
 from fedskew.data.datasets.table import Table
 from fedskew.data.tables import survey
+from fedskew.experiment.diagnose import from_files
 
 
 def frame(n=400, seed=0):
@@ -173,6 +175,96 @@ def test_the_sample_is_fair_and_the_counts_are_of_all_rows(tmp_path, monkeypatch
     assert heard[-1] == (1.0, 5000)
 
 
+def test_semicolons_with_decimal_commas_and_spaces_around_names(tmp_path):
+    table = frame()
+    table.rename(columns={"age": " age "}).to_csv(tmp_path / "t.csv", index=False, sep=";", decimal=",")
+    found = survey([tmp_path / "t.csv"], "label", "who")
+    assert found.table["height"].to_pylist() == pytest.approx(table["height"].tolist())
+    assert found.table["age"].to_pylist() == table["age"].tolist()
+
+
+def test_the_row_names_of_pandas_are_no_column(tmp_path):
+    table = frame().sample(frac=1, random_state=0)
+    table.to_parquet(tmp_path / "t.parquet")
+    assert "__index_level_0__" in pyarrow.parquet.read_schema(tmp_path / "t.parquet").names
+    assert survey([tmp_path / "t.parquet"], "label", "who").table.column_names == ["age", "height", "colour"]
+
+
+def test_a_quote_that_is_not_closed_is_counted_in_lines(tmp_path):
+    path = write(frame(20), tmp_path / "t.csv")
+    lines = path.read_text().splitlines()
+    # the quote reaches from line 12 to the comma of line 15: a row of four lines with too few cells
+    lines[12], lines[15] = '30,1.7,"red,anna,no', '30,1.7,blue",anna,no,maybe'
+    path.write_text("\n".join(lines) + "\n")
+    found = survey([path], "label", "who")
+    assert found.notes == ("4 lines dropped: too few or too many cells",)
+    assert found.counts.sum() == 16
+    lines[12] = lines[15] = "30,1.7,blue,anna,no"
+    lines[2] = '30,1.7,"red,anna,no'
+    path.write_text("\n".join(lines) + "\n")
+    refused("lines have too few or too many cells", "a quote not closed", paths=[path], label="label", client="who")
+
+
+def test_missing_words_are_counted(tmp_path):
+    table = frame().astype({"colour": object})
+    table.loc[:6, "colour"] = None
+    encode = columns.fit(survey([write(table, tmp_path / "t.csv")], "label", "who").table, "t.csv")
+    assert encode.notes == ("column 'colour': 7 values missing, all zeros",)
+
+
+# files larger than memory
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
+def test_no_part_of_a_file_is_large(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "BLOCK", 4000)
+    monkeypatch.setattr(files, "ROWS", 100)
+    path = write(frame(2000), tmp_path / name)
+    if name == "t.arrow":
+        table = pa.Table.from_pandas(frame(2000), preserve_index=False)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks(), max_chunksize=2000)
+    sizes = [len(part) for _, part in files.Reading([path]).tables()]
+    assert sum(sizes) == 2000
+    assert max(sizes) <= 200
+
+
+def test_a_table_that_does_not_fit_is_refused_and_says_how_many_rows_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedskew.data.tables.MOST_BYTES", 30_000)
+    monkeypatch.setattr("fedskew.experiment.diagnose.MOST_BYTES", 30_000)
+    monkeypatch.setattr(files, "BLOCK", 4000)
+    path = write(frame(5000), tmp_path / "t.csv")
+    with pytest.raises(BadInput, match=r"loaded into memory; take some of them, rows=[1-9]00, chosen at random"):
+        Table(path=str(path), label="label", client="who").load()
+    data = Table(path=str(path), label="label", client="who", rows=500).load()
+    assert len(data.y) + len(data.y_test) == 500
+    assert "500 of 5000 rows taken at random" in data.notes
+    # the same five clients, with about a fifth each: the sample is of rows, not of clients
+    assert np.bincount(data.groups).min() > 50
+    subject = from_files([path], "label", "who")
+    advised = re.search(r",rows=([1-9]00) ", subject.arguments)
+    assert advised
+    assert int(advised[1]) * 5000 >= subject.counts.sum() * 400
+
+
+def test_a_sample_of_rows_keeps_the_clients_shares(tmp_path):
+    table = frame(4000)
+    table["who"] = np.where(np.arange(4000) % 10 == 0, "rare", "common")
+    found = survey([write(table, tmp_path / "t.csv")], "label", "who", most=1000, fair=False)
+    assert len(found.y) == 1000
+    # hypergeometric: 100 expected, with standard deviation 8.2
+    assert abs(np.bincount(found.client)[1] - 100) < 33
+
+
+def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedskew.data.tables.MOST_CELLS", 60)
+    path = write(frame().assign(who=np.arange(400)), tmp_path / "t.csv")
+    refused(
+        "400 different clients and more in 'who', and 3 classes", paths=[path], label="label", client="who", most=300
+    )
+    assert len(survey([path], "label", "who").clients) == 400
+
+
 @pytest.mark.parametrize("name", ["no.csv", "t.xlsx", "folder"])
 def test_files_that_are_not_there(tmp_path, name):
     if name == "folder":
@@ -201,6 +293,12 @@ def test_bad_input_is_one_clear_line(tmp_path):
     refused("u.csv: its columns differ", "age, years", paths=[path, other], label="label", client="who")
     many = write(frame(3000).assign(label=np.arange(3000)), tmp_path / "m.csv")
     refused("more than 1000 different values", "bins", paths=[many], label="label", client="who")
+    real = write(frame().assign(label=np.random.default_rng(0).normal(size=400)), tmp_path / "r.csv")
+    refused("400 different values in 400 rows", "bins", paths=[real], label="label", client="who")
+    (tmp_path / "twice.csv").write_text("a,a,who,label\n1,2,x,y\n")
+    refused("two columns are called 'a'", paths=[tmp_path / "twice.csv"], label="label", client="who")
+    (tmp_path / "cut.csv.gz").write_bytes(write(frame(), tmp_path / "t.csv.gz").read_bytes()[:-50])
+    refused("cannot be read as csv", paths=[tmp_path / "cut.csv.gz"], label="label", client="who")
     nobody = write(frame(9).assign(label=np.nan), tmp_path / "n.csv")
     refused("no row has both a label", paths=[nobody], label="label", client="who")
 
@@ -233,9 +331,24 @@ def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
     assert "1 classes with 4 rows are in the test set only: never seen" in data.notes
 
 
+def test_one_class_or_one_column_for_both_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(frame().assign(label="no"), tmp_path / "t.csv")
+    with pytest.raises(BadInput, match="all rows have the label 'no'"):
+        Table(path="t.csv", label="label", client="who").load()
+    with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
+        Table(path="t.csv", label="who", client="who")
+    with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
+        from_files([tmp_path / "t.csv"], "who", "who")
+
+
 def test_own_data_runs_like_a_built_in_data_set(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write(frame(), tmp_path / "t.csv")
+    table = frame().astype({"label": object})
+    table.loc[:4, "label"] = None
+    write(table, tmp_path / "t.csv")
     arguments = ["--dataset", "table:path=t.csv,label=label,client=who", "--skew", "natural", "--rounds", "2", "--json"]
     assert main(["run", *arguments, "--engine", "stacked"]) == 0
-    assert json.loads(capsys.readouterr().out)["methods"][0]["finished"] == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["methods"][0]["finished"] == 1
+    assert "data: 5 of 400 rows dropped: no value in 'label'" in " ".join(told.err.split())

@@ -48,7 +48,7 @@ def test_into_a_pipe_it_prints_once(store, capsys) -> None:
     assert "3/5" in out
     assert "50.0" in out
     assert "1 of 2 runs have ended, about 4 s of training left" in out
-    assert "warning: scaffold: divergence grows" in out
+    assert "warning: diverging in 1 of 1 run of scaffold: run 2, divergence grows" in out
 
 
 def test_a_run_without_a_round_has_no_numbers(tmp_path, capsys) -> None:

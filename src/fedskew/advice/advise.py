@@ -16,6 +16,9 @@ from typing import Any
 NEAR = 0.25
 """Evidence counts where the dominant face's strength differs by no more than this."""
 
+SHOWS = 0.05
+"""A face that is weaker in a case's data did not decide what helped there."""
+
 MOST = 3
 """Methods that are named for each measure."""
 
@@ -54,7 +57,7 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         }
     strength = strengths[dominant]
     cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
-    near = [c for c in cases if abs(c["strengths"][dominant] - strength) <= NEAR]
+    near = [c for c in cases if abs(c["strengths"][dominant] - strength) <= NEAR and not foreign(c, strengths)]
     if not near:
         reach = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in cases))
         return {
@@ -74,6 +77,11 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         "caution": caution(near, dominant, strengths),
         "command": command(["fedavg", *(order or ["scaffold", "fedprox:mu=0.1"])], data, *sorted(models)[:1]),
     }
+
+
+def foreign(case: Mapping[str, Any], strengths: Mapping[str, float]) -> bool:
+    """Whether the case shows a face that these data do not: what helped may have helped against that."""
+    return any(value >= SHOWS and not strengths.get(face) for face, value in case["strengths"].items())
 
 
 def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedskew.claims.quantities import Measured, curve, quantity
+from fedskew.claims.quantities import Run, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import Floats
@@ -81,7 +81,7 @@ class Claim:
         )
         Region.read(self.expect)
 
-    def statistic(self, runs: Sequence[Measured]) -> float:
+    def statistic(self, runs: Sequence[Run]) -> float:
         """The number of one seed, from its run of each arm."""
         if self.kind in OVER_ROUNDS:
             return OVER_ROUNDS[self.kind](*(curve(self.of, run) for run in runs[:2]))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.statistics import Floats
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -31,6 +31,10 @@ class Measured:
         pd.DataFrame
     )  # round, client, name, value, of the clients' local models; of layers, whose number is the client's
 
+    @property
+    def status(self) -> str:
+        return self.record.status
+
     def curve(self, split: str, name: str) -> Floats:
         """The values in order of rounds."""
         found = self.frame[(self.frame["split"] == split) & (self.frame["name"] == name)]
@@ -43,6 +47,35 @@ class Measured:
         chosen = rows[rows["client"] == (rows["client"].max() if last else 0)]
         values: Floats = chosen.sort_values("round")["value"].to_numpy(dtype=float)
         return values
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What an export holds of one run: quantities and curves by name, NaN where they do not exist."""
+
+    status: str
+    rounds: int
+    seconds: float
+    values: Mapping[str, float]
+    curves: Mapping[str, Floats]
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> Numbers:
+        """From plain values, where null is NaN."""
+
+        def number(value: float | None) -> float:
+            return NAN if value is None else float(value)
+
+        return cls(
+            status=table["status"],
+            rounds=table["rounds"],
+            seconds=number(table["seconds"]),
+            values={name: number(value) for name, value in table["values"].items()},
+            curves={name: np.array([number(value) for value in row]) for name, row in table["curves"].items()},
+        )
+
+
+Run = Measured | Numbers
 
 
 def measured(store: RunStore, record: RunRecord) -> Measured:
@@ -162,7 +195,7 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     ),
     "worst-client": lambda run: last(run.curve("clients", "accuracy_worst")),
     "client-variance": lambda run: last(run.curve("clients", "accuracy_std")) ** 2,
-    "early-client-variance": lambda run: float(run.curve("clients", "accuracy_std")[1:][:5].mean()) ** 2,
+    "early-client-variance": lambda run: mean(run.curve("clients", "accuracy_std")[1:][:5]) ** 2,
     "variance-fall": variance_fall,
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
@@ -180,8 +213,16 @@ CURVES: dict[str, Callable[[Measured], Floats]] = {
 """What a claim about every round may be about."""
 
 
-def quantity(name: str, run: Measured) -> float:
-    """The number of that name; ``rounds-to:0.8`` is the first round of that test accuracy, or one more than there are."""
+def quantity(name: str, run: Run) -> float:
+    """The number of that name; ``rounds-to:0.8`` is the first round of that test accuracy, or one more than there are.
+
+    Raises `BadInput` for an unknown name, and for one that an export does not hold.
+    """
+    if isinstance(run, Numbers):
+        require(
+            name in run.values, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
+        )
+        return run.values[name]
     if name.startswith("rounds-to:"):
         reached = np.flatnonzero(accuracy(run) >= float(name.partition(":")[2]))
         return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
@@ -190,7 +231,13 @@ def quantity(name: str, run: Measured) -> float:
     return QUANTITIES[name](run)
 
 
-def curve(name: str, run: Measured) -> Floats:
+def curve(name: str, run: Run) -> Floats:
+    """As `quantity`."""
+    if isinstance(run, Numbers):
+        require(
+            name in run.curves, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
+        )
+        return run.curves[name]
     if name not in CURVES:
         raise BadInput(f"claim: unknown curve {name!r}; {suggestion(name, CURVES)}")
     return CURVES[name](run)

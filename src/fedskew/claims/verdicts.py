@@ -6,15 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fedskew.claims.claim import Evidence, Verdict, judge
 from fedskew.claims.document import Document, Table
-from fedskew.claims.quantities import Measured, quantity
+from fedskew.claims.quantities import Measured, Run, quantity
 from fedskew.measure.intervals import mean_interval
 from fedskew.report.words import figures
 
-Results = Mapping[str, Mapping[int, Measured]]
+OfRun = TypeVar("OfRun", bound=Run)
+Known = Mapping[str, Mapping[int, OfRun]]
+"""Arm -> seed -> what is known of its run."""
+
+Results = Known[Measured]
 """Arm -> seed -> what its run has measured."""
 
 
@@ -57,7 +61,7 @@ def interval(mean: float, half: float) -> str:
     return f"{text} ± {figures(half, like=mean)}" if math.isfinite(half) else text
 
 
-def verdicts(document: Document, known: Results) -> list[Judged]:
+def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
     """Each claim on the seeds that all its arms have; the document's own numbers count for nothing in a verdict."""
     printed = {table.name: table.printed for table in document.tables}
     judged = []
@@ -65,7 +69,7 @@ def verdicts(document: Document, known: Results) -> list[Judged]:
         seeds = sorted(set.intersection(*(set(known.get(arm, {})) for arm in claim.arms)))
         runs = [[known[arm][seed] for arm in claim.arms] for seed in seeds]
         verdict, evidence = judge(claim, [claim.statistic(own) for own in runs], claim.printed(printed[claim.table]))
-        diverged = sum(run.record.status == "diverged" for own in runs for run in own)
+        diverged = sum(run.status == "diverged" for own in runs for run in own)
         judged.append(
             Judged(
                 claim.name, claim.text, claim.where, claim.described(), claim.expect, verdict, evidence, tuple(seeds), diverged
@@ -74,7 +78,7 @@ def verdicts(document: Document, known: Results) -> list[Judged]:
     return judged
 
 
-def cells(table: Table, known: Results) -> dict[str, dict[str, Cell]]:
+def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
     """Arm -> measure -> the document's number and ours over the seeds."""
     return {
         arm: {
@@ -85,13 +89,13 @@ def cells(table: Table, known: Results) -> dict[str, dict[str, Cell]]:
     }
 
 
-def over_seeds(measure: str, runs: Mapping[int, Measured]) -> tuple[float, float]:
+def over_seeds(measure: str, runs: Mapping[int, OfRun]) -> tuple[float, float]:
     """Mean and half-width over the runs that have the number."""
     values = [value for run in runs.values() if math.isfinite(value := quantity(measure, run))]
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
-def as_json(document: Document, scale: str, known: Results) -> dict[str, Any]:
+def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, Any]:
     """Tables, claims and open settings as plain values."""
     return {
         "document": document.name,
@@ -119,13 +123,13 @@ RULE = (
 )
 
 
-def markdown(document: Document, scale: str, known: Results) -> str:
-    """The whole result as a page."""
+def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RULE) -> str:
+    """The whole result as a page; ``rule`` says how a claim is judged."""
     chosen = document.scale(scale)
     how = f"`fedskew reproduce {document.name} --scale {scale}`: {chosen.seeds} seeds for every arm, the same ones."
     if chosen.surrogate:
         how += f" Surrogate: {chosen.surrogate}; the document's numbers are shown, and only its claims are judged."
-    parts = [f"# {document.title}", f"{how} {RULE}"]
+    parts = [f"# {document.title}", f"{how} {rule}".strip()]
     judged = {j.name: j for j in verdicts(document, known)}
     parts.append(f"**{tally(list(judged.values()))}.**")
     for table in document.tables:
@@ -140,7 +144,7 @@ def markdown(document: Document, scale: str, known: Results) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def table_of(table: Table, known: Results) -> str:
+def table_of(table: Table, known: Known[OfRun]) -> str:
     """One table in Markdown; a column of the document's where it prints the measure of any arm."""
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]

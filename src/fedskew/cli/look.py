@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedskew.cli.live import serve
 from fedskew.cli.output import (
     number,
     print_json,
@@ -227,7 +228,7 @@ def show_one(store: RunStore, record: RunRecord) -> None:
 
 
 def report(parsed: argparse.Namespace) -> int:
-    """Write the HTML page, and figures and tables for a paper."""
+    """Write the HTML page, and figures and tables for a paper; or serve it while its runs go on."""
     store = RunStore(parsed.runs)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
@@ -236,6 +237,12 @@ def report(parsed: argparse.Namespace) -> int:
         f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html"
     )
     budget = budget_from(parsed.budget) if parsed.budget else None
+    if parsed.live:
+        require(
+            not (parsed.output or parsed.figures or parsed.tables or parsed.json),
+            "report: --live writes no file; leave out --output, --figures, --tables and --json",
+        )
+        return serve(store, records, parsed.port, budget)
     path = write_report(store, records, path, budget)
     figures = write_figures(store, records, parsed.figures) if parsed.figures else []
     files = figures + (write_tables(store, records, parsed.tables, budget) if parsed.tables else [])

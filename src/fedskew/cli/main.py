@@ -51,9 +51,9 @@ def parser() -> argparse.ArgumentParser:
     options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
     options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
     options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
-    options.for_report(verb("report", "look", "report", "write the HTML report of some runs", options.REPORT))
-    options.for_landscape(
-        verb("landscape", "landscape", "picture", "draw the loss around a run's model", options.LANDSCAPE)
+    laboratory.for_report(verb("report", "look", "report", "write the HTML report of some runs", laboratory.REPORT))
+    laboratory.for_landscape(
+        verb("landscape", "landscape", "picture", "draw the loss around a run's model", laboratory.LANDSCAPE)
     )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     )
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
     options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
-    options.for_reproduce(
-        verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", options.REPRODUCE)
+    laboratory.for_reproduce(
+        verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", laboratory.REPRODUCE)
     )
     deploy_options.for_export(
         verb("export", "export", "export", "write a run's model to a file", deploy_options.EXPORT)

@@ -48,14 +48,6 @@ or a comparison, the table of methods.
   fedskew show c2
 """
 
-REPORT = """\
-Write one self-contained HTML page about some runs.
-
-  fedskew report              the latest run or comparison
-  fedskew report c2 --output c2.html
-  fedskew report c2 --figures paper --tables paper
-"""
-
 CHECK = """\
 Check what every method promises, on a miniature federation: the same numbers
 in every engine and order, exact resume, nothing changed in place, padding
@@ -103,33 +95,6 @@ FEDSKEW_DATA names, or in its subfolder named after the data set.
   fedskew data get cifar-10
   fedskew data verify
   fedskew data path mnist
-"""
-
-LANDSCAPE = """\
-Draw the loss around the global model of a run, on the test set and on chosen
-clients' own rows, from its newest checkpoint.
-
-  fedskew landscape 3             the plane through the global model and what
-                                  clients 0 and 1 make of it in the next round
-  fedskew landscape 3 --clients 2 7 --output plane.png
-  fedskew landscape 3 --kind line --points 51
-"""
-
-REPRODUCE = """\
-Repeat a document's experiments, print its numbers beside ours, and say of each
-of its claims whether it holds, fails, or is undecided. What the run store holds
-already is not run again, so the same command goes on after an interruption.
-
-  drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
-                  exercises 14.4.2 and 14.4.3, the ladder of mitigations
-  iid-to-noniid   From IID to Non-IID: Figures 2 to 10, 12, 13
-  fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
-  failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7
-  dualmetric      DualMetric: Tables 5.1 and 5.2, Figure 5.1
-  contradictions  where these contradict one another: eight joint experiments
-
-  fedskew reproduce drift-demo
-  fedskew reproduce fedpbs --only table-4
 """
 
 RUNS = "runs by number (7), range (3-5), comparison (c2), or latest (default)"
@@ -229,34 +194,6 @@ def for_show(parser: argparse.ArgumentParser) -> None:
     store(parser)
 
 
-def for_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run store)")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="also write every figure as PDF, SVG and PNG")
-    parser.add_argument("--tables", type=Path, metavar="DIR", help="also write the tables as CSV, LaTeX and Markdown")
-    budget(parser)
-    store(parser)
-
-
-def for_landscape(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help="a run by its number (default: the latest)")
-    parser.add_argument(
-        "--kind",
-        choices=("plane", "surface", "line"),
-        default="plane",
-        help="plane: through three models; surface, line: along random directions with filter normalisation",
-    )
-    parser.add_argument(
-        "--clients", type=int, nargs="+", default=[0, 1], metavar="K", help="whose losses (default: 0 1)"
-    )
-    parser.add_argument("--points", type=int, default=25, metavar="N", help="points along each axis (default: 25)")
-    parser.add_argument(
-        "--reach", type=float, default=1.0, metavar="A", help="how far random directions go (default: 1)"
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="an .svg, .png or .pdf (default: in the run store)")
-    store(parser)
-
-
 def for_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("method", metavar="METHOD", help="a method as in `run --algorithm`, or FILE.py::CLASS")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
@@ -296,22 +233,6 @@ def for_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "get", "verify", "path"], help="what to do")
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all of them)")
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
-
-
-def for_reproduce(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("document", metavar="DOCUMENT", help="one of those above")
-    parser.add_argument(
-        "--scale",
-        default="quick",
-        metavar="S",
-        help="quick (minutes, default), standard (hours), full (the document's)",
-    )
-    parser.add_argument("--only", metavar="TABLE", help="one table or figure, e.g. table-4, with the claims about it")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="where to write the page (default: in the run store)"
-    )
-    store(parser)
 
 
 def profile(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedskew.report.budget import Budget
+from fedskew.report.experiments import warnings
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.tables import profiles, summary, unfinished
 from fedskew.store.runs import RunRecord, RunStore
@@ -123,20 +124,10 @@ def print_unfinished(records: Sequence[RunRecord]) -> None:
         )
 
 
-SHOWN_WARNINGS = 6
-
-
 def print_warnings(records: Sequence[RunRecord]) -> None:
-    """What went wrong while runs went; of several runs of a method, each sign once."""
-    first: dict[tuple[str, str], tuple[int, str]] = {}
-    for record in records:
-        for entry in record.facts.get("warnings", []):
-            first.setdefault((record.name, entry["kind"]), (record.id, entry["line"]))
-    console = Console(highlight=False)
-    for (name, _), (run, line) in list(first.items())[:SHOWN_WARNINGS]:
-        console.print(f"warning: run {run} ({name}): {line}", style="yellow", markup=False)
-    if len(first) > SHOWN_WARNINGS:
-        console.print(f"and {len(first) - SHOWN_WARNINGS} more warnings; `fedskew show RUN` shows them", style="yellow")
+    """What went wrong while runs went, each sign once."""
+    for line in warnings(records):
+        Console(highlight=False).print(f"warning: {line}", style="yellow", markup=False)
 
 
 def print_profile(records: Sequence[RunRecord]) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -10,11 +14,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedskew.claims.document import Document, load
+from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.train import jobs_for
-from fedskew.core.errors import FedskewError, Interrupted
+from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.drift_bound import drift_bound
 from fedskew.experiment.drift_demo import Reproduced, drift_demo
@@ -48,8 +53,13 @@ def reproduce(parsed: argparse.Namespace) -> int:
         document = document.only(parsed.only)
     planned = plan(document, parsed.scale)
     store = RunStore(parsed.runs)
-    carry_out(store, document, planned, parsed)
+    if not parsed.as_stored:
+        carry_out(store, document, planned, parsed)
     known = results(store, planned)
+    if parsed.export:
+        require(not parsed.only, "reproduce: an export is of a whole document; leave out --only")
+        made = exported(document, parsed.scale, known, hardware()) | {"listing": [as_row(r) for r in listing]}
+        to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}},"', '}},\n"') + "\n")
     path = write(store, document, parsed, known)
     if parsed.json:
         print_json(
@@ -86,12 +96,36 @@ def write(store: RunStore, document: Document, parsed: argparse.Namespace, known
     """The result as a Markdown page."""
     part = f"-{parsed.only}" if parsed.only else ""
     path: Path = parsed.output or store.folder / f"{document.name}-{parsed.scale}{part}.md"
+    return to_file(path, markdown(document, parsed.scale, known))
+
+
+def to_file(path: Path, text: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(markdown(document, parsed.scale, known), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
+        raise FedskewError(f"{path}: cannot be written: {error.strerror}") from None
     return path
+
+
+def hardware() -> dict[str, str]:
+    """The processor, its cores and the memory of this machine, as far as it says."""
+    names = re.findall(r"^model name\s*: (.*)$", text_of("/proc/cpuinfo"), re.M) or [platform.processor()]
+    memory = re.search(r"MemTotal:\s*(\d+) kB", text_of("/proc/meminfo"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "processor": names[0] or platform.machine(),
+        "cores": f"{cores} cores",
+        **({"memory": f"{int(memory[1]) / 2**20:.0f} GiB of memory"} if memory else {}),
+    }
+
+
+def text_of(path: str) -> str:
+    """Nothing where there is no such file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow"}

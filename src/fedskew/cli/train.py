@@ -15,6 +15,7 @@ from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.errors import Interrupted
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.processes import by_launcher, follow_launcher, launched
@@ -32,7 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
     ask_profile(store, ids, parsed)
-    head(experiments, engines, f"run {ids[0]}")
+    head(experiments, engines, dataset, f"run {ids[0]}")
     return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
 
 
@@ -59,7 +60,7 @@ def compare(parsed: argparse.Namespace) -> int:
         if experiment.name in tuned:
             store.add_facts(number, {"tuned": tuned[experiment.name].facts()})
     comparison = f"c{store.run(ids[0]).comparison}"
-    head(experiments, engines, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
+    head(experiments, engines, dataset, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 
@@ -105,11 +106,13 @@ def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
     return max(1, min(parsed.jobs or cores, runs))
 
 
-def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], title: str) -> None:
+def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], dataset: Dataset, title: str) -> None:
     """What is about to run, on standard error."""
     console = Console(stderr=True, highlight=False)
     console.print(title, style="bold")
     console.print(described(experiments[0]), markup=False)
+    if dataset.notes:
+        console.print(f"data: {dataset.notes}", style="dim", markup=False)
     for chosen in dict.fromkeys(trial["name"] for trial in engines.values()):
         trials = [t["estimated_seconds_a_round"] for t in engines.values() if t["name"] == chosen]
         names = [name for name, t in engines.items() if t["name"] == chosen]

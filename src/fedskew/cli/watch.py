@@ -18,6 +18,7 @@ from rich.text import Text
 from fedskew.cli.output import number, print_json
 from fedskew.cli.progress import duration
 from fedskew.core.errors import require
+from fedskew.report.experiments import warnings
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
@@ -45,11 +46,11 @@ class Seen:
 
     def row(self) -> dict[str, Any]:
         r = self.record
-        warnings = [entry["line"] for entry in r.facts.get("warnings", [])]
+        signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
             **{"rounds": r.rounds, "accuracy": self.accuracy, "worst_client": self.worst_client},
-            **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": warnings},
+            **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": signs},
         }
 
 
@@ -105,9 +106,8 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     ended = sum(s.record.status not in OPEN for s in seen)
     left = sum(s.left for s in seen if math.isfinite(s.left))
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
-    signs = dict.fromkeys((s.record.name, e["line"]) for s in seen for e in s.record.facts.get("warnings", []))
-    warnings = [Text(f"warning: {name}: {line}", style="yellow") for name, line in signs]
-    return Group(table, Text(text, style="dim"), *warnings)
+    signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
+    return Group(table, Text(text, style="dim"), *signs)
 
 
 def state(record: RunRecord) -> str:

@@ -148,8 +148,8 @@ class Padded:
 
     inner: Any
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return int(self.inner.batch_size(client, num_rows))
+    def batch_sizes(self, sizes: Any) -> Any:
+        return self.inner.batch_sizes(sizes)
 
     def parts(self, client: int) -> int:
         return int(self.inner.parts(client))

@@ -69,7 +69,10 @@ def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Seri
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         share = float(np.mean(pd.to_numeric(there.astype(str), errors="coerce").notna()))
         if share < MOSTLY_NUMBERS:
-            return of_words(there.astype(str))
+            make, note = of_words(there.astype(str))
+            missing = len(values) - len(there)
+            gone = f"{missing} values missing, all zeros" if make and missing else ""
+            return make, "; ".join(filter(None, (note, gone)))
     elif not pa.types.is_boolean(kind) and there.nunique() == len(values) > 1 and pa.types.is_integer(kind):
         ordered = np.diff(there.to_numpy())
         if (ordered == 1).all():
@@ -110,15 +113,20 @@ def of_words(there: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] 
         ).astype(float), ""
     if len(known) == len(there) and not there.str.contains(r"\s").any():
         return None, "left out, every value is a different single word"
+    return of_texts(there), f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"
+
+
+def of_texts(fitted: pd.Series[Any]) -> Callable[[pd.Series[Any]], Floats]:
+    """Hashed words, weighted by their rarity among the fitted texts, in random directions; a missing text is zeros."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.random_projection import GaussianRandomProjection
 
     hashing = HashingVectorizer(n_features=HASHES, alternate_sign=False)
-    weights = TfidfTransformer().fit(hashing.transform(there))
-    project = GaussianRandomProjection(TEXT_WIDTH, random_state=0).fit(weights.transform(hashing.transform(there[:2])))
+    weights = TfidfTransformer().fit(hashing.transform(fitted))
+    project = GaussianRandomProjection(TEXT_WIDTH, random_state=0).fit(weights.transform(hashing.transform(fitted[:2])))
 
     def make(column: pd.Series[Any]) -> Floats:
         texts = column.astype(object).where(column.notna(), "").astype(str)
         return np.asarray(project.transform(weights.transform(hashing.transform(texts))))
 
-    return make, f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"
+    return make

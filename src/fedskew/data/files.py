@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Reading:
             size, rows = path.stat().st_size, 0
             try:
                 for part, read in self.parts(path) if size else ():
+                    part = plain(part, path)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
@@ -63,7 +65,8 @@ class Reading:
         """Tables, and the share of the file that is read after each."""
         kind = format_of(path)
         if kind == "parquet":
-            file = pq.ParquetFile(path)
+            # page by page: otherwise a group of rows, which may be the whole file, is read at once
+            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK)
             done = 0
             for batch in file.iter_batches(batch_size=ROWS):
                 done += len(batch)
@@ -77,9 +80,10 @@ class Reading:
                     mapped.seek(0)
                     found = iter(pa.ipc.open_stream(mapped))
                 for batch in found:
-                    yield pa.Table.from_batches([batch]), mapped.tell() / max(1, mapped.size())
+                    for lo in range(0, len(batch), ROWS):
+                        yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
         else:
-            yield from self.csv(path, "\t" if kind == "tsv" else ",")
+            yield from self.csv(path, "\t" if kind == "tsv" else delimiter_of(path))
 
     def csv(self, path: Path, delimiter: str) -> Iterator[tuple[pa.Table, float]]:
         """A column that ceases to be of the type that it began with is read as a wider one from there on."""
@@ -106,7 +110,8 @@ class Reading:
         self, path: Path, delimiter: str, types: dict[str, pa.DataType]
     ) -> Iterator[tuple[pa.Table, float]]:
         def skipped(row: Any) -> str:
-            self.malformed_here += 1
+            # a quote that is not closed makes one row of many lines
+            self.malformed_here += 1 + row.text.count("\n")
             return "skip"
 
         with path.open("rb") as file:
@@ -120,7 +125,9 @@ class Reading:
                 stream,
                 pacsv.ReadOptions(block_size=BLOCK, use_threads=True),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skipped),
-                pacsv.ConvertOptions(strings_can_be_null=True, column_types=types),
+                pacsv.ConvertOptions(
+                    strings_can_be_null=True, column_types=types, decimal_point="," if delimiter == ";" else "."
+                ),
             )
             self.names = reader.schema.names
             odd = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
@@ -129,6 +136,22 @@ class Reading:
             )
             for batch in reader:
                 yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
+
+
+def plain(part: pa.Table, path: Path) -> pa.Table:
+    """Without spaces around the columns' names, and without the row names that pandas writes."""
+    names = [name.strip() for name in part.column_names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each a name of its own")
+    rows = [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
+    return part.rename_columns(names).drop_columns(rows).replace_schema_metadata()
+
+
+def delimiter_of(path: Path) -> str:
+    """The comma, semicolon or tabulator, whichever the first line has most of."""
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        head = file.readline(BLOCK)
+    return max(",;\t", key=lambda sign: head.count(sign.encode()))
 
 
 def format_of(path: Path) -> str:

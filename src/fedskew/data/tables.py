@@ -21,6 +21,12 @@ Ints = NDArray[np.int64]
 Tell = Callable[[float, int], None]
 
 MOST_LABELS = 1000
+FEW_LABELS = 20
+"""So many classes may have a row or two each."""
+MOST_CELLS = 1_000_000
+"""Clients x classes that can be compared: what is measured of them takes a few hundred bytes each."""
+MOST_BYTES = 1 << 29
+"""Of rows in memory, unless their number is given; to make numbers of them takes about six times as much."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,7 @@ class Survey:
     clients: tuple[str, ...]
     counts: Ints  # (clients, classes), of all rows
     notes: tuple[str, ...]  # what was dropped, and what else is worth saying
+    bytes: int  # of all rows in memory, about
 
 
 class Codes:
@@ -54,14 +61,16 @@ def survey(
     client: str = "",
     *,
     most: int | None = None,
+    fair: bool = True,
     seed: int = 0,
     tell: Tell = lambda share, rows: None,
 ) -> Survey:
     """Read tables; the clients are the values of the column ``client``, or else the files.
 
-    At most ``most`` rows are kept, of each client as many as of the others as far as it has them. Rows without a label or a client
-    are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and
-    columns that are not there or cannot be read, and for labels that are numbers rather than classes.
+    At most ``most`` rows are kept: if ``fair``, of each client as many as of the others as far as it has them, else any rows. Rows
+    without a label or a client are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises
+    `BadInput` for files and columns that are not there or cannot be read, for labels that are numbers rather than classes, and for
+    more than fits into memory.
     """
     files = files_of(paths)
     require(
@@ -70,13 +79,18 @@ def survey(
     )
     reading, labels, owners = Reading(files), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
-    kept = Kept(most, stream(seed, "diagnose", 1))
+    kept = Kept(most, fair, stream(seed, "diagnose", 1))
     dropped = {label: 0, client: 0}
-    rows = 0
+    rows = read = 0
     for path, part in reading.tables():
         for name in filter(None, (label, client)):
             require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
-        rows += len(part)
+        rows, read = rows + len(part), read + part.nbytes
+        require(
+            most is not None or read <= MOST_BYTES,
+            f"{path}: more than {MOST_BYTES / 1e9:.1f} GB of rows, which are loaded into memory; take some of them, rows="
+            f"{round_down(rows)}, chosen at random",
+        )
         for name in dropped if client else (label,):
             there = present(part[name])
             dropped[name] += len(part) - int(pc.sum(there).as_py() or 0)
@@ -89,13 +103,28 @@ def survey(
             f"{path}: column {label!r} has more than {MOST_LABELS} different values; labels are classes: put numbers into bins",
         )
         owner = owners(words(part[client]) if client else pa.chunked_array([[stem(path)] * len(part)]))
+        require(
+            most is None or not fair or len(owners.of) * len(labels.of) <= MOST_CELLS,
+            f"{path}: {len(owners.of)} different clients and more in {client or 'the files'!r}, and {len(labels.of)} classes, "
+            "are too many to compare; name the column that says whose a row is, or give the rows of fewer clients",
+        )
         counts = grown(counts, (len(owners.of), len(labels.of)))
         pairs = np.bincount(owner * counts.shape[1] + y, minlength=counts.size)
         counts += pairs.reshape(counts.shape)
         kept.add(part.drop_columns([*{label, client or label}]), y, owner, counts.sum(1))
         tell(reading.share, rows)
+    require(
+        reading.malformed <= rows,
+        f"{files[0]}: {reading.malformed} lines have too few or too many cells, {rows} rows the right number; is a quote not "
+        "closed, or a text with commas not in quotes?",
+    )
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
     require(bool(labels.of), f"{files[0]}: no row has both a label ({label!r}) and a client")
+    require(
+        len(labels.of) <= max(FEW_LABELS, rows // 2),
+        f"{files[0]}: column {label!r} has {len(labels.of)} different values in {rows} rows; labels are classes: put numbers into "
+        "bins",
+    )
     table, y, owner = kept.result(counts.sum(1))
     order, names = ranked(labels), ranked(owners)
     notes = [f"{n} of {rows} rows dropped: no value in {name!r}" for name, n in dropped.items() if n]
@@ -103,11 +132,13 @@ def survey(
         notes.append(f"{reading.malformed} lines dropped: too few or too many cells")
     if reading.empty:
         notes.append(f"{len(reading.empty)} files without rows: {', '.join(reading.empty[:5])}")
-    if len(y) < counts.sum():
+    if len(y) < counts.sum() and fair:
         notes.append(
             f"labels and sizes of all {counts.sum()} rows; inputs of {len(y)} random rows, at most "
             f"{level(counts.sum(1), len(y))} of a client"
         )
+    elif len(y) < counts.sum():
+        notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
     return Survey(
         table=table,
         y=np.argsort(order)[y],
@@ -116,14 +147,21 @@ def survey(
         clients=tuple(np.array([*owners.of], dtype=object)[names]),
         counts=counts[:, order][names],
         notes=tuple(notes),
+        bytes=read,
     )
 
 
-class Kept:
-    """A fair sample of a stream: each row has a random number, and a client keeps its smallest."""
+def round_down(number: int) -> int:
+    """To one digit and zeros."""
+    unit = 10 ** (len(str(number)) - 1)
+    return number // unit * unit
 
-    def __init__(self, most: int | None, rng: np.random.Generator) -> None:
-        self.most, self.rng = most, rng
+
+class Kept:
+    """A random sample of a stream: each row has a random number, and a client, or all together, keep the smallest."""
+
+    def __init__(self, most: int | None, fair: bool, rng: np.random.Generator) -> None:
+        self.most, self.fair, self.rng = most, fair, rng
         self.tables: list[pa.Table] = []
         self.columns: list[NDArray[Any]] = []  # (3, rows): label, client, random number
         self.held = 0
@@ -132,14 +170,16 @@ class Kept:
         self.tables.append(table)
         self.columns.append(np.stack([y, owner, self.rng.random(len(y))]))
         self.held += len(y)
-        if self.most is not None and self.held > 3 * self.most:
+        if self.most is not None and self.held > 2 * self.most:
             self.prune(sizes)
 
     def prune(self, sizes: Ints) -> None:
         """Keep what would be kept if the stream ended here."""
         table, columns = joined(self.tables), np.concatenate(self.columns, axis=1)
         if self.most is not None:
-            rows = fair_sample(columns[1].astype(np.int64), columns[2], level(sizes, self.most))
+            owner = columns[1].astype(np.int64)
+            each = level(sizes, self.most) if self.fair else self.most
+            rows = fair_sample(owner if self.fair else np.zeros_like(owner), columns[2], each)
             table, columns = table.take(pa.array(rows)), columns[:, rows]
         self.tables, self.columns, self.held = [table], [columns], columns.shape[1]
 

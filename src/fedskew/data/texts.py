@@ -119,13 +119,16 @@ def of_texts(
     )
 
 
-def reworded(dataset: Dataset, rows: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
+def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
     """``x`` and ``x_test`` in ids of a vocabulary that these training rows alone make; as they are if they hold no words.
 
-    Words of the other rows are unknown, and do not count for the frequencies.
+    Words of the other rows are unknown, and do not count for the frequencies. ``rewritten``: the texts are not those that the
+    data set's ids were made of.
     """
+    if dataset.texts is None or not dataset.vocabulary:
+        return dataset.x, dataset.x_test
     used = np.unique(rows)
-    if dataset.texts is None or not dataset.vocabulary or len(used) == len(dataset.y):
+    if len(used) == len(dataset.y) and not rewritten:
         return dataset.x, dataset.x_test
     train, test = dataset.texts
     length = dataset.shape[0]

@@ -93,7 +93,9 @@ def assemble(
     check_clients(experiment, len(partition))
     experiment.augment.check(dataset.shape)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
-    (task, *others), x0, x, x_test, frozen = prepared(experiment, dataset, data.x, data.x_test, dtype, device, tell)
+    (task, *others), x0, x, x_test, frozen = prepared(
+        experiment, data.dataset, data.x, data.x_test, dtype, device, tell
+    )
     check_engine(experiment, task)
     y = torch.as_tensor(data.labels.at(0), device=device)
     # the rows as the model reads them; where clients are elsewhere only the data set has the server's

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from fedskew.skew import SKEWS, concept, feature
 from fedskew.skew.compose import Mixture, mixture, owners, pooled
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.feature import Floats
+from fedskew.skew.feature import Floats, Own
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
+from fedskew.skew.text import FeatureText, rewritten
 
 Drawn = dict[str, np.ndarray[Any, Any]]
 
@@ -33,6 +34,7 @@ class ClientData:
     """What the clients hold."""
 
     partition: Partition
+    dataset: Dataset  # its training texts as their owners write them
     x: Floats  # (n, ...) training rows as their owners see them; words by the vocabulary of the clients' training rows
     x_test: Floats
     labels: Labels  # of the training rows
@@ -47,28 +49,50 @@ def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
     features of the test rows are nobody's and stay as the data set has them.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
-    require(
-        not skews.features or np.issubdtype(dataset.x.dtype, np.floating),
-        f"skew: {dataset.name} holds word ids, which a feature skew cannot change; use a label, quantity or concept skew",
-    )
+    check_features(skews, dataset)
     dealt = dealt_rows(experiment, dataset)
     partition = finished(experiment, dataset, dealt, skews)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
-    x, x_test = reworded(dataset, partition.indices)
+    own = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
+    styled = restyled(skews, own, dataset, owner, seed)
+    x, x_test = reworded(styled, partition.indices, styled is not dataset)
     rows = rows_of(dataset, x)
-    own = feature.drawn(skews.features, rows, number, seed)
     seen = feature.transformed(skews.features, own, rows, owner, seed)
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
     held = np.bincount(owner[owner >= 0], minlength=number)
     tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=held / held.sum())
     return ClientData(
         partition=partition,
+        dataset=styled,
         x=np.concatenate([seen, x[:, -1:]], axis=1) if dataset.sensitive else seen,
         x_test=x_test,
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
         drawn=named(skews, own, changes),
     )
+
+
+def check_features(skews: Mixture, dataset: Dataset) -> None:
+    """Raise `BadInput` where a feature skew cannot change such rows."""
+    of_texts = [isinstance(skew, FeatureText) for skew in skews.features]
+    require(
+        not any(of_texts) or dataset.texts is not None,
+        f"skew: {dataset.name} holds no texts for feature-text; use another feature skew",
+    )
+    require(
+        all(of_texts) or np.issubdtype(dataset.x.dtype, np.floating),
+        f"skew: {dataset.name} holds word ids, which only feature-text can change; use that, or a label, quantity or concept skew",
+    )
+
+
+def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
+    """The data set with its training texts as their owners write them."""
+    for place, (skew, drawn) in enumerate(zip(skews.features, own, strict=True)):
+        if isinstance(skew, FeatureText) and dataset.texts is not None:
+            train, test = dataset.texts
+            texts = rewritten(skew, drawn, train, owner, seed, place)
+            dataset = dataclasses.replace(dataset, texts=(texts, test))
+    return dataset
 
 
 def rows_of(dataset: Dataset, x: Floats) -> Floats:
@@ -96,13 +120,20 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
     parts = ("skew", "clients", "server_data", "shared_data")
     bare = Experiment(**{part: getattr(experiment, part) for part in parts})
     # a folder may change, and what it holds is quickly read
-    from_folder = isinstance(mixture(experiment.skew).dealer, FromFolder)
-    return dealt.__wrapped__(bare, dataset) if from_folder else dealt(bare, dataset)
+    if isinstance(mixture(experiment.skew).dealer, FromFolder):
+        return dealt(bare, dataset)
+    known = DEALT.get(dataset)
+    if known is None or known[0] != bare:
+        known = DEALT[dataset] = bare, dealt(bare, dataset)
+    return known[1]
 
 
-@lru_cache(maxsize=2)
+DEALT: WeakKeyDictionary[Dataset, tuple[Experiment, Partition]] = WeakKeyDictionary()
+"""The last partition of each data set in use, which is asked for when an experiment is checked, tried and run."""
+
+
 def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
-    """A partition is asked for when an experiment is checked, tried and run, and takes seconds for a million clients."""
+    """The rows that the skews deal to the clients, dealt anew."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedskew.advice.advise import advise
+from fedskew.core.errors import require
 from fedskew.data import columns
-from fedskew.data.tables import survey
+from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
 from fedskew.experiment.config import Clients, Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.measure.heterogeneity.details import details
@@ -42,6 +44,7 @@ def from_files(
     paths: Sequence[Path], label: str, client: str = "", seed: int = 0, tell: Tell = lambda what, share: None
 ) -> Subject:
     """Clients' rows from CSV, Parquet or Arrow; memory does not grow with the files."""
+    require(label != client, f"diagnose: {label!r} cannot be both the label and the client")
     found = survey(
         paths,
         label,
@@ -60,15 +63,25 @@ def from_files(
         classes=found.classes,
         clients=found.clients,
         notes=(*found.notes, *encode.notes),
-        arguments=table_arguments(paths, label, client),
+        arguments=table_arguments(paths, label, client, fitting(found)),
     )
 
 
-def table_arguments(paths: Sequence[Path], label: str, client: str) -> str:
+def fitting(found: Survey) -> int:
+    """The number of rows that a run can load, or 0 for all."""
+    rows = int(found.counts.sum())
+    return round_down(max(1, rows * MOST_BYTES // found.bytes)) if found.bytes > MOST_BYTES else 0
+
+
+def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0) -> str:
     """How `fedskew compare` is given the file or folder; nothing for several, which it does not take."""
     if len(paths) != 1:
         return ""
-    spec = f"table:path={paths[0]},label={label}" + (f",client={client}" if client else "")
+    spec = (
+        f"table:path={paths[0]},label={label}"
+        + (f",client={client}" if client else "")
+        + (f",rows={rows}" if rows else "")
+    )
     return shlex.join(["--dataset", spec, "--skew", "natural"])
 
 
@@ -81,9 +94,14 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
     notes = [f"{partition.unassigned} rows that no client got"] if partition.unassigned else []
     notes += [f"{partition.empty} clients without rows are left out"] if partition.empty else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
+    x = held.x[partition.indices]
+    if held.dataset.texts is not None:
+        texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
+        x = columns.of_texts(texts)(texts)
+        notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
     return Subject(
         title=title,
-        x=held.x[partition.indices],
+        x=x,
         y=y[partition.indices],
         client=client,
         counts=partition.label_counts(y, data.num_classes),

@@ -70,14 +70,14 @@ class SharedStream:
     rng: np.random.Generator
     epochs: int
 
-    def batch_size(self, client: int, num_rows: int) -> int:
-        return min(BATCH, num_rows)
+    def batch_sizes(self, sizes: Ints) -> Ints:
+        return np.minimum(BATCH, sizes)
 
     def parts(self, client: int) -> int:
         return self.epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        plans = [in_batches(self.rng.permutation(rows), self.batch_size(client, len(rows))) for _ in range(self.epochs)]
+        plans = [in_batches(self.rng.permutation(rows), min(BATCH, len(rows))) for _ in range(self.epochs)]
         return Plan(*(np.concatenate(part) for part in zip(*(plan[:2] for plan in plans), strict=True)))
 
 

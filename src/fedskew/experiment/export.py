@@ -54,7 +54,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
     held = client_data(experiment, dataset)
-    model, x, x_test = fitted(experiment.model, dataset, held.x, held.x_test)
+    model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
     if len(tasks) > 1:

@@ -13,16 +13,17 @@ from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
 from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
+from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.compare import on_threads
-from fedskew.experiment.config import Experiment, from_table_of_sections
+from fedskew.experiment.config import Experiment, from_table_of_sections, from_toml
 from fedskew.experiment.run import register
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
-from fedskew.store.runs import RunStore
+from fedskew.store.runs import RunRecord, RunStore
 
 DONE = ("finished", "diverged")
 """States of a run whose numbers will not change: what diverges once diverges again."""
@@ -74,9 +75,26 @@ def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
 
 
 def found(store: RunStore, experiment: Experiment) -> int | None:
-    """The run of exactly this experiment, the finished before the unfinished."""
+    """The run of exactly this experiment, the finished before the unfinished.
+
+    A run that was stored when experiments had fewer settings is the same if those have their defaults.
+    """
     records = store.runs("experiment_hash=?", (experiment.hash(),))
+    if not records:
+        alike = store.runs(
+            "name=? AND seed=? AND rounds=?", (experiment.name, experiment.training.seed, experiment.training.rounds)
+        )
+        records = [record for record in alike if stored(record, experiment) == experiment]
     return max(records, key=lambda r: (r.status in DONE, -r.id)).id if records else None
+
+
+def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
+    """The experiment of a run before it settled its engine and threads as it ran; those of ``experiment`` take their place."""
+    try:
+        known = from_toml(record.experiment)
+    except BadInput:
+        return None
+    return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:

@@ -168,6 +168,7 @@ def population(met: list[Reply], dataset: Dataset) -> ClientData:
     )
     return ClientData(
         partition=partition,
+        dataset=dataset,
         x=dataset.x[:0],
         x_test=dataset.x_test,
         labels=Labels(np.concatenate(labels), ()),

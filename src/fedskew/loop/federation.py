@@ -97,12 +97,11 @@ class Federation:
 def describe(fed: Federation) -> Info:
     """`Info` of all clients."""
     sizes = fed.partition.sizes
-    batch = [fed.planner.batch_size(k, n) for k, n in enumerate(sizes.tolist())]
     return Info(
         index=torch.arange(len(sizes), device=fed.x.device),
         num_examples=numbers(fed, sizes),
         label_counts=label_counts(fed, fed.y),
-        batch_size=numbers(fed, batch),
+        batch_size=numbers(fed, fed.planner.batch_sizes(sizes)),
     )
 
 

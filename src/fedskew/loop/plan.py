@@ -21,7 +21,9 @@ class Planner(Protocol):
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
-    def batch_size(self, client: int, num_rows: int) -> int: ...
+    def batch_sizes(self, sizes: Ints) -> Ints:
+        """Rows of a batch of each client (K,), which has so many rows."""
+        ...
 
     def parts(self, client: int) -> int:
         """Into how many equal parts the client's plans fall: one may stop after each of them."""
@@ -66,6 +68,11 @@ class SeededPlanner:
     def batch_size(self, client: int, num_rows: int) -> int:
         size = self.work(client).batch_size
         return num_rows if size == "all" else min(size, num_rows)
+
+    def batch_sizes(self, sizes: Ints) -> Ints:
+        if self.own:
+            return np.asarray([self.batch_size(k, n) for k, n in enumerate(sizes.tolist())])
+        return np.minimum(sizes, self.local.batch_size) if self.local.batch_size != "all" else sizes
 
     def parts(self, client: int) -> int:
         return self.work(client).steps or self.work(client).epochs

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import torch_stream
+from fedskew.models.first import first_place_only
 from fedskew.models.initial import Draws
 
 PIECE = 64
@@ -71,7 +72,7 @@ class EncoderNet(nn.Module):
         return z, self.out(z)
 
     def hidden(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states (n, L, H) after the last layer."""
+        """Hidden states after the last layer, (n, L, H) or, at the first place only, (n, 1, H)."""
         if x.dim() == 3:
             return self.encoder(inputs_embeds=x, attention_mask=mask.long()).last_hidden_state
         ids = torch.where(mask, x, self.pad).long()
@@ -144,6 +145,8 @@ class Encoder:
         require(self.length <= most, f"model: length {self.length}, but {self.where()} reads at most {most} tokens")
         pad = getattr(encoder.config, "pad_token_id", None) or 0
         self.freeze(encoder, generator)
+        if self.pooling == "first":
+            first_place_only(layers_of(encoder)[1][-1], encoder.config)
         return EncoderNet(encoder, classes, self.pooling, pad)
 
     def freeze(self, encoder: nn.Module, generator: torch.Generator) -> None:

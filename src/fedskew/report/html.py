@@ -59,8 +59,11 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
     return path
 
 
-def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> str:
-    """The report as HTML text; under a budget, every run is read where it is spent."""
+def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, live: str = "") -> str:
+    """The report as HTML text; under a budget, every run is read where it is spent.
+
+    With a version in ``live`` the page carries it, and the script ``live.js`` from beside it, which draws it anew.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -70,10 +73,11 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
-    methods = tables.methods(records)
+    methods, profiles = tables.methods(records), tables.profiles(records)
     return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         title=title(store, records),
+        live=live,
         records=records,
         answer=words.answer(summary),
         asked=experiments.asked(records),
@@ -87,7 +91,8 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         legend=legend(methods),
         figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
-        profiles=tables.profiles(records),
+        profiles=profiles,
+        parts=list(dict.fromkeys(part for own in profiles.values() for part in own)),
         measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),

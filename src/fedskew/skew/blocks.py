@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.skew.partition import Ints
+from fedskew.skew.partition import Ints, cut, evenly
 from fedskew.skew.plain import check_clients
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
     """The rows of each client; ``owner`` says whose each of the ``rows`` is."""
-    order = np.argsort(owner, kind="stable")
-    return np.split(rows[order], np.searchsorted(owner[order], np.arange(1, num_clients)))
+    return cut(rows[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=num_clients)))
 
 
 def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
@@ -112,12 +111,12 @@ class LabelSimilarity:
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
         order = rng.permutation(len(labels))
-        cut = round(self.similarity * len(labels))
-        rest = order[cut:][np.argsort(labels[order[cut:]], kind="stable")]
+        alike = round(self.similarity * len(labels))
+        rest = order[alike:][np.argsort(labels[order[alike:]], kind="stable")]
         # the parts that are one row longer go to the first clients of one half and to the last of the other
-        alike = np.array_split(order[:cut], num_clients)[::-1]
-        chopped = np.array_split(rest, num_clients)
-        return [np.concatenate(pair) for pair in zip(alike, chopped, strict=True)]
+        fair = evenly(order[:alike], num_clients)[::-1]
+        chopped = evenly(rest, num_clients)
+        return [np.concatenate(pair) for pair in zip(fair, chopped, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +153,12 @@ class LabelBlocks:
             inside = c < block * num_clients
             k = c // block if inside else (c - block * num_clients) % num_clients
             rows = rng.permutation(np.flatnonzero(labels == label))
-            cut = round(self.primary * len(rows)) if num_clients > 1 else len(rows)
-            owner[rows[:cut]] = k
+            own = round(self.primary * len(rows)) if num_clients > 1 else len(rows)
+            owner[rows[:own]] = k
             if inside and c % block < self.secondary:
-                owner[rows[cut:]] = (k - 1) % num_clients
+                owner[rows[own:]] = (k - 1) % num_clients
             elif num_clients > 1:
-                owner[rows[cut:]] = (k + rng.integers(1, num_clients, size=len(rows) - cut)) % num_clients
+                owner[rows[own:]] = (k + rng.integers(1, num_clients, size=len(rows) - own)) % num_clients
         return by_owner(np.arange(len(labels)), owner, num_clients)
 
 

@@ -9,6 +9,7 @@ from fedskew.skew.image import FeatureBlur, FeatureRotation, FeatureStyle
 from fedskew.skew.label import LabelDirichlet, LabelDirichletPerClass, LabelSorted
 from fedskew.skew.plain import Iid, IidStratified, Natural, Pooled
 from fedskew.skew.quantity import QuantityDirichlet, QuantityLogNormal, QuantityPowerLaw, QuantitySizes
+from fedskew.skew.text import FeatureText
 
 SKEWS: dict[str, type] = {
     "iid": Iid,
@@ -32,6 +33,7 @@ SKEWS: dict[str, type] = {
     "feature-rotation": FeatureRotation,
     "feature-blur": FeatureBlur,
     "feature-style": FeatureStyle,
+    "feature-text": FeatureText,
     "concept-swap": ConceptSwap,
     "concept-flip": ConceptFlip,
     "natural": Natural,

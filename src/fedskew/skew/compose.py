@@ -14,7 +14,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.skew.blocks import dealt_by_counts, fitted, rounded
 from fedskew.skew.catalogue import SKEWS
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.partition import Ints, Partition, offsets
+from fedskew.skew.partition import Ints, Partition, cut, offsets
 from fedskew.skew.plain import Iid, Natural, Pooled, check_clients
 
 
@@ -56,7 +56,7 @@ class Mixture:
         check_clients(num_clients, len(labels))
         sizes = self.quantity.sizes(len(labels), num_clients, rng.spawn(1)[0])
         if type(self.dealer) is Iid:
-            return np.split(rng.permutation(len(labels)), np.cumsum(sizes))[:-1]
+            return cut(rng.permutation(len(labels)), np.cumsum(sizes))
         p = self.proportions(labels, groups, num_clients, rng)
         return dealt_by_counts(labels, fitted(rounded(sizes[:, None] * p, sizes), p, np.bincount(labels), rng), rng)
 

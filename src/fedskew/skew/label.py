@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.skew.partition import Ints
+from fedskew.skew.blocks import dealt_by_counts
+from fedskew.skew.partition import Ints, evenly
 from fedskew.skew.plain import check_clients
 
 REDRAWS, DRAWN = 1000, 2 * 10**6
@@ -58,20 +59,15 @@ class LabelDirichlet:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
-        num_classes = int(labels.max()) + 1
-        log_p = dirichlet(self.alpha, (num_clients, num_classes), rng)
+        room = np.bincount(labels)
+        log_p = dirichlet(self.alpha, (num_clients, len(room)), rng)
         log_share = log_p - np.logaddexp.reduce(log_p, axis=0, keepdims=True)
-        parts: list[list[Ints]] = [[] for _ in range(num_clients)]
-        for c in range(num_classes):
-            rows = rng.permutation(np.flatnonzero(labels == c))
-            exact = len(rows) * np.exp(log_share[:, c])
-            counts = np.floor(exact + 1e-9).astype(np.int64)
-            if self.remainder == "largest":
-                left = len(rows) - int(counts.sum())
-                counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
-            for k, part in enumerate(np.split(rows, np.cumsum(counts))[:num_clients]):
-                parts[k].append(part)
-        return [np.concatenate(p) for p in parts]
+        exact = room * np.exp(log_share)
+        counts = np.floor(exact + 1e-9).astype(np.int64)
+        if self.remainder == "largest":
+            for c, left in enumerate((room - counts.sum(0)).tolist()):
+                counts[np.argsort(counts[:, c] - exact[:, c], kind="stable")[:left], c] += 1
+        return dealt_by_counts(labels, counts, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +98,12 @@ class LabelDirichletPerClass:
             f"min_size {self.min_size} for {num_clients} clients needs {self.min_size * num_clients} rows, "
             f"there are {len(labels)}",
         )
-        by_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
-        for _ in range(min(REDRAWS, max(1, DRAWN // (num_clients * len(by_class))))):
-            counts = self.draw_counts([len(rows) for rows in by_class], num_clients, rng)
+        room = np.bincount(labels)
+        for _ in range(min(REDRAWS, max(1, DRAWN // (num_clients * len(room))))):
+            counts = self.draw_counts(room.tolist(), num_clients, rng)
             if counts.sum(0).min() >= self.min_size:
                 break
-        parts: list[list[Ints]] = [[] for _ in range(num_clients)]
-        for rows, cuts in zip(by_class, counts, strict=True):
-            for k, part in enumerate(np.split(rng.permutation(rows), np.cumsum(cuts)[:-1])):
-                parts[k].append(part)
-        return top_up([np.concatenate(p) for p in parts], self.min_size, rng)
+        return top_up(dealt_by_counts(labels, counts.T, rng), self.min_size, rng)
 
     def draw_counts(self, class_sizes: list[int], num_clients: int, rng: np.random.Generator) -> Ints:
         """(classes, clients) numbers of rows of one draw."""
@@ -158,4 +150,4 @@ class LabelSorted:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
-        return np.array_split(np.argsort(labels, kind="stable"), num_clients)
+        return evenly(np.argsort(labels, kind="stable"), num_clients)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -76,29 +78,48 @@ def deal(
     ``held_out`` is the share of each client's rows (rounded down, never all) that is kept from training. Raises `BadInput` if the
     skew cannot be had from these rows.
     """
-    dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
-    names = [str(k) for k in range(len(dealt))]
-    if groups is not None and getattr(skew, "by_groups", False):
-        names = [str(groups[rows[0]]) for rows in dealt]
-    kept = [k for k, rows in enumerate(dealt) if len(rows)]
-    require(bool(kept), "the partition gives no client any rows")
     require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
-    train, aside = [], []
-    shuffle = stream(seed, "holdout")
-    for k in kept:
-        rows = shuffle.permutation(dealt[k])
-        cut = min(int(held_out * len(rows) + 1e-9), len(rows) - 1)
-        train.append(rows[cut:])
-        aside.append(rows[:cut])
+    dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
+    cuts = offsets(dealt)
+    require(cuts[-1] > 0, "the partition gives no client any rows")
+    kept = np.flatnonzero(np.diff(cuts))
+    names = kept
+    if groups is not None and getattr(skew, "by_groups", False):
+        names = groups[[dealt[k][0] for k in kept]]
+    rows, sizes = np.concatenate(dealt), np.diff(cuts)[kept]
+    shuffle(rows, sizes, stream(seed, "holdout"))
+    aside = np.minimum((held_out * sizes + 1e-9).astype(np.int64), sizes - 1)
+    measured = np.arange(len(rows)) - np.repeat(cuts[kept], sizes) < np.repeat(aside, sizes)
     return Partition(
-        indices=np.concatenate(train),
-        offsets=offsets(train),
-        names=tuple(names[k] for k in kept),
+        indices=rows[~measured],
+        offsets=np.cumsum([0, *sizes - aside]),
+        names=tuple(map(str, names.tolist())),
         empty=len(dealt) - len(kept),
-        unassigned=len(labels) - sum(len(rows) for rows in dealt),
-        held_out=(np.concatenate(aside), offsets(aside)) if held_out else None,
+        unassigned=len(labels) - len(rows),
+        held_out=(rows[measured], np.cumsum([0, *aside])) if held_out else None,
     )
 
 
-def offsets(parts: list[Ints]) -> Ints:
-    return np.cumsum([0, *(len(part) for part in parts)])
+def shuffle(rows: Ints, sizes: Ints, rng: np.random.Generator) -> None:
+    """Put each client's rows, which follow one another, into a random order; as many as are of one size at once."""
+    starts = np.cumsum([0, *sizes])
+    turns = np.flatnonzero(np.diff(sizes, prepend=0, append=0))
+    for first, last in pairwise(turns.tolist()):
+        block = rows[starts[first] : starts[last]].reshape(last - first, sizes[first])
+        rng.permuted(block, axis=1, out=block)
+
+
+def offsets(parts: Sequence[Ints]) -> Ints:
+    """Where each part begins in all of them one after the other, and where the last one ends."""
+    return np.cumsum([0, *map(len, parts)])
+
+
+def cut(rows: Ints, ends: Ints) -> list[Ints]:
+    """The rows up to each of the ends; the last one is theirs."""
+    return [rows[lo:hi] for lo, hi in pairwise([0, *ends.tolist()])]
+
+
+def evenly(rows: Ints, num_clients: int) -> list[Ints]:
+    """Nearly equal blocks, the first ones a row longer."""
+    size, longer = divmod(len(rows), num_clients)
+    return cut(rows, np.cumsum(np.full(num_clients, size) + (np.arange(num_clients) < longer)))

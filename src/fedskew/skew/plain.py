@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.errors import BadInput, require
-from fedskew.skew.partition import Ints
+from fedskew.skew.partition import Ints, cut, evenly
 
 
 def check_clients(num_clients: int, num_rows: int) -> None:
@@ -25,7 +25,7 @@ class Iid:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
-        return np.array_split(rng.permutation(len(labels)), num_clients)
+        return evenly(rng.permutation(len(labels)), num_clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class Natural:
         if groups is None:
             raise BadInput("skew natural: this data set does not say whose rows are whose; use another skew")
         order = np.argsort(groups, kind="stable")
-        _, starts = np.unique(groups[order], return_index=True)
-        return np.split(order, starts[1:])
+        _, held = np.unique(groups, return_counts=True)
+        return cut(order, np.cumsum(held))
 
 
 @dataclass(frozen=True, kw_only=True)

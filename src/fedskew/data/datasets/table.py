@@ -18,8 +18,9 @@ class Table:
     """Rows of files or a folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
     The test set is the file or folder ``test``, or a random ``test_share`` of each client's rows (rounded down). Everything is
-    loaded into memory. Classes that only the test set holds stay in it: no client knows them, and every row of theirs is counted
-    as an error. Rows without label or client are dropped; ``notes`` counts them.
+    loaded into memory, or of larger files so many ``rows`` taken at random. Classes that only the test set holds stay in it: no
+    client knows them, and every row of theirs is counted as an error. Rows without label or client are dropped; ``notes`` counts
+    them.
     """
 
     path: str
@@ -27,24 +28,30 @@ class Table:
     client: str = ""
     test: str = ""
     test_share: float = 0.2
+    rows: int = 0
 
     model: ClassVar[str] = "mlp"
     idea: ClassVar[str] = "your own CSV, Parquet or Arrow files; use it with --skew natural"
 
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
+        require(self.label != self.client, f"column {self.label!r} cannot be both the label and the client")
+        require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
 
     def load(self) -> Dataset:
         # on first use: they import pandas and PyArrow, which other data sets do without
         from fedskew.data import columns
         from fedskew.data.tables import survey
 
-        found = survey([Path(self.path)], self.label, self.client)
+        found = survey([Path(self.path)], self.label, self.client, most=self.rows or None, fair=False)
+        require(
+            len(found.classes) > 1, f"{self.path}: all rows have the label {found.classes[0]!r}; choose another column"
+        )
         notes = [*found.notes]
         y, table = found.y, found.table
         classes = list(found.classes)
         if self.test:
-            other = survey([Path(self.test)], self.label, self.label)
+            other = survey([Path(self.test)], self.label, self.label, most=self.rows or None, fair=False)
             unseen = [word for word in other.classes if word not in classes]
             classes += unseen
             if unseen:

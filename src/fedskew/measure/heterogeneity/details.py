@@ -16,6 +16,7 @@ from fedskew.measure.heterogeneity.distances import (
 )
 from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
 from fedskew.measure.heterogeneity.label import dirichlet_alpha, label_measures, pairwise_variation
+from fedskew.measure.heterogeneity.optimum import softmax_gap
 from fedskew.measure.heterogeneity.quantity import size_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
 
@@ -31,7 +32,8 @@ def details(
     """By face: label (means weighted by rows, and unweighted), quantity, feature (within classes), gradient.
 
     Rows, clients and ``counts`` as of `diagnose`. A distance between sets of rows is followed by what it is ``by chance``, where
-    the same rows are dealt to the clients at random; None where it cannot be had.
+    rows are dealt anew among the clients: within labels, or all for the gap between each client's best model and the best for all.
+    None where it cannot be had.
     """
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
@@ -61,6 +63,9 @@ def details(
         "feature": feature,
         "gradient": gradients(z, y, client, counts),
     }
+    first = slice(FITTED_ROWS)
+    for title, owner in (("optimum gap", client), ("optimum gap by chance", rng.permutation(client))):
+        found["gradient"][title] = softmax_gap(z[first], y[first], owner[first], counts.shape[1], chosen)
     return {face: {k: v if np.isfinite(v) else None for k, v in of.items()} for face, of in found.items()}
 
 

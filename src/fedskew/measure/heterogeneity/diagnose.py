@@ -31,6 +31,8 @@ PERMUTATIONS, MANY_ROWS = (199, 99), 15_000
 FEW_CLIENTS = 5
 """With fewer there is no interval: resampling three clients says nothing."""
 
+FEWEST_ROWS = 30
+
 MOST_ROWS = 30_000
 """Rows that features and concepts are measured on; of larger data an equal number of each client, as far as it goes."""
 
@@ -76,7 +78,7 @@ class Face:
 
     @property
     def verdict(self) -> str:
-        return next(word for bound, word in STRENGTHS if self.strength < bound) if self.real else "as by chance"
+        return next(word for bound, word in STRENGTHS if self.strength < bound) if self.real else "by chance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ def diagnose(
     """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
 
     ``counts`` (clients, classes) holds all rows' labels where x, y and client are only a sample; ``tell`` hears the share that is
-    done. Raises `BadInput` for one client, one class, or clients without rows.
+    done. Raises `BadInput` for one client, one class, clients without rows, or hardly any rows.
     """
     if counts is None:
         counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
@@ -120,6 +122,7 @@ def diagnose(
     require(clients >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
     require(bool((counts.sum(1) > 0).all()), "diagnose: there are clients without rows; leave them out")
     require(bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows have the same label; choose another label column")
+    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows say nothing; give at least {FEWEST_ROWS}")
     rng = stream(seed, "diagnose")
     rows = sample(client, rng)
     y, client = y[rows], client[rows]

@@ -1,0 +1,139 @@
+"""What the verdicts and tables of a document rest on, without the store: small enough to be kept beside the page made from it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedskew.claims.claim import OVER_ROUNDS
+from fedskew.claims.document import DOCUMENTS, Document, load
+from fedskew.claims.quantities import Measured, Numbers, curve, quantity
+from fedskew.claims.verdicts import RULE, Known, markdown, verdicts
+from fedskew.core.errors import require
+
+DIGITS = 9
+"""Significant digits of a number in an export."""
+
+
+def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """Every number that a table or a claim of the document asks of its runs, by arm and seed, as plain values.
+
+    ``hardware`` is what they ran on. Raises `BadInput` where no run is done.
+    """
+    records = [run.record for runs in known.values() for run in runs.values()]
+    require(bool(records), f"reproduce: the store holds no finished run of {document.name} at scale {scale}")
+    versions = [record.facts.get("versions", {}) for record in records]
+    return {
+        "document": document.name,
+        "scale": scale,
+        "began": min(record.created for record in records),
+        "ended": max(record.updated for record in records),
+        "hardware": dict(hardware),
+        "versions": {key: sorted({v[key] for v in versions if key in v}) for key in dict.fromkeys(k for v in versions for k in v)},
+        "runs": {
+            arm: {str(seed): plain(document, arm, run) for seed, run in runs.items()} for arm, runs in known.items()
+        },
+    }  # fmt: skip
+
+
+def plain(document: Document, arm: str, run: Measured) -> dict[str, Any]:
+    """One run of the export."""
+    claims = [claim for claim in document.claims if arm in claim.arms]
+    single = [claim for claim in claims if claim.kind not in OVER_ROUNDS]
+    asked = [measure for table in document.tables if arm in table.arms for measure in table.measures]
+    asked += [name for claim in single for name in (claim.of, claim.against) if name]
+    curves = dict.fromkeys(claim.of for claim in claims if claim.kind in OVER_ROUNDS)
+    return {
+        "status": run.status,
+        "rounds": run.record.rounds_done,
+        "seconds": rounded(float(run.curve("round", "seconds").sum())),
+        "values": {name: rounded(quantity(name, run)) for name in dict.fromkeys(asked)},
+        "curves": {name: [rounded(float(value)) for value in curve(name, run)] for name in curves},
+    }
+
+
+def rounded(value: float) -> float | None:
+    """To `DIGITS` significant digits; nothing for what is not finite, which JSON has no word for."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+
+
+def known(export: Mapping[str, Any]) -> Known[Numbers]:
+    """The runs of an export, to be judged."""
+    return {
+        arm: {int(seed): Numbers.read(table) for seed, table in runs.items()} for arm, runs in export["runs"].items()
+    }
+
+
+def page(exports: Sequence[Mapping[str, Any]]) -> str:
+    """The results of several exports: an overview, then each document's tables and claims."""
+    order = sorted(
+        exports, key=lambda e: (e["document"] != "contradictions", DOCUMENTS.index(e["document"]), e["scale"])
+    )
+    parts = [
+        "# Results",
+        "What the documents' experiments gave when they were repeated. This page is made by `python docs/generate.py` from the "
+        "exports in [results](results), which hold the numbers of every run; `fedskew reproduce NAME --scale SCALE --export FILE` "
+        f"carries the runs out and writes such an export. [claims.md](claims.md) says how a claim is judged. {RULE}",
+        overview(order),
+    ]
+    for export in order:
+        document = load(export["document"])
+        text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
+        parts += [f"## {document.title}: {export['scale']} scale", circumstances(document, export)]
+        parts += [listing(export["listing"]), lowered(text).strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def listing(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The document's listing repeated digit by digit, where it has one."""
+    if not rows:
+        return ""
+    lines = ["The listing on its own random numbers, ours and (the document's):", ""]
+    lines += ["| partition | local epochs | drift | accuracy | |", "| --- | ---: | ---: | ---: | --- |"]
+    for r in rows:
+        drift, accuracy = (f"{r[name]:.3f} ({r[f'{name}_in_document']:.3f})" for name in ("drift", "accuracy"))
+        lines.append(f"| {r['skew']} | {r['epochs']} | {drift} | {accuracy} | {'same' if r['agrees'] else 'differs'} |")
+    return "\n".join(lines)
+
+
+def overview(exports: Sequence[Mapping[str, Any]]) -> str:
+    """One line an export: how many runs and claims, and their verdicts."""
+    lines = ["| document | scale | runs | claims | hold | fail | undecided |", "| --- | --- |" + " ---: |" * 5]
+    for export in exports:
+        document = load(export["document"])
+        found = [judged.verdict for judged in verdicts(document, known(export))]
+        counts = " | ".join(str(found.count(verdict)) for verdict in ("holds", "fails", "undecided"))
+        lines.append(
+            f"| {export['document']} | {export['scale']} | {done_of(document, export)} | {len(found)} | {counts} |"
+        )
+    return "\n".join(lines)
+
+
+def runs(export: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for of_arm in export["runs"].values() for run in of_arm.values()]
+
+
+def done_of(document: Document, export: Mapping[str, Any]) -> str:
+    """``115 of 115``: the runs that are done, of those that the document has at this scale."""
+    return f"{len(runs(export))} of {document.scale(export['scale']).seeds * len(document.arms)}"
+
+
+def circumstances(document: Document, export: Mapping[str, Any]) -> str:
+    """How many runs were done of how many, when, for how long, on what."""
+    done = runs(export)
+    diverged = sum(run["status"] == "diverged" for run in done)
+    text = f"{done_of(document, export)} runs" + (f", of which {diverged} diverged" if diverged else "")
+    minutes = sum(run["seconds"] or 0 for run in done) / 60
+    hardware = ", ".join(str(value) for value in export["hardware"].values())
+    versions = ", ".join(f"{name} {' and '.join(values)}" for name, values in export["versions"].items())
+    return (
+        f"{text}, {minutes:.1f} minutes of rounds in all, between {export['began'][:16]} and {export['ended'][:16]} UTC "
+        f"on {hardware or 'hardware not noted'}; {versions}."
+    )
+
+
+def lowered(text: str) -> str:
+    """Markdown with each heading one level further down."""
+    return re.sub(r"^#", "##", text, flags=re.M)

@@ -1,0 +1,111 @@
+"""``report --live``: the report as a page on this machine alone, drawn anew while its runs go on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.resources import files
+
+from rich.console import Console
+
+from fedskew.core.errors import FedskewError
+from fedskew.report.budget import Budget
+from fedskew.report.html import page
+from fedskew.store.runs import RunRecord, RunStore
+
+HOST = "127.0.0.1"
+TRIED = 20
+"""Ports in a row, the first of which that is free is taken."""
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Live(HTTPServer):
+    """Answers with the report on some runs, one request after the other; keeps the page until the store has changed."""
+
+    def __init__(self, store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> None:
+        super().__init__((HOST, port), Answer)
+        self.store, self.ids, self.budget = store, ids, budget
+        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+        self.drawn = ("", "")
+
+    def records(self) -> list[RunRecord]:
+        return [self.store.run(i) for i in self.ids]
+
+    def page(self) -> str:
+        """The report on the store as it is now."""
+        records = self.records()
+        now = version(records)
+        if self.drawn[0] != now:
+            self.drawn = (now, page(self.store, records, self.budget, live=now))
+        return self.drawn[1]
+
+
+class Answer(BaseHTTPRequestHandler):
+    """The page, its version, and the script that asks for them."""
+
+    timeout = 5
+    server: Live
+
+    def do_GET(self) -> None:
+        # a page elsewhere whose name has been made to lead here would otherwise read the report
+        if self.headers.get("Host") not in self.server.hosts:
+            self.say(403, "text/plain", "this page is at http://127.0.0.1 only")
+        elif self.path == "/":
+            self.say(200, "text/html", self.server.page())
+        elif self.path == "/version":
+            self.say(200, "text/plain", version(self.server.records()))
+        elif self.path == "/live.js":
+            self.say(200, "text/javascript", (files("fedskew.report") / "live.js").read_text(encoding="utf-8"))
+        else:
+            self.say(404, "text/plain", "there is nothing here")
+
+    def say(self, status: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            **HEADERS,
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the terminal is the user's."""
+
+
+def version(records: Sequence[RunRecord]) -> str:
+    """Other words whenever a run has gone on, or something has been noted of it."""
+    state = [(r.id, r.status, r.message, r.rounds_done, r.updated, str(r.facts)) for r in records]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+
+
+def opened(store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> Live:
+    """At ``port``, or at the next that is free; raises `FedskewError` if none of them is."""
+    for number in range(port, port + TRIED):
+        try:
+            return Live(store, ids, number, budget)
+        except (OSError, OverflowError):
+            continue
+    raise FedskewError(f"report: ports {port} to {port + TRIED - 1} are taken; choose another with --port")
+
+
+def serve(store: RunStore, records: Sequence[RunRecord], port: int, budget: Budget | None = None) -> int:
+    """Follow the runs until Ctrl-C."""
+    with opened(store, [r.id for r in records], port, budget) as server:
+        address = f"http://{HOST}:{server.server_port}"
+        Console(highlight=False).print(f"report: {address}, this machine only; Ctrl-C ends it", soft_wrap=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0

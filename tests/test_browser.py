@@ -1,0 +1,102 @@
+"""The report of a large store in a real Chromium: small, quick, drawn whole, on phone and desk, in light and dark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedskew.report.html import write_report
+from tests.browser import CHROMIUM, Browser, browser
+from tests.synthetic import METHODS, synthetic_store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on the PATH (Debian: apt-get install chromium)"),
+]
+
+MEGABYTES, SECONDS = 6, 2
+"""Limits for 60 runs of 200 rounds with 30 clients."""
+
+PARTITION, SHADES = "rows of each client by label", 8
+"""The one figure without a line for each method: its cells are one path a shade."""
+
+DRAWN = """
+[...document.querySelectorAll('figure > svg')].map(svg => ({
+  name: svg.getAttribute('aria-label'),
+  marks: [...svg.querySelectorAll('path, use, image')].filter(mark => {
+    const box = mark.getBoundingClientRect();
+    return (box.width > 0 || box.height > 0) && getComputedStyle(mark).visibility === 'visible';
+  }).length,
+  empty: svg.getBoundingClientRect().width === 0,
+  broken: [...svg.querySelectorAll('use')].filter(u => !document.querySelector(u.getAttribute('xlink:href'))).length,
+}))
+"""
+
+OVERFLOWING = """
+[...document.querySelectorAll('body *')].filter(e => !e.closest('svg, .scroll') &&
+  e.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(e => e.outerHTML.slice(0, 80))
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    store = synthetic_store(folder / "runs")
+    path = write_report(store, store.runs(), folder / "report.html")
+    store.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def test_it_is_small(page: Path) -> None:
+    assert page.stat().st_size < MEGABYTES * 1e6
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_it_opens(page: Path, chromium: Browser, width: int, dark: bool) -> None:
+    assert min(seconds_to_open(page, chromium, width, dark) for _ in range(3)) < SECONDS
+    assert chromium.complaints() == []
+    assert chromium.ask("innerWidth") == width
+    assert chromium.ask("matchMedia('(prefers-color-scheme: dark)').matches") is dark
+    figures = chromium.ask(DRAWN)
+    assert len(figures) >= 6
+    for figure in figures:
+        assert figure["marks"] >= (SHADES if figure["name"] == PARTITION else len(METHODS))
+        assert not figure["empty"]
+        assert not figure["broken"]
+    assert chromium.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    assert chromium.ask("document.documentElement.scrollWidth") <= width
+    assert chromium.ask(OVERFLOWING) == []
+    light, ink = (chromium.ask(f"getComputedStyle(document.body).{what}") for what in ("backgroundColor", "color"))
+    assert brightness(light) < brightness(ink) if dark else brightness(light) > brightness(ink)
+
+
+def test_a_complaint_and_an_overflow_are_seen(tmp_path: Path, chromium: Browser) -> None:
+    bad = tmp_path / "bad.html"
+    scripts = "<script>console.error('no'); f()</script>"
+    bad.write_text(
+        f"<meta name=viewport content='width=device-width'>{scripts}<div style='width:900px'>x</div>", encoding="utf-8"
+    )
+    chromium.open(bad.as_uri(), 390, dark=False)
+    assert len(chromium.complaints()) == 2
+    assert len(chromium.ask(OVERFLOWING)) == 1
+
+
+def seconds_to_open(page: Path, chromium: Browser, width: int, dark: bool) -> float:
+    began = time.perf_counter()
+    chromium.open(page.as_uri(), width, dark)
+    return time.perf_counter() - began
+
+
+def brightness(colour: str) -> int:
+    """Of ``rgb(r, g, b)``."""
+    return sum(map(int, colour.removeprefix("rgb(").rstrip(")").split(",")))

@@ -1,0 +1,132 @@
+"""The export that the page of results is made from: the same numbers and verdicts as the store, without the store."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from fedskew.claims import export
+from fedskew.claims.document import DOCUMENTS, Document, document_from, load
+from fedskew.claims.quantities import quantity
+from fedskew.claims.verdicts import Results, cells, verdicts
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.experiment.reproduce import plan, registered, results
+from fedskew.store.runs import RunStore
+
+
+def two_arms() -> Document:
+    """One table; a claim on the ends, one on whole curves, one of a quantity that the table does not show."""
+    claims = [("ends", "difference", "accuracy", "> 0"), ("curves", "share of rounds", "accuracy", "> 0.5"),
+              ("drift", "ratio", "drift", "< 1")]  # fmt: skip
+    return document_from(
+        {
+            "name": "drift-demo", "title": "Two arms",
+            "scales": {"quick": {"seeds": 3, "base": {"training": {"rounds": 3}, "engine": "stacked"}}},
+            "arms": {"a": {"algorithm": "scaffold"}, "b": {}},
+            "tables": [{"name": "t", "title": "T", "arms": ["a", "b"], "measures": ["accuracy", "worst-client"]}],
+            "claims": [
+                {"name": name, "text": name, "where": "p. 1", "table": "t", "kind": kind, "of": of, "arms": ["a", "b"],
+                 "expect": expect} for name, kind, of, expect in claims
+            ],
+        },
+        "two arms",
+    )  # fmt: skip
+
+
+def filled(store: RunStore, document: Document) -> Results:
+    """Its runs with made-up numbers; nobody's worst client was measured."""
+    random = np.random.default_rng(0)
+    planned = plan(document, "quick")
+    for number in registered(store, planned, "t"):
+        better = store.run(number).name == "a"
+        for round_ in range(4):
+            rows = [(None, "test", "accuracy", 0.2 * round_ + 0.1 * better + 0.01 * random.random() / 3)]
+            rows += [(None, "round", "drift", 2.0 - better), (None, "round", "seconds", 0.5)] if round_ else []
+            store.write_round(number, round_, rows)
+        store.update(number, status="finished")
+    return results(store, planned)
+
+
+def test_the_export_gives_the_tables_and_verdicts_of_the_store(tmp_path) -> None:
+    document = two_arms()
+    known = filled(RunStore(tmp_path), document)
+    made = json.loads(json.dumps(export.exported(document, "quick", known, {"cores": "2 cores"}), allow_nan=False))
+    again = export.known(made)
+    judged, kept = verdicts(document, known), verdicts(document, again)
+    assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds", "holds", "holds"]
+    for one, other in zip(judged, kept, strict=True):
+        assert other.evidence.values == pytest.approx(one.evidence.values, rel=1e-8)
+    ours, kept_cells = (cells(document.tables[0], runs) for runs in (known, again))
+    for arm, row in ours.items():
+        other = kept_cells[arm]
+        assert (other["accuracy"].mean, other["accuracy"].half) == pytest.approx(
+            (row["accuracy"].mean, row["accuracy"].half), abs=1e-8
+        )
+        assert np.isnan(other["worst-client"].mean)
+    assert again["b"][2].seconds == 1.5
+    assert made["versions"] == {}
+    with pytest.raises(BadInput, match="holds no fluctuation"):
+        quantity("fluctuation", again["a"][0])
+
+
+def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> None:
+    document = load("drift-demo")
+    arms = list(document.arms)[:2]
+    run = {"status": "diverged", "rounds": 3, "seconds": 30.0, "curves": {}}
+    values = dict.fromkeys(("accuracy", "drift", "last-drift", "megabytes"), 0.5)
+    made = {
+        "document": "drift-demo", "scale": "quick", "began": "2026-01-01T00:00:00", "ended": "2026-01-01T01:00:00",
+        "hardware": {"cores": "2 cores"}, "versions": {"torch": ["2.9.0"]},
+        "runs": {arm: {"1": {**run, "values": values}} for arm in arms},
+        "listing": [{"skew": "IID", "epochs": 1, "drift": 2.1, "drift_in_document": 2.1, "accuracy": 0.5,
+                     "accuracy_in_document": 0.5, "agrees": True}],
+    }  # fmt: skip
+    text = export.page([made])
+    planned = document.scale("quick").seeds * len(document.arms)
+    assert f"2 of {planned} runs, of which 2 diverged, 1.0 minutes of rounds in all" in text
+    assert "on 2 cores; torch 2.9.0." in text
+    assert f"| drift-demo | quick | 2 of {planned} | {len(document.claims)} | 0 | 0 | {len(document.claims)} |" in text
+    assert "| IID | 1 | 2.100 (2.100) | 0.500 (0.500) | same |" in text
+    assert [line for line in text.splitlines() if line.startswith("# ")] == ["# Results"]
+
+
+def test_a_run_of_fewer_settings_is_the_same_under_their_defaults(tmp_path) -> None:
+    document, store = two_arms(), RunStore(tmp_path)
+    known = filled(store, document)
+    with store.transaction():
+        store.db.execute("UPDATE runs SET experiment_hash='of another version'")
+        store.db.execute("UPDATE runs SET experiment=replace(experiment, 'classes = false', '') WHERE name='a'")
+        store.db.execute(
+            "UPDATE runs SET experiment=replace(experiment, 'classes = false', 'classes = true') WHERE name='b'"
+        )
+    again = results(store, plan(document, "quick"))
+    assert set(known) == {"a", "b"}
+    assert set(again) == {"a"}
+
+
+def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
+    folder = ["--runs", str(tmp_path), "--as-stored", "--export", str(tmp_path / "x.json")]
+    assert main(["reproduce", "dualmetric", *folder]) == BadInput.exit_code
+    assert "holds no finished run" in capsys.readouterr().err
+    assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> None:
+    """Tables and claims of each document are made from an export of its own alone, whatever they are about."""
+    document, store = load(name), RunStore(tmp_path)
+    planned = plan(document, "quick")
+    for number in registered(store, planned[: 2 * len(document.arms)], name):
+        rows = [(None, "test", "accuracy", 0.5), (None, "test", "loss", 0.5)]
+        rows += [(None, "round", name, 1.0) for name in ("drift", "divergence", "bytes_up", "bytes_down", "seconds")]
+        rows += [(layer, "layer", "cosine", 0.5) for layer in (0, 1)]
+        store.write_round(number, 1, rows)
+        store.write_round(number, 2, rows)
+        store.update(number, status="finished")
+    known = results(store, planned)
+    made = json.loads(json.dumps(export.exported(document, "quick", known, {}), allow_nan=False))
+    assert [j.verdict for j in verdicts(document, export.known(made))] == [j.verdict for j in verdicts(document, known)]
+    assert f"## {document.title}" in export.page([{**made, "listing": []}])

@@ -31,7 +31,7 @@ from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
-from fedskew.experiment.watching import heard, note, watch_of
+from fedskew.experiment.watching import heard, note, note_damaged, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
@@ -325,6 +325,7 @@ def resume(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "
             "another one with --runs"
         )
+    note_damaged(store, run, facts["round"])
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

@@ -13,8 +13,12 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg, FedBS
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch
+from fedskew.core.row_norms import row_norms
 from fedskew.core.seeding import stream
-from fedskew.core.variance import lowest, moments, soft_weights, variance_of
+from fedskew.core.task import Classification
+from fedskew.core.variance import lowest, moments, row_by_row, soft_weights, variance_of
+from fedskew.core.vectors import ParameterSpace
+from fedskew.experiment.config import Experiment
 from fedskew.slots import Uniform
 from tests.reference import assert_close, f64, full_gradient, local_models, network, ragged, run, trajectory
 from tests.small import RAGGED, TASK, X0, Quadratic, exact_clients, play
@@ -38,6 +42,45 @@ def test_variances_are_those_of_the_rows_one_by_one(n: int, padded: int) -> None
     assert_close(variance_of(moments("gradient", TASK, X0, batch), f64(n)), expected)
     losses = F.cross_entropy(network(X0)(batch.x[:n])[1], batch.y[:n], reduction="none").detach()
     assert_close(variance_of(moments("loss", TASK, X0, batch), f64(n)), losses.var(correction=0))
+
+
+@pytest.mark.parametrize("model", ["mlp:hidden=[5,4]", "softmax", "cnn:hidden=7", "lenet"])
+def test_variances_need_no_gradient_of_each_row(model: str) -> None:
+    """Norms from layers' inputs and slopes, of two clients at once; padding of another scale changes nothing."""
+    image = "mlp" not in model and "softmax" not in model
+    net = (
+        Experiment(model=model)
+        .model.build((3, 32, 32) if image else (6,), 3, torch.Generator().manual_seed(0))
+        .double()
+    )
+    task = Classification(net, ParameterSpace(net), 3)
+    w = (
+        torch.stack([torch.randn(task.space.size, generator=torch.Generator().manual_seed(s)).double() for s in (1, 2)])
+        / 4
+    )
+    batch = client_batch(6, 2)
+    if image:
+        x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3)).double()
+        batch = batch._replace(x=x * torch.where(batch.mask > 0, 1.0, 9.0)[:, None, None, None])
+    assert row_norms(task, w[0], batch) is not None
+    found = torch.func.vmap(lambda w: moments("gradient", task, w, batch))(w)
+    for i in (0, 1):
+        expected = row_by_row(task, w[i], batch)
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key][i], value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["mlp:norm=group", "lstm", "cnn:norm=group"])
+def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
+    net = Experiment(model=model).model.build((3, 32, 32) if "cnn" in model else (4, 6), 3, torch.Generator()).double()
+    task = Classification(net, ParameterSpace(net), 3)
+    batch = client_batch(6, 2)
+    x = torch.randn(
+        8, *((3, 32, 32) if "cnn" in model else (4, 6)), generator=torch.Generator().manual_seed(3)
+    ).double()
+    w = torch.cat([p.detach().flatten() for p in net.parameters()])
+    assert row_norms(task, w, batch._replace(x=x)) is None
+    assert float(moments("gradient", task, w, batch._replace(x=x))["square"]) > 0
 
 
 def test_moments_of_parts_add_up() -> None:

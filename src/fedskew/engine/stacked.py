@@ -202,14 +202,32 @@ def take(data: Tensor, rows: Tensor) -> Tensor:
 
 
 def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y: Tensor, model: Tensor) -> Tree:
-    """The sum of a stacked function over each client's batches; a function that returns nothing is asked once."""
+    """The sum of a stacked function over each client's batches; a function that returns nothing is asked once.
+
+    Clients at the block's tail that have no batch left are left out.
+    """
     sums: Tree = {}
     if not plans:
         return sums
     index, mask = packed(plans, model)
-    for rows, m in zip(index, mask, strict=True):
-        part = function(*first, Batch(take(x, rows), take(y, rows), m))
+    lengths = np.asarray([len(plan.index) for plan in plans])
+    for t in range(len(index)):
+        width = int(np.flatnonzero(lengths > t)[-1]) + 1 if t else len(plans)
+        given = first if width == len(plans) else [leading(part, width) for part in first]
+        rows = index[t, :width]
+        part = function(*given, Batch(take(x, rows), take(y, rows), mask[t, :width]))
         if not part:
             return {}
-        sums = map_leaves(torch.add, sums, part) if sums else part
+        sums = map_leaves(added, sums, part) if sums else map_leaves(torch.clone, part)
+    return sums
+
+
+def leading(part: Any, width: int) -> Any:
+    """A view, or a tensor (C, ...), of the first clients."""
+    return some(part, slice(0, width)) if isinstance(part, View) else part[:width]
+
+
+def added(sums: Tensor, part: Tensor) -> Tensor:
+    """The sums, to whose first clients theirs were added in place."""
+    sums[: len(part)] += part
     return sums

@@ -31,7 +31,7 @@ def two_arms() -> Document:
                 {"name": name, "text": name, "where": "p. 1", "table": "t", "kind": kind, "of": of, "arms": ["a", "b"],
                  "expect": expect} for name, kind, of, expect in claims
             ] + [{"name": "bytes", "text": "t", "where": "p. 1", "table": "t", "kind": "correlation", "of": "accuracy",
-                  "against": "megabytes", "arms": ["a", "b"], "expect": "-0.5..0.5"}],
+                  "against": "megabytes", "arms": ["a", "b", "a"], "expect": "-0.5..0.5"}],
         },
         "two arms",
     )  # fmt: skip

@@ -115,6 +115,8 @@ ROWS = Dataset(
         ({"local": {"epochs": 1}, "evaluation": {"every": "auto", "local_models": False}}, 8),
         # 2 of 10 clients train 5 steps of 4 rows: 8 / 92 x 120 / (20 + 100 + 20) x 1000 = 75 times
         ({"local": {"steps": 5, "batch_size": 4}, "selection": {"name": "uniform", "clients": 2}}, 16),
+        # 10 rows trained, 90 held out: 8 / 92 x 30 / 200 x 1000 = 13 times
+        ({"local": {"epochs": 1}, "clients": {"number": 10, "held_out": 0.9}}, 128),
         ({"local": {"epochs": 1}, "evaluation": {"every": 3}}, 3),
     ],
 )

@@ -128,8 +128,8 @@ class Training:
 class Evaluation:
     """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
 
-    ``every="auto"`` measures as rarely as keeps it under a tenth of the work, by the number of rows that pass through models, the
-    same in every run of a comparison; without a file, the command line's experiment has that. The last round is always measured.
+    ``every="auto"`` measures as rarely as keeps it under a tenth of the work, by the number of rows that pass through models, on
+    any machine alike; without a file, the command line's experiment has that. The last round is always measured.
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.

@@ -48,12 +48,14 @@ def measured_every(assembly: Assembly) -> int:
     evaluation, local, fed = assembly.experiment.evaluation, assembly.experiment.local, assembly.federation
     if evaluation.every != "auto":
         return evaluation.every
-    rows, clients = len(assembly.dataset.y), max(len(fed.clients), 1)
+    part, clients = fed.partition, max(len(fed.clients), 1)
+    rows = int(part.offsets[-1])
+    measured = rows if part.held_out is None else len(part.held_out[0])
     cohort = max(len(fed.selection.select(fed.clients, stream(fed.seed, "select", 0))), 1)
-    own = rows * cohort / clients
-    batch = own / cohort if local.batch_size == "all" else local.batch_size
-    training = 3 * (own * local.epochs if local.steps is None else cohort * local.steps * batch)
-    measuring = len(assembly.y_test) + rows * min(1, evaluation.max_clients / clients) + own * evaluation.local_models
+    batch = rows / clients if local.batch_size == "all" else local.batch_size
+    training = 3 * cohort * (rows / clients * local.epochs if local.steps is None else local.steps * batch)
+    passes = min(1, evaluation.max_clients / clients) + evaluation.local_models * cohort / clients
+    measuring = len(assembly.y_test) + measured * passes
     rounds = assembly.experiment.training.rounds
     times = SHARE / (1 - SHARE) * rounds * training / measuring
     powers = (2**i for i in range(rounds.bit_length()))

@@ -30,7 +30,8 @@ def two_arms() -> Document:
             "claims": [
                 {"name": name, "text": name, "where": "p. 1", "table": "t", "kind": kind, "of": of, "arms": ["a", "b"],
                  "expect": expect} for name, kind, of, expect in claims
-            ],
+            ] + [{"name": "bytes", "text": "t", "where": "p. 1", "table": "t", "kind": "correlation", "of": "accuracy",
+                  "against": "megabytes", "arms": ["a", "b"], "expect": "-0.5..0.5"}],
         },
         "two arms",
     )  # fmt: skip
@@ -56,7 +57,7 @@ def test_the_export_gives_the_tables_and_verdicts_of_the_store(tmp_path) -> None
     made = json.loads(json.dumps(export.exported(document, "quick", known, {"cores": "2 cores"}), allow_nan=False))
     again = export.known(made)
     judged, kept = verdicts(document, known), verdicts(document, again)
-    assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds", "holds", "holds"]
+    assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds"] * 4
     for one, other in zip(judged, kept, strict=True):
         assert other.evidence.values == pytest.approx(one.evidence.values, rel=1e-8)
     ours, kept_cells = (cells(document.tables[0], runs) for runs in (known, again))

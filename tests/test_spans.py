@@ -1,14 +1,19 @@
-"""Spans exclude each other, add up, and cost nothing while nobody asks."""
+"""Spans exclude each other, add up, and cost nothing while nobody asks; what measuring costs is told and kept small."""
 
 from __future__ import annotations
 
-import json
-
+import numpy as np
 import pytest
 
 from fedskew.cli.main import main
 from fedskew.core import spans
 from fedskew.core.spans import REST, profiled, span
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.measurements import measured_every
+from fedskew.experiment.results import run
+from fedskew.report import tables
 from fedskew.store.runs import RunStore
 
 
@@ -68,8 +73,66 @@ def test_a_run_tells_where_its_time_goes(tmp_path, capsys):
     assert sum(record.facts["profile"].values()) > rounds
 
 
-def test_a_run_that_was_not_asked_tells_nothing(tmp_path, capsys):
-    assert main(["run", "--rounds", "1", "--engine", "sequential", "--runs", str(tmp_path), "--json"]) == 0
-    assert "profile" not in RunStore(tmp_path).run(1).facts
-    assert json.loads(capsys.readouterr().out)
-    assert "Where the time went" not in (tmp_path / "1.html").read_text()
+def test_a_run_that_was_not_asked_tells_what_measuring_cost(tmp_path, capsys):
+    assert main(["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path)]) == 0
+    facts = RunStore(tmp_path).run(1).facts
+    cost = tables.measuring(RunStore(tmp_path).runs())
+    assert cost in (told := " ".join(capsys.readouterr().out.split()))
+    assert cost in (tmp_path / "1.html").read_text()
+    assert "local training" not in told
+    assert cost.endswith(f"models were measured every {facts['measured_every']} rounds.")
+
+
+def test_what_measuring_cost_by_hand(tmp_path):
+    """Of fedavg's 8 + 1 + 1 s of rounds measuring took 2, of scaffold's 9 + 1 it took 1; setting up is of no round."""
+    store = RunStore(tmp_path)
+    profiles = {
+        "fedavg": {"local training": 4.0, "evaluation": 0.5, "measures": 0.5, "setting up": 7.0},
+        "scaffold": {"local training": 9.0, "scores of local models": 1.0},
+    }
+    for name in ("fedavg", "fedavg", "scaffold"):
+        run = store.add_run(name=name, experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=1)
+        store.add_facts(run, {"profile": profiles[name], "measured_every": 1})
+    assert tables.measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
+    assert tables.measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
+    assert tables.measuring([]) == ""
+
+
+ROWS = Dataset(
+    x=np.zeros((100, 2)), y=np.arange(100) % 2, x_test=np.zeros((20, 2)), y_test=np.arange(20) % 2, classes=("a", "b")
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "every"),
+    [
+        # 3 x 100 x 5 rows trained, 20 + 100 + 100 measured: in 1000 rounds 8 / 92 x 1500 / 220 x 1000 = 593 times
+        ({"local": {"epochs": 5}}, 2),
+        ({"local": {"epochs": 9}}, 1),
+        # 119 times
+        ({"local": {"epochs": 1}}, 16),
+        # without local models 217 times
+        ({"local": {"epochs": 1}, "evaluation": {"every": "auto", "local_models": False}}, 8),
+        # 2 of 10 clients train 5 steps of 4 rows: 8 / 92 x 120 / (20 + 100 + 20) x 1000 = 75 times
+        ({"local": {"steps": 5, "batch_size": 4}, "selection": {"name": "uniform", "clients": 2}}, 16),
+        ({"local": {"epochs": 1}, "evaluation": {"every": 3}}, 3),
+    ],
+)
+def test_models_are_measured_as_rarely_as_keeps_it_under_a_tenth_of_the_work(changes, every):
+    given = {"skew": "iid", "model": "softmax", "clients": {"number": 10}, "training": {"rounds": 1000}}
+    given["evaluation"] = {"every": "auto"}
+    assert measured_every(assemble(Experiment(**{**given, **changes}), ROWS)) == every
+
+
+def test_the_rounds_that_are_measured_and_the_last_one(tmp_path):
+    stored = run(
+        Experiment(
+            skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 9},
+            local={"epochs": 5}, engine="stacked",
+        ),
+        data=ROWS, folder=tmp_path,
+    )  # fmt: skip
+    frame = stored.measurements()
+    assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [0, 4, 8, 9]
+    assert frame.query("split == 'round' and name == 'drift'")["round"].tolist() == list(range(1, 10))
+    assert stored.records[0].facts["measured_every"] == 4

@@ -25,6 +25,7 @@ into a pipe it is printed once.
 
   fedskew watch               the latest run or comparison
   fedskew watch c2 --runs there
+  fedskew watch c2 --to tensorboard:folder=logs --to wandb:mode=offline
 """
 
 REPORT = """\
@@ -75,6 +76,14 @@ def for_tune(parser: argparse.ArgumentParser) -> None:
 def for_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=options.RUNS)
     parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
+    parser.add_argument(
+        "--to",
+        action="append",
+        default=[],
+        metavar="SINK",
+        help="send every round to tensorboard:folder=F, mlflow:uri=U,experiment=E or wandb:project=P,mode=offline as well, "
+        "until all runs have ended; may be repeated",
+    )
     options.store(parser)
 
 

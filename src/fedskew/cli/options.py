@@ -316,5 +316,5 @@ def experiment(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SECTION.OPTION=VALUE",
         dest="settings",
-        help="anything else of the TOML, e.g. --set evaluation.every=5",
+        help="anything else of the TOML, e.g. --set evaluation.every=1",
     )

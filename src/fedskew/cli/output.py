@@ -14,7 +14,7 @@ from rich.table import Table
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import warnings
 from fedskew.report.ranks import caption, ranking
-from fedskew.report.tables import profiles, summary, unfinished
+from fedskew.report.tables import measuring, profiles, summary, unfinished
 from fedskew.store.runs import RunRecord, RunStore
 
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction; "
@@ -130,8 +130,14 @@ def print_warnings(records: Sequence[RunRecord]) -> None:
         Console(highlight=False).print(f"warning: {line}", style="yellow", markup=False)
 
 
+def print_measuring(records: Sequence[RunRecord]) -> None:
+    """What it cost to measure, where that is known."""
+    if line := measuring(records):
+        Console(highlight=False).print(line, style="dim", markup=False)
+
+
 def print_profile(records: Sequence[RunRecord]) -> None:
-    """Where the time of each method's rounds went, all its runs together, for those that were asked."""
+    """Where the time of each method's rounds went, all its runs together."""
     for method, seconds in profiles(records).items():
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in (f"{method}: seconds", "", "share", ""):

@@ -8,7 +8,7 @@ from typing import Any
 from fedskew.core.component import label, literal, parse, plain
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections, read
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Evaluation, Experiment, from_table_of_sections, read
 from fedskew.loop.system import System
 
 SECTIONS = (
@@ -51,7 +51,7 @@ OPTIONS = {
 
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
     """The file's experiment, or the built-in one, under the options."""
-    base = read(parsed.file) if parsed.file else Experiment()
+    base = read(parsed.file) if parsed.file else Experiment(evaluation=Evaluation(every="auto"))
     given = vars(parsed)
     for section in SECTIONS:
         if given.get(section) is not None:

@@ -10,7 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
-from fedskew.cli.output import print_json, print_profile, print_summary, print_unfinished, print_warnings, summary_json
+from fedskew.cli.output import (
+    print_json,
+    print_measuring,
+    print_profile,
+    print_summary,
+    print_unfinished,
+    print_warnings,
+    summary_json,
+)
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.cli.tune import print_choice, tune_all
@@ -32,7 +40,6 @@ def run(parsed: argparse.Namespace) -> int:
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
-    ask_profile(store, ids, parsed)
     head(experiments, engines, dataset, f"run {ids[0]}")
     return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
 
@@ -55,7 +62,6 @@ def compare(parsed: argparse.Namespace) -> int:
             print_choice(found)
     experiments, dataset, engines = prepare(planned, None, jobs)
     ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
-    ask_profile(store, ids, parsed)
     for number, experiment in zip(ids, experiments, strict=True):
         if experiment.name in tuned:
             store.add_facts(number, {"tuned": tuned[experiment.name].facts()})
@@ -79,12 +85,6 @@ def resume(parsed: argparse.Namespace) -> int:
     jobs = jobs_for(parsed, len(ids), workers)
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
-
-
-def ask_profile(store: RunStore, ids: Sequence[int], parsed: argparse.Namespace) -> None:
-    """Have the runs tell where their time goes: they find the wish in the store, in whichever process they run."""
-    for run in ids if parsed.profile else ():
-        store.add_facts(run, {"profile": {}})
 
 
 def follow() -> int:
@@ -162,7 +162,9 @@ def carry_out(
         print_summary(store, records, budget)
         print_unfinished(records)
         print_warnings(records)
-        print_profile(records)
+        if getattr(parsed, "profile", False):
+            print_profile(records)
+        print_measuring(records)
         Console(highlight=False).print(f"{duration(seconds)} of training; report: {path}", soft_wrap=True)
     failure = worst_error(results)
     return failure.exit_code if failure else 0

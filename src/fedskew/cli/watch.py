@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,15 +17,18 @@ from rich.text import Text
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.progress import duration
+from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.report.experiments import warnings
+from fedskew.report.sinks import SINKS, Feed
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
 """States of a run that is still to be followed."""
 
 NEWEST = """
-SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? ORDER BY round DESC LIMIT ?
+SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND value IS NOT NULL
+ORDER BY round DESC LIMIT ?
 """
 
 
@@ -55,23 +58,36 @@ class Seen:
 
 
 def watch(parsed: argparse.Namespace) -> int:
-    """Draw the runs until they have ended; once where nothing can be redrawn."""
+    """Draw the runs until they have ended; once where nothing can be redrawn. With sinks, follow them to the end anyway."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs)
-    seen = look(store, parsed.runs_wanted)
+    console = Console(highlight=False)
+    with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
+        following = follow(store, parsed, feed)
+        seen = next(following)
+        if console.is_terminal and not parsed.json:
+            with Live(drawn(seen), console=console, auto_refresh=False) as live:
+                for seen in following:
+                    live.update(drawn(seen), refresh=True)
+            return 0
+        if parsed.to:
+            *_, seen = [seen, *following]
     if parsed.json:
         print_json([s.row() for s in seen])
-        return 0
-    console = Console(highlight=False)
-    if not console.is_terminal:
+    else:
         console.print(drawn(seen))
-        return 0
-    with Live(drawn(seen), console=console, auto_refresh=False) as live:
-        while any(s.record.status in OPEN for s in seen):
-            time.sleep(parsed.every)
-            seen = look(store, parsed.runs_wanted)
-            live.update(drawn(seen), refresh=True)
     return 0
+
+
+def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
+    """The runs as they are at each look, until all have ended; what is new of them goes to the sinks."""
+    while True:
+        seen = look(store, parsed.runs_wanted)
+        feed.send([s.record for s in seen])
+        yield seen
+        if not any(s.record.status in OPEN for s in seen):
+            return
+        time.sleep(parsed.every)
 
 
 def look(store: RunStore, wanted: Sequence[str]) -> list[Seen]:

@@ -128,6 +128,8 @@ class Training:
 class Evaluation:
     """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
 
+    ``every="auto"`` measures as rarely as keeps it under a tenth of the work, by the number of rows that pass through models, the
+    same in every run of a comparison; without a file, the command line's experiment has that. The last round is always measured.
     ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
     default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
     ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
@@ -135,7 +137,7 @@ class Evaluation:
     and how far it has fallen below its highest so far.
     """
 
-    every: int = 1
+    every: int | Literal["auto"] = 1
     max_clients: int = 1000
     local_models: bool = True
     adapt_steps: int = 0
@@ -145,7 +147,7 @@ class Evaluation:
     classes: bool = False
 
     def __post_init__(self) -> None:
-        require(self.every >= 1, f"every must be at least 1, got {self.every}")
+        require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")
         require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
         require(self.adapt_steps >= 0, f"adapt_steps must be at least 0, got {self.adapt_steps}")
         require(

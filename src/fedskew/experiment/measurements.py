@@ -35,6 +35,31 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
+SHARE = 0.08
+"""Of the work of a run, what measuring models may take by default; with the measures of updates it stays under a tenth."""
+
+
+def measured_every(assembly: Assembly) -> int:
+    """Every how many rounds models are measured; for ``auto`` the smallest power of two that keeps to `SHARE`.
+
+    A row's way through a model counts 1, a row in a training step 3, as the way back costs twice as much. The models before the
+    first round and after the last are always measured.
+    """
+    evaluation, local, fed = assembly.experiment.evaluation, assembly.experiment.local, assembly.federation
+    if evaluation.every != "auto":
+        return evaluation.every
+    rows, clients = len(assembly.dataset.y), max(len(fed.clients), 1)
+    cohort = max(len(fed.selection.select(fed.clients, stream(fed.seed, "select", 0))), 1)
+    own = rows * cohort / clients
+    batch = own / cohort if local.batch_size == "all" else local.batch_size
+    training = 3 * (own * local.epochs if local.steps is None else cohort * local.steps * batch)
+    measuring = len(assembly.y_test) + rows * min(1, evaluation.max_clients / clients) + own * evaluation.local_models
+    rounds = assembly.experiment.training.rounds
+    times = SHARE / (1 - SHARE) * rounds * training / measuring
+    powers = (2**i for i in range(rounds.bit_length()))
+    return next((every for every in powers if 1 + math.ceil(rounds / every) <= times), rounds)
+
+
 def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:
     """The global model on the test set and on each client's data, and each client's own model where it has one.
 

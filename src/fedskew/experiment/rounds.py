@@ -11,7 +11,14 @@ from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
-from fedskew.experiment.measurements import inexactness_rows, layer_rows, measured_clients, model_rows, round_rows
+from fedskew.experiment.measurements import (
+    inexactness_rows,
+    layer_rows,
+    measured_clients,
+    measured_every,
+    model_rows,
+    round_rows,
+)
 from fedskew.experiment.site import Site
 from fedskew.loop.round import fresh
 from fedskew.store.runs import Row
@@ -28,11 +35,12 @@ def rounds_of(
 ) -> Iterator[tuple[Server, list[Row], float]]:
     """The server, what was measured and the seconds: as it is now, and after each round that is still to come."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
+    every = measured_every(assembly)
     yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
     while server.round < experiment.training.rounds:
         began = time.perf_counter()
         after = server.round + 1
-        due = after == experiment.training.rounds or after % experiment.evaluation.every == 0
+        due = after == experiment.training.rounds or after % every == 0
         outcome = site.play_round(fed, server, states, measure_local=due and experiment.evaluation.local_models)
         server = outcome.server
         with span("measures"):

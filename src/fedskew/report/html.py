@@ -92,6 +92,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
         partition=partition(store, records),
         profiles=profiles,
+        measuring=tables.measuring(records),
         parts=list(dict.fromkeys(part for own in profiles.values() for part in own)),
         measured_rows=measured_rows(records),
         provenance=experiments.provenance(records),

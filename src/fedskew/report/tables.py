@@ -14,6 +14,7 @@ import numpy as np
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import cliffs_delta, hedges_g, holm, paired_p
+from fedskew.report import words
 from fedskew.report.budget import Budget, within
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -271,11 +272,32 @@ def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
     return result.drop(columns="names").assign(method=result["method"].astype(str))
 
 
+MEASURING = ("evaluation", "measures", "scores of local models")
+"""The parts of a run's time that a run without numbers would not need."""
+
+
 def profiles(records: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
-    """Seconds by what they went into, the longest first, for each method; only of runs that were asked with ``--profile``."""
+    """Seconds by what they went into, the longest first, for each method, all its runs together."""
     by_method: dict[str, dict[str, float]] = {}
     for record in records:
         for part, seconds in record.facts.get("profile", {}).items():
             own = by_method.setdefault(record.name, {})
             own[part] = own.get(part, 0.0) + seconds
     return {name: dict(sorted(own.items(), key=lambda item: -item[1])) for name, own in by_method.items()}
+
+
+def measuring(records: Sequence[RunRecord]) -> str:
+    """What measuring cost, as a sentence: its share of the rounds' time, by method, and how often models were measured."""
+    shares = {}
+    for name, own in profiles(records).items():
+        rounds = sum(own.values()) - own.get("setting up", 0.0)
+        if rounds > 0:
+            shares[name] = sum(own.get(part, 0.0) for part in MEASURING) / rounds
+    if not shares:
+        return ""
+    low, high = f"{100 * min(shares.values()):.0f}", f"{100 * max(shares.values()):.0f}"
+    often = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
+    rest = (
+        f"; models were measured every {words.listed([str(n) for n in often])} rounds" if often and often != [1] else ""
+    )
+    return f"Measuring took {low if low == high else f'{low} to {high}'} % of the time of the rounds{rest}."

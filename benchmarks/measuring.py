@@ -1,0 +1,37 @@
+"""What measuring costs by default: python benchmarks/measuring.py. One run of each work, the share of its rounds' time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+
+WORKS = {
+    "digits, MLP": ["--rounds", "30"],
+    "UCI-HAR, MLP, one epoch": [
+        *("--dataset", "uci-har:form=features", "--skew", "natural", "--model", "mlp:hidden=[128]", "--lr", "0.05"),
+        *("--batch-size", "64", "--epochs", "1", "--rounds", "32"),
+    ],
+    "CIFAR-10, CNN, one epoch": [
+        *("--dataset", "cifar-10", "--skew", "iid", "--clients", "10", "--model", "cnn", "--batch-size", "50"),
+        *("--epochs", "1", "--rounds", "8", "--cohort", "1"),
+    ],
+}
+METHODS = ("fedavg", "fedprox:mu=0.1", "scaffold", "moon", "feddyn")
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(WORKS)
+    for work in wanted:
+        methods = METHODS[:1] if "CNN" in work else METHODS
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "fedskew", "compare", *WORKS[work], "--seeds", "1", "--jobs", "1"]
+            told = subprocess.run(
+                [*command, "--algorithms", *methods, "--runs", folder], capture_output=True, text=True, check=True
+            ).stdout
+        print(json.dumps({"work": work, "told": " ".join(told.split()).partition("Measuring")[2].partition(".")[0]}))
+
+
+if __name__ == "__main__":
+    main()

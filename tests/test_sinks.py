@@ -1,0 +1,254 @@
+"""Sinks: each round of a followed run reaches them once; TensorBoard's files are read back, the others' calls recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedskew.cli import watch
+from fedskew.cli.main import main
+from fedskew.core.component import build
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.report import sinks
+from fedskew.report.sinks import SINKS, Feed
+from fedskew.store.runs import RunRecord, RunStore
+
+EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    """Run 1 is after round 2 of 3; run 2 has diverged after round 1."""
+    made = RunStore(tmp_path / "runs")
+    for name, rounds, status in (("fedprox:mu=0.1", 2, "running"), ("scaffold", 1, "diverged")):
+        run = made.add_run(name=name, experiment=EXPERIMENT, experiment_hash="h", seed=4, partition_seed=4, rounds=3)
+        for round_ in range(rounds + 1):
+            made.write_round(run, round_, rows_of(round_))
+        made.update(run, status=status)
+    return made
+
+
+def rows_of(round_: int) -> list[Any]:
+    return [
+        (None, "test", "accuracy", 0.25 * round_),
+        (None, "round", "drift", math.nan if round_ == 1 else 2.0),
+        (3, "client", "distance", 9.0),
+    ]
+
+
+class Recorder:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, Any]] = []
+
+    def open(self, record: RunRecord) -> Any:
+        self.told.append((record.name, -1, "opened"))
+        return SimpleNamespace(
+            write=lambda round_, values: self.told.append((record.name, round_, values)),
+            end=lambda status: self.told.append((record.name, 99, status)),
+        )
+
+
+def test_every_round_is_sent_once_and_every_run_is_ended(store: RunStore) -> None:
+    sink = Recorder()
+    with Feed(store, [sink]) as feed:
+        feed.send(store.runs())
+        feed.send(store.runs())
+        store.write_round(1, 3, rows_of(3))
+        feed.send(store.runs())
+    own = [(round_, what) for name, round_, what in sink.told if name.startswith("fedprox")]
+    assert own == [
+        (-1, "opened"),
+        (0, {"test/accuracy": 0.0, "round/drift": 2.0}),
+        (1, {"test/accuracy": 0.25}),
+        (2, {"test/accuracy": 0.5, "round/drift": 2.0}),
+        (3, {"test/accuracy": 0.75, "round/drift": 2.0}),
+        (99, "interrupted"),
+    ]
+    other = [(round_, what) for name, round_, what in sink.told if name == "scaffold"]
+    assert [round_ for round_, _ in other] == [-1, 0, 1, 99]
+    assert other[-1] == (99, "diverged")
+
+
+def test_tensorboard_holds_what_the_store_holds_even_when_sent_twice(store: RunStore, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "logs"
+    for _ in range(2):
+        with Feed(store, [build("sink", SINKS, f"tensorboard:folder={folder}")]) as feed:
+            feed.send(store.runs())
+    assert sorted(path.name for path in folder.iterdir()) == ["1-fedprox-mu=0.1", "2-scaffold"]
+    read = EventAccumulator(str(folder / "1-fedprox-mu=0.1"))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == {"round/drift", "test/accuracy"}
+    assert [(e.step, e.value) for e in read.Scalars("test/accuracy")] == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert [e.step for e in read.Scalars("round/drift")] == [0, 2]
+    assert b"lr = 0.1" in read.Tensors("experiment/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_watch_follows_into_a_sink_until_all_have_ended(store: RunStore, tmp_path: Path, monkeypatch, capsys) -> None:
+    sink = Recorder()
+    monkeypatch.setitem(watch.__dict__, "build", lambda *_: sink)
+
+    def sleep(_: float) -> None:
+        store.write_round(1, 3, rows_of(3))
+        store.update(1, status="finished")
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    assert main(["watch", "1-2", "--to", "tensorboard", "--runs", str(store.folder)]) == 0
+    assert [r for n, r, _ in sink.told if n.startswith("fedprox")] == [-1, 0, 1, 2, 3, 99]
+    assert capsys.readouterr().out.count("3/3") == 1
+
+
+class Mlflow:
+    """Notes what a client of MLflow is asked."""
+
+    def __init__(self, uri: str | None) -> None:
+        self.calls: list[Any] = [("uri", uri)]
+        Mlflow.last = self
+
+    def get_experiment_by_name(self, name: str) -> None:
+        self.calls.append(("experiment", name))
+
+    def create_experiment(self, name: str) -> str:
+        return "7"
+
+    def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> Any:
+        self.calls.append((experiment, run_name, tags))
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def log_param(self, run: str, name: str, value: str) -> None:
+        self.calls.append((name, value))
+
+    def log_batch(self, run: str, metrics: list[Any]) -> None:
+        self.calls.append([(m[0], m[1], m[3]) for m in metrics])
+
+    def set_terminated(self, run: str, status: str) -> None:
+        self.calls.append(status)
+
+
+def test_what_mlflow_is_told(store: RunStore, monkeypatch) -> None:
+    modules = {
+        "mlflow": None,
+        "mlflow.tracking": SimpleNamespace(MlflowClient=Mlflow),
+        "mlflow.entities": SimpleNamespace(Metric=lambda *fields: fields),
+    }
+    monkeypatch.setattr(sinks, "import_module", lambda name: modules[name])
+    with Feed(store, [build("sink", SINKS, "mlflow:uri=sqlite:///x.db")]) as feed:
+        feed.send([store.run(2)])
+    assert Mlflow.last.calls == [
+        ("uri", "sqlite:///x.db"),
+        ("experiment", "fedskew"),
+        ("7", "scaffold", {"fedskew.run": "2", "fedskew.hash": "h"}),
+        ("solver.name", "sgd"),
+        ("solver.lr", "0.1"),
+        [("test/accuracy", 0.0, 0), ("round/drift", 2.0, 0)],
+        [("test/accuracy", 0.25, 1)],
+        "FAILED",
+    ]
+
+
+def test_what_wandb_is_told(store: RunStore, monkeypatch) -> None:
+    told: list[Any] = []
+    page = SimpleNamespace(
+        log=lambda values, step: told.append((step, values)),
+        finish=lambda exit_code: told.append(exit_code),
+        summary={},
+    )
+
+    def init(**options: Any) -> Any:
+        told.append(options)
+        return page
+
+    monkeypatch.setattr(sinks, "import_module", lambda name: SimpleNamespace(init=init))
+    with Feed(store, [build("sink", SINKS, "wandb:mode=offline,project=p")]) as feed:
+        feed.send([store.run(2)])
+    assert (told[0]["project"], told[0]["mode"], told[0]["config"]) == (
+        "p",
+        "offline",
+        {"solver": {"name": "sgd", "lr": 0.1}},
+    )
+    assert told[1:] == [(0, {"test/accuracy": 0.0, "round/drift": 2.0}), (1, {"test/accuracy": 0.25}), 1]
+    assert page.summary == {"status": "diverged"}
+
+
+@pytest.mark.parametrize("package", SINKS)
+def test_a_missing_package_is_one_line(store: RunStore, monkeypatch, capsys, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["watch", "2", "--to", package, "--runs", str(store.folder)]) == BadInput.exit_code
+    assert f"pip install 'fedskew[{package}]'" in capsys.readouterr().err
+
+
+def test_what_a_package_complains_of_is_one_line(store: RunStore) -> None:
+    class Away(Recorder):
+        def open(self, record: RunRecord) -> Any:
+            raise ConnectionError("nobody answers\nat length")
+
+    with Feed(store, [Away()]) as feed, pytest.raises(FedskewError, match=r"^sink Away: nobody answers$"):
+        feed.send(store.runs())
+
+
+def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: RunStore) -> None:
+    with pytest.raises(BadInput, match="MLFLOW_TRACKING_USERNAME"):
+        build("sink", SINKS, "mlflow:uri=https://me:secret@example.org", "--to")
+    assert b"secret" not in (store.folder / "fedskew.db").read_bytes()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mlflow") is None, reason="needs mlflow-skinny (pip install 'fedskew[mlflow]')"
+)
+def test_mlflow_holds_what_the_store_holds(store: RunStore, tmp_path: Path, monkeypatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    with Feed(store, [build("sink", SINKS, {"name": "mlflow", "uri": uri})]) as feed:
+        feed.send(store.runs())
+    client = MlflowClient(uri)
+    found = client.search_runs([client.get_experiment_by_name("fedskew").experiment_id])
+    runs = {run.data.tags["fedskew.run"]: run for run in found}
+    history = client.get_metric_history(runs["1"].info.run_id, "test/accuracy")
+    assert [(m.step, m.value) for m in sorted(history, key=lambda m: m.step)] == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert runs["1"].data.params["solver.lr"] == "0.1"
+    assert (runs["1"].info.status, runs["2"].info.status) == ("KILLED", "FAILED")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb (pip install 'fedskew[wandb]')")
+def test_wandb_offline_holds_what_the_store_holds(store: RunStore, tmp_path: Path) -> None:
+    with Feed(store, [build("sink", SINKS, f"wandb:mode=offline,folder={tmp_path}")]) as feed:
+        feed.send([store.run(1)])
+    end = time.monotonic() + 20  # its own process writes the file, a little later
+    while (found := histories(tmp_path))[-1:] != ["exit"] and time.monotonic() < end:
+        time.sleep(0.1)
+    assert found == [(0, 0.0), (1, 0.25), (2, 0.5), "exit"]
+
+
+def histories(folder: Path) -> list[Any]:
+    """(step, test accuracy) of each round in the one file below the folder, then its end."""
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    [path] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    scan, found = DataStore(), []
+    if not path.stat().st_size:
+        return []
+    scan.open_for_scan(str(path))
+    while (data := scan.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            items = {"/".join(item.nested_key): item.value_json for item in record.history.item}
+            found.append((int(items["_step"]), float(items["test/accuracy"])))
+        elif kind == "exit":
+            found.append("exit")
+    return found

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedskew.cli.main import main
-from fedskew.experiment import bench
-from fedskew.experiment.bench import WORKLOADS, measure, ratio
+from fedskew.core.errors import FedskewError
+from fedskew.experiment import bench, peers
+from fedskew.experiment.bench import FULL, WORKLOADS, measure, ratio
+from fedskew.experiment.peers import Peer
 from fedskew.report.performance import draw, markdown, rows
 
 SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for work in (WORKLOADS[0], WORKLOADS[3])]
@@ -66,8 +71,8 @@ def test_the_table_has_the_fastest_first():
 
 def test_the_page_and_the_picture():
     text = markdown(RESULT)
-    assert "fedskew bench --repeats 3 --processes 2" in text
-    assert "4.00 times as fast as the best plain loop, wanted 8" in text
+    assert "fedskew bench --processes 2 --repeats 3" in text
+    assert "4.00 times as fast as the best other side, wanted 8" in text
     assert [label.get_text() for label in draw(RESULT["works"]).axes[0].get_yticklabels()] == [
         "plain",
         "plain, 2 processes",
@@ -82,3 +87,76 @@ def test_the_verb(monkeypatch, tmp_path, capsys):
     assert set(json.loads(capsys.readouterr().out)["works"][0]["seconds"]) == {"plain", "fedskew"}
     assert picture.read_text().startswith("<?xml")
     assert main(["bench", "--only", "nothing of this name"]) == 2
+
+
+# other simulators, played by a process of our own
+
+
+FAKE = Peer("Fake", "fake==1", "tests.fake_peer", alone=False)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Its environment is this one."""
+    monkeypatch.setattr(peers, "interpreter", lambda peer: Path(sys.executable))
+    monkeypatch.setattr(peers, "environment", lambda *_: {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
+    work = SMALL[0]
+    fed = work.federation()
+    x0 = fed.task.space.flatten(fed.task.model)
+    with peers.started(FAKE, work, 2) as side:
+        assert torch.equal(side(x0), bench.plain(fed, x0, bench.cohort(fed), None))
+        with pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not a finite model$"):
+            side(x0 * torch.nan)
+
+
+def test_a_peer_that_does_not_start_is_one_line(fake):
+    with (
+        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ModuleNotFoundError: .*no_such_module"),
+        peers.started(dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], 1),
+    ):
+        pass
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out_with_a_note(monkeypatch, tmp_path, capsys):
+    """No pip, no network: the index that it asks is not there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("fedskew.cli.bench.WORKLOADS", SMALL[:1])
+    monkeypatch.setattr("fedskew.cli.bench.PEERS", (FAKE,))
+    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
+    assert main(["bench", "--peers", "--repeats", "1", "--processes", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert set(json.loads(out)["works"][0]["seconds"]) == {"plain", "fedskew"}
+    assert [line[:42] for line in err.splitlines() if line.startswith("left out")] == [
+        "left out: Fake: no environment in " + str(tmp_path)[:8]
+    ]
+
+
+def test_peers_stand_in_the_table_and_count_for_the_ratio():
+    works = [{**RESULT["works"][0], "seconds": {**RESULT["works"][0]["seconds"], "pfl, 2 processes": [0.5, 0.5]}}]
+    assert ratio(works[0]["seconds"]) == 2.0
+    assert ("", "pfl, 2 processes", "500.0", "2.00") in rows(works)
+    assert "fedskew bench --peers --processes 2" in markdown({**RESULT, "works": works})
+
+
+def test_half_precision_is_measured_against_our_own_float32():
+    work = next(work for work in WORKLOADS if work.bf16)
+    small = dataclasses.replace(work, clients=2, rows=10, batch=5)
+    found = measure(small, repeats=1, processes=1)
+    assert set(found["seconds"]) == {"float32", "fedskew, bf16"}
+    assert 0 < found["largest_difference"] < 0.01
+
+
+def test_a_round_draws_its_clients_from_a_population():
+    work = dataclasses.replace(WORKLOADS[1], clients=3, rows=20, population=12)
+    fed = work.federation()
+    assert (len(fed.partition), len(bench.cohort(fed))) == (12, 3)
+    assert measure(work, repeats=1, processes=1)["largest_difference"] < 1e-6
+
+
+def test_the_full_work_is_the_same_but_for_the_images():
+    for quick, full in zip(WORKLOADS, FULL, strict=True):
+        assert full.rows == (5000 if quick.model == "cnn" else quick.rows)
+        assert f"x {full.rows}," in full.name

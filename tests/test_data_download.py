@@ -308,6 +308,8 @@ def test_the_list_tells_of_every_data_set(folder, capsys):
     assert main(["data", "list"]) == 0
     text = capsys.readouterr().out
     assert all(name in text for name in rows)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert " ".join(rows["fashion-mnist"]["citation"].split()) in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", [name for name, cls in DATASETS.items() if hasattr(cls, "files")])

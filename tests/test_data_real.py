@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import stat
 import tarfile
 import zipfile
 from pathlib import Path
@@ -312,6 +313,22 @@ def test_uci_har_reads_the_official_files_packed_or_not(folder):
     assert UciHar().load().fingerprint() == signals.fingerprint()
     official_zip(folder / UciHar.files.remotes[0].file, nested=True)
     assert UciHar(form="features").load().fingerprint() == features.fingerprint()
+
+
+def test_a_hostile_archive_of_uci_har_writes_nothing(folder):
+    """Names that leave the folder, and a link, inside the archive and inside the one in it."""
+    path = folder / UciHar.files.remotes[0].file
+    official_zip(path, nested=True)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../../escaped-fedskew.txt", "out")
+        archive.writestr("/tmp/escaped-fedskew.txt", "out")
+        link = zipfile.ZipInfo("link")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    before = sorted(folder.parent.rglob("*"))
+    assert UciHar().load().shape == (9, 128)
+    assert sorted(folder.parent.rglob("*")) == before
+    assert not Path("/tmp/escaped-fedskew.txt").exists()
 
 
 # synthetic(alpha, beta)

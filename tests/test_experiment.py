@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+import shutil
 import tomllib
 
 import numpy as np
@@ -331,6 +332,30 @@ def test_other_data_are_refused_on_resume(tmp_path) -> None:
         execute(runs.store, runs.ids[0], other)
     with pytest.raises(BadInput, match="given from Python"):
         execute(runs.store, runs.ids[0])
+
+
+@pytest.mark.parametrize("changed", [{}, {"local__epochs": 2}])
+def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
+    """A store was deleted, or a folder copied: the new run of that number refuses what lies in its folder."""
+    whole = run(small(rounds=2), data=DATA, folder=tmp_path / "one")
+    old = next((tmp_path / "one" / "1").glob("*.safetensors"))
+    store = RunStore(tmp_path / "two")
+    number = register(store, from_toml(whole.records[0].experiment).replace(**changed))
+    shutil.copy(old, store.run_folder(number))
+    with pytest.raises(
+        BadInput, match=r"run 1: the checkpoint of round 2 in .*1 is of another run; move that folder"
+    ) as error:
+        execute(store, number, DATA)
+    assert "\n" not in str(error.value)
+    assert store.measurements([number]).empty
+    (store.run_folder(number) / old.name).unlink()
+    execute(store, number, DATA)
+    # begun, and then another's checkpoint in the place of its own
+    other = tmp_path / "three"
+    run(small(rounds=2).replace(local__epochs=3), data=DATA, folder=other)
+    shutil.copy(other / "1" / old.name, store.run_folder(number))
+    with pytest.raises(BadInput, match="is of another run"):
+        execute(store, number, DATA)
 
 
 # combinations

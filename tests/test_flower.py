@@ -46,7 +46,7 @@ def final(store: RunStore, number: int) -> dict[str, torch.Tensor]:
 
 
 def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -> Direct:
-    """Model, server state and every stored number, to the last bit; seconds aside, and what a codec saves."""
+    """Model, server state and every stored number, to the last bit; seconds aside, and measures of updates before a codec."""
     simulated = run(experiment, folder=folder / "simulated")
     channel, encoded = Direct(nodes_of(experiment, folder)), type(experiment.codec) is not Uncompressed
     number = serve(channel, configuration(experiment, folder, **options), VERSIONS)
@@ -56,7 +56,7 @@ def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -
     frames = []
     for s, n in ((simulated.store, simulated.ids[0]), (store, number)):
         frame = s.measurements([n])
-        left_out = frame.name.isin(["seconds", "rejected", "bytes_up", *(AFTER_A_CODEC if encoded else ())])
+        left_out = frame.name.isin(["seconds", "rejected", *(AFTER_A_CODEC if encoded else ())])
         frame = frame[~left_out].sort_values(["round", "client", "split", "name"])
         frames.append(frame.drop(columns="run").reset_index(drop=True))
     assert frames[0].shape == frames[1].shape
@@ -110,6 +110,17 @@ def test_slots_that_act_at_clients_give_the_simulators_numbers(tmp_path: Path) -
     same_as_simulated(experiment.replace(local__epochs=2), tmp_path, labels=True)
 
 
+@pytest.mark.parametrize("codec", ["int8:rounding=stochastic,error_feedback=true", "qsgd", "clip:norm=0.1"])
+def test_a_codec_saves_on_the_way_what_a_simulation_counts(codec: str, tmp_path: Path) -> None:
+    """Beside the update travel a checksum, names and a few numbers."""
+    channel = same_as_simulated(small(codec=codec, rounds=2), tmp_path, labels=True)
+    frame = RunStore(tmp_path / "runs").measurements([1])
+    counted = frame[(frame.name == "bytes_up") & (frame["round"] == 1)].value.item() / 4
+    sent = [len(data) for _, kind, _, data in channel.seen if kind == "train"]
+    assert max(sent) - counted < 1200
+    assert codec == "clip:norm=0.1" or counted < 0.35 * 650 * 4
+
+
 # what leaves a node
 
 
@@ -122,6 +133,7 @@ def test_only_what_the_method_sends_leaves_a_node(method: str, numbers: int, tmp
     experiment = small(method, rounds=2)
     channel = Direct(nodes_of(experiment, tmp_path))
     serve(channel, configuration(experiment, tmp_path, measure=False), VERSIONS)
+    assert not [e for e in RunStore(tmp_path / "runs").run(1).facts.get("warnings", []) if "class" in e["line"]]
     size = 650  # softmax regression on the digits: 64 x 10 + 10
     assert {kind for _, kind, _, _ in channel.seen} == {"meet", "train"}
     for node, kind, _, data in channel.seen:
@@ -139,6 +151,20 @@ def test_only_what_the_method_sends_leaves_a_node(method: str, numbers: int, tmp
         others = {name: leaf for name, leaf in leaves_.items() if name not in models}
         assert all(leaf.dim() == 0 for leaf in others.values())
         assert {name.split("/")[0] for name in others} <= {"report", "scores"}
+
+
+def test_updates_leave_a_node_clipped_and_the_privacy_loss_is_that_of_the_simulation(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    experiment = small("dp-fedavg:q=0.5,clip=0.05,noise=2", selection="poisson:rate=0.5", rounds=4)
+    channel = same_as_simulated(experiment, tmp_path)
+    sent = [unpack(data, Reply)[1]["delta"]["values"] for _, kind, _, data in channel.seen if kind == "train"]
+    assert sent
+    assert all(float(delta.norm()) == pytest.approx(0.05, rel=1e-4) for delta in sent)
+    stores = [RunStore(tmp_path / name).measurements([1]) for name in ("runs", "simulated")]
+    told = [frame[frame.name == "epsilon"].value.tolist() for frame in stores]
+    assert len(told[0]) == 4
+    assert told[0] == told[1]
+    assert 0 < told[0][0] < told[0][-1]
 
 
 def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
@@ -198,7 +224,7 @@ def test_a_method_from_a_file_is_refused(tmp_path: Path) -> None:
 
 def scaled(data: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
     reply, tree = unpack(data, Reply)
-    return pack(reply, {**tree, "delta": change(tree["delta"])})
+    return pack(reply, {**tree, "delta": {"values": change(tree["delta"]["values"])}})
 
 
 def old(data: bytes) -> bytes:
@@ -332,6 +358,8 @@ def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> N
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2)), "must be integers"),
         (lambda path: np.savez(path, x=np.full((2, 3), np.nan), y=np.zeros(2, int)), "not finite"),
+        (lambda path: np.savez(path, x=np.float64(1), y=np.int64(1)), "x must be an array of numbers"),
+        (lambda path: np.savez(path, x=np.array(["a"]), y=np.zeros(1, int)), "x must be an array of numbers"),
         (lambda path: np.savez(path, x=np.array([{}]), y=np.zeros(1, int)), "not a NumPy .npz file"),
     ],
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import tomli_w
@@ -18,7 +19,7 @@ pytest.importorskip("flwr")
 
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
-from fedskew.flower.local import Loopback
+from fedskew.flower.local import Loopback, free_port
 from fedskew.flower.starter import write_stub
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
@@ -105,6 +106,26 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     while alive(child) and time.monotonic() < end:
         time.sleep(0.1)
     assert not alive(child)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The SuperLink that it looks for is not there."""
+    node = nodes_of(experiment_of("fedavg"), tmp_path)[0]
+    # a socket's path must not be long
+    with TemporaryDirectory() as name:
+        temporary = Path(name)
+        there = Loopback(tmp_path / "flower", [], environment={"TMPDIR": name})
+        there.folder.mkdir()
+        there.port = free_port()
+        process = there.start_node(node)
+        end = time.monotonic() + 60
+        while not list(temporary.rglob("starter")) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert list(temporary.rglob("starter"))
+        there.close()
+        assert process.returncode == 130
+        assert not list(temporary.iterdir())
 
 
 def test_a_message_is_answered_by_a_copy_of_a_loaded_process_or_by_flowers_command_where_that_is_gone(

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg, FedBS
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch
-from fedskew.core.row_norms import row_norms
+from fedskew.core.row_norms import gradient_and_norms
 from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.variance import lowest, moments, row_by_row, soft_weights, variance_of
@@ -62,7 +62,7 @@ def test_variances_need_no_gradient_of_each_row(model: str) -> None:
     if image:
         x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(3)).double()
         batch = batch._replace(x=x * torch.where(batch.mask > 0, 1.0, 9.0)[:, None, None, None])
-    assert row_norms(task, w[0], batch) is not None
+    assert gradient_and_norms(task, w[0], batch) is not None
     found = torch.func.vmap(lambda w: moments("gradient", task, w, batch))(w)
     for i in (0, 1):
         expected = row_by_row(task, w[i], batch)
@@ -79,7 +79,7 @@ def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
         8, *((3, 32, 32) if "cnn" in model else (4, 6)), generator=torch.Generator().manual_seed(3)
     ).double()
     w = torch.cat([p.detach().flatten() for p in net.parameters()])
-    assert row_norms(task, w, batch._replace(x=x)) is None
+    assert gradient_and_norms(task, w, batch._replace(x=x)) is None
     assert float(moments("gradient", task, w, batch._replace(x=x))["square"]) > 0
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import json
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,8 @@ from fedskew.experiment.results import run
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.skew import Iid, LabelDirichlet, LabelSorted, Natural
 from fedskew.skew.partition import deal
+
+ROOT = Path(__file__).parents[1]
 
 
 def data_of(clients: int) -> Dataset:
@@ -111,3 +116,36 @@ def test_a_partition_is_dealt_once_and_keeps_no_data_alive():
     del data
     gc.collect()
     assert gone() is None
+
+
+@pytest.fixture
+def growth(monkeypatch):
+    """The command that measures growth."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("growth")
+
+
+def test_the_page_of_large_runs_is_made_from_what_was_measured(growth):
+    text, found = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("large.md", "growth.json"))
+    assert f"{growth.BEGIN}\n{growth.page(json.loads(found))}\n{growth.END}" in text, "run benchmarks/growth.py --write"
+
+
+def test_a_point_of_growth_is_measured_in_a_process_of_its_own(growth, monkeypatch, tmp_path):
+    """One tiny point a curve; the page and both pictures are written, and what stood around them stays."""
+    tiny = {"clients": 20, "cohort": 4, "rounds": 3, "engine": "stacked"}
+    monkeypatch.setattr(growth, "CURVES", {"cohort": ("cohort", tiny, (4,)), "million": ("clients", tiny, (20,))})
+    monkeypatch.setattr(growth, "DOCS", tmp_path)
+    (tmp_path / "large.md").write_text(f"before\n{growth.BEGIN}old\n{growth.END}\nafter\n")
+    monkeypatch.setattr("sys.argv", ["growth.py", "cohort", "million"])
+    growth.main()
+    points = json.loads((tmp_path / "growth.json").read_text())["points"]
+    assert points["million"][0]["value"] == 20
+    assert points["cohort"][0]["round"] > 0
+    assert points["cohort"][0]["peak"] > points["cohort"][0]["data"] > 0
+    text = (tmp_path / "large.md").read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "| cohort 4 |" in text
+    assert "| 20 | 3 |" in text
+    assert "old" not in text
+    assert {p.name for p in tmp_path.glob("*.svg")} == {"growth.svg", "population.svg"}

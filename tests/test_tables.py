@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -17,6 +18,8 @@ from fedskew.core.errors import BadInput
 from fedskew.data import columns, files
 from fedskew.data.datasets.table import Table
 from fedskew.data.tables import survey
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import client_data
 from fedskew.experiment.diagnose import from_files
 
 
@@ -314,6 +317,12 @@ def test_a_table_is_a_data_set_with_a_test_share_of_each_client(tmp_path):
     assert len(data.y_test) == (sizes // 5).sum()
     assert data.classes == ("maybe", "no", "yes")
     assert data.x.shape[1] == data.x_test.shape[1] == 5
+    experiment = Experiment(skew="natural", clients={"held_out": 0.1})
+    assert client_data(experiment, data).partition.names == ("anna", "ben", "cleo", "dan", "eve")
+    rare = dataclasses.replace(data, groups=np.where(data.groups == 1, 3, data.groups))
+    assert client_data(experiment, rare).partition.names == ("anna", "cleo", "dan", "eve")
+    with pytest.raises(BadInput, match="not below 4, the number of their names"):
+        dataclasses.replace(data, group_names=data.group_names[:4])
 
 
 def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
@@ -331,11 +340,14 @@ def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
     assert "1 classes with 4 rows are in the test set only: never seen" in data.notes
 
 
-def test_one_class_or_one_column_for_both_is_refused(tmp_path, monkeypatch):
+def test_one_class_or_one_column_for_both_is_refused_and_one_client_is_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(frame().assign(label="no"), tmp_path / "t.csv")
     with pytest.raises(BadInput, match="all rows have the label 'no'"):
         Table(path="t.csv", label="label", client="who").load()
+    write(frame().assign(who="anna"), tmp_path / "t.csv")
+    alone = client_data(Experiment(skew="natural"), Table(path="t.csv", label="label", client="who").load())
+    assert alone.partition.names == ("anna",)
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):
         Table(path="t.csv", label="who", client="who")
     with pytest.raises(BadInput, match="'who' cannot be both the label and the client"):

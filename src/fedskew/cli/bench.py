@@ -1,9 +1,12 @@
-"""``bench``: rounds of fedskew against plain PyTorch loops on this machine."""
+"""``bench``: rounds of fedskew against plain PyTorch loops and other simulators on this machine."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -11,7 +14,8 @@ from rich.table import Table
 
 from fedskew.cli.output import print_json
 from fedskew.core.errors import FedskewError, require
-from fedskew.experiment.bench import WORKLOADS, measure
+from fedskew.experiment.bench import FULL, WORKLOADS, Workload, measure
+from fedskew.experiment.peers import PEERS, started
 from fedskew.report.performance import COLUMNS, draw, rows, verdicts
 
 
@@ -21,14 +25,17 @@ def bench(parsed: argparse.Namespace) -> int:
     cores = os.cpu_count() or 1
     processes = cores if parsed.processes is None else parsed.processes
     require(processes >= 1, f"bench: --processes must be at least 1, got {processes}")
-    chosen = [work for work in WORKLOADS if not parsed.only or parsed.only in work.name]
-    names = "; ".join(work.name for work in WORKLOADS)
+    known = FULL if parsed.full else WORKLOADS
+    chosen = [work for work in known if not parsed.only or parsed.only in work.name]
+    names = "; ".join(work.name for work in known)
     require(bool(chosen), f"bench: no work's name holds {parsed.only!r}; there are: {names}")
     works = []
     with Console(stderr=True).status("measuring") as status:
         for work in chosen:
             status.update(f"measuring {work.name}")
-            works.append(measure(work, parsed.repeats, processes))
+            works.append(
+                beside(work, parsed.repeats, processes) if parsed.peers else measure(work, parsed.repeats, processes)
+            )
     if parsed.output:
         try:
             draw(works).savefig(parsed.output)
@@ -48,3 +55,18 @@ def bench(parsed: argparse.Namespace) -> int:
     for line in verdicts(works):
         console.print(line, markup=False)
     return 0
+
+
+def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
+    """The work with the other simulators among its sides; one that cannot take part is left out with a line on standard error."""
+    sides = {}
+    with ExitStack() as stack:
+        for peer in PEERS if not work.bf16 else ():
+            try:
+                # pfl shares the clients of a round equally
+                count = processes if peer.alone or work.clients % processes == 0 else 1
+                name = f"{peer.name}, {count} processes" if count > 1 else peer.name
+                sides[name] = stack.enter_context(started(peer, work, count))
+            except FedskewError as error:
+                print(f"left out: {error}", file=sys.stderr)
+        return measure(work, repeats, processes, sides)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.text import Text
 
 from fedskew.cli.output import print_json
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
@@ -36,12 +38,11 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
         return 0
     console = Console(highlight=False)
     for row in rows:
-        console.print(f"[bold]{row['name']}[/bold]  {row['idea']}", soft_wrap=True)
+        console.print(Text.assemble((row["name"], "bold"), f"  {row['idea']}"))
         natural = f"natural clients: {row['natural_clients']}" if row["natural_clients"] else "no natural clients"
         facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
-        console.print(f"    {'; '.join(fact for fact in facts if fact)}", markup=False, soft_wrap=True)
-        console.print(f"    {row['citation']}", style="dim", markup=False, soft_wrap=True)
-        console.print(f"    {row['here']}", style="dim", markup=False, soft_wrap=True)
+        for text, style in (("; ".join(filter(None, facts)), ""), (row["citation"], "dim"), (row["here"], "dim")):
+            console.print(Padding(Text(text, style), (0, 0, 0, 4)))
     return 0
 
 

@@ -86,7 +86,9 @@ class Board:
         if name and result.error is None:
             self.methods[name].finished += 1
         if result.error:
-            self.console.print(f"run {result.run}: {result.error}", style="red", highlight=False, markup=False)
+            number = f"run {result.run}: "
+            message = number + str(result.error).removeprefix(number)
+            self.console.print(message, style="red", highlight=False, markup=False)
 
     def line(self, progress: Progress) -> str:
         parts = [f"round {progress.round}/{progress.rounds}"]

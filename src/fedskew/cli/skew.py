@@ -81,13 +81,14 @@ def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Da
     console = Console(highlight=False)
     console.print(f"{dataset.name}, {facts['clients']} clients: {facts['skews']}", style="bold", markup=False)
     classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
+    width = min(16, max(8, *(len(name) for name in names[:shown])))
     console.print(
-        f"{'client':>8} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim", markup=False
+        f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim", markup=False
     )
     for name, own in zip(names[:shown], counts[:shown], strict=True):
         share = own / max(own.sum(), 1)
         cells = "".join(SHADES[0 if not s else min(1 + int(s * (len(SHADES) - 1)), len(SHADES) - 1)] for s in share)
-        console.print(f"{name[:8]:>8} {own.sum():>7}  |{cells[:classes]}|", markup=False)
+        console.print(f"{name[:width]:>{width}} {own.sum():>7}  |{cells[:classes]}|", markup=False)
     if shown < len(counts):
         console.print(f"and {len(counts) - shown} more; --json has them all", style="dim")
     for key, text in PARTITION_NUMBERS[1:]:

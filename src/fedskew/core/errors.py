@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterable
 
 
@@ -32,6 +35,13 @@ class Interrupted(FedskewError):
     """The user asked to stop; the run was checkpointed and can be resumed."""
 
     exit_code = 130
+
+
+DAMAGED = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What the readers of JSON and NumPy's files raise at a damaged one; a claimed size of terabytes is among it."""
 
 
 def require(condition: bool, message: str) -> None:

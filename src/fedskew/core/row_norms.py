@@ -8,12 +8,13 @@ made. One backward pass over a batch gives the slopes of all its rows and layers
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import functional_call, grad
 
 from fedskew.core.records import Batch
 from fedskew.core.task import Task
@@ -35,6 +36,10 @@ def of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> Tensor:
     return squares if layer.bias is None else squares + slopes.sum(2).square().sum(1)
 
 
+OF_LAYER: dict[type, Callable[..., Tensor]] = {nn.Linear: of_linear, nn.Conv2d: of_convolution}
+"""A kind of layer -> the squared norms of its rows' gradients."""
+
+
 def layers_of(task: Task) -> dict[str, nn.Module]:
     """The layers that hold the model's parameters, by name; none if one of them is of another kind, or frozen."""
     model = getattr(task, "model", None)
@@ -42,61 +47,69 @@ def layers_of(task: Task) -> dict[str, nn.Module]:
         return {}
     layers = {name: m for name, m in model.named_modules() if next(m.parameters(recurse=False), None) is not None}
     known = all(
-        type(m) is nn.Linear or (type(m) is nn.Conv2d and m.groups == 1 and not isinstance(m.padding, str))
+        type(m) in OF_LAYER and getattr(m, "groups", 1) == 1 and not isinstance(getattr(m, "padding", 0), str)
         for m in layers.values()
     )
     return layers if known and all(p.requires_grad for p in model.parameters()) else {}
 
 
-def heard(task: Task, layers: dict[str, nn.Module], w: Tensor, x: Tensor, hear: Hear) -> Tensor:
-    """The logits, where each layer is heard and may be changed."""
+def heard(forward: Callable[[], Any], layers: dict[str, nn.Module], hear: Hear) -> Any:
+    """What a forward pass gives in which each layer is heard and may be changed."""
 
     def hook(name: str) -> Any:
         return lambda layer, given, outputs: hear(name, given[0], outputs)
 
     hooks = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
     try:
-        return task.logits(w, x)
+        return forward()
     finally:
         for handle in hooks:
             handle.remove()
 
 
-def row_norms(task: Task, w: Tensor, batch: Batch) -> Tensor | None:
-    """||grad l_i(w)||^2 of each row, (B,); none if the model has a layer for which only the gradients themselves tell.
+@lru_cache(maxsize=64)
+def shapes_of(task: Task, x: torch.Size, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Size]:
+    """The shape of each layer's outputs on inputs of this shape; none if only the gradients themselves tell their norms.
 
-    A layer must be passed once, as (B, I) if it is linear.
+    A layer must be passed once, with rows (B, I) if it is linear.
     """
     layers = layers_of(task)
-    zeros: list[tuple[str, Tensor]] = []
-    flat: list[bool] = []
+    seen: list[tuple[str, torch.Size, int]] = []
 
-    def shape(name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-        zeros.append((name, torch.zeros_like(outputs)))
-        flat.append(inputs.dim() == (2 if isinstance(layers[name], nn.Linear) else 4))
+    def hear(name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
+        seen.append((name, outputs.shape, inputs.dim()))
         return outputs
 
     if layers:
-        with torch.no_grad():
-            heard(task, layers, w, batch.x, shape)
-    if not layers or sorted(name for name, _ in zeros) != sorted(layers) or not all(flat):
-        return None
+        model: Any = task.model  # type: ignore[attr-defined]
+        w, rows = (torch.zeros(shape, dtype=dtype, device=device) for shape in ((task.space.size,), x))
+        heard(lambda: functional_call(model, task.space.unflatten(w), (rows,)), layers, hear)
+    once = sorted(name for name, _, _ in seen) == sorted(layers)
+    rowwise = all(dim == (2 if isinstance(layers[name], nn.Linear) else 4) for name, _, dim in seen)
+    return {name: shape for name, shape, _ in seen} if once and rowwise else {}
 
-    def loss(added: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+
+def gradient_and_norms(task: Task, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
+    """The gradient (P,) summed over the real rows at ``w``, and the squared norm of each row's own (B,), 0 for padding.
+
+    None if the model has a layer for which only the gradients themselves tell.
+    """
+    shapes = shapes_of(task, batch.x.shape, w.dtype, w.device)
+    if not shapes:
+        return None
+    layers = layers_of(task)
+
+    def loss(w: Tensor, added: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         taken: dict[str, Tensor] = {}
 
         def hear(name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
-            taken[name] = inputs
+            taken[name] = inputs.to(w.dtype)
             return outputs + added[name]
 
-        logits = heard(task, layers, w, batch.x, hear)
-        return task.loss(logits, batch.y).sum(), taken
+        logits = heard(lambda: task.logits(w, batch.x), layers, hear)
+        return (batch.mask * task.loss(logits, batch.y)).sum(), taken
 
-    slopes, taken = grad(loss, has_aux=True)(dict(zeros))
-    squares = [
-        of_linear(layer, taken[name].to(w.dtype), slopes[name].to(w.dtype))
-        if isinstance(layer, nn.Linear)
-        else of_convolution(layer, taken[name].to(w.dtype), slopes[name].to(w.dtype))  # type: ignore[arg-type]
-        for name, layer in layers.items()
-    ]
-    return torch.stack(squares).sum(0)
+    zeros = {name: w.new_zeros(shape) for name, shape in shapes.items()}
+    (total, slopes), taken = grad(loss, argnums=(0, 1), has_aux=True)(w, zeros)
+    squares = [OF_LAYER[type(layer)](layer, taken[name], slopes[name]) for name, layer in layers.items()]
+    return total, torch.stack(squares).sum(0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedskew.core.records import Batch
-from fedskew.core.row_norms import row_norms
+from fedskew.core.row_norms import gradient_and_norms
 from fedskew.core.task import Task, stackable
 from fedskew.core.trees import Tree
 
@@ -26,11 +26,11 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
         losses = task.loss(task.logits(w, batch.x), batch.y).double()
         return {"sum": (batch.mask * losses).sum(), "square": (batch.mask * losses.square()).sum()}
 
-    squares = row_norms(task, w, batch)
-    if squares is None:
+    found = gradient_and_norms(task, w, batch)
+    if found is None:
         return row_by_row(task, w, batch)
-    total = grad(lambda w: (batch.mask * task.loss(task.logits(w, batch.x), batch.y)).sum())(w)
-    return {"sum": total.double(), "square": (batch.mask * squares).double().sum()}
+    total, squares = found
+    return {"sum": total.double(), "square": squares.double().sum()}
 
 
 def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:

@@ -19,6 +19,7 @@ class Dataset:
     """Arrays in memory.
 
     x: (n, ...) floating point, or integers such as word ids; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
+    group_names: what to call the natural client of each id; without them the ids are the names.
     texts: the training and the test rows as texts, where they are texts, for models that cut words in a way of their own.
     vocabulary: where x holds ids of those texts' words (`fedskew.data.texts`), the most ids there may be; 0 for other rows.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
@@ -31,6 +32,7 @@ class Dataset:
     y_test: NDArray[np.int64]
     classes: tuple[str, ...]
     groups: NDArray[np.int64] | None = None
+    group_names: tuple[str, ...] = ()
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
     sensitive: str = ""
@@ -70,6 +72,11 @@ class Dataset:
         require(
             self.groups is None or len(self.groups) == len(self.y),
             f"{self.name}: the client ids (groups) must have one entry a training row",
+        )
+
+        require(
+            self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),
+            f"{self.name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",
         )
 
     @property

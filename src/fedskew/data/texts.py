@@ -92,6 +92,7 @@ def of_texts(
     source: str = "",
     notes: str = "",
     groups: Ints | None = None,
+    group_names: tuple[str, ...] = (),
 ) -> Dataset:
     """A data set of texts with their labels: word ids in ``x``, the texts themselves in ``texts``.
 
@@ -112,6 +113,7 @@ def of_texts(
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=vocabulary,
         groups=groups,
+        group_names=group_names,
         classes=classes,
         name=name,
         source=source,

@@ -18,6 +18,9 @@ from fedskew.loop.round import Engine, Work, members_of, prepare, train
 STEPS = 4
 """Local steps of a trial."""
 
+RUNS, ENOUGH = 9, 0.05
+"""Runs of one trial at most, and seconds after which two are enough."""
+
 PATIENCE = 1.0
 """Seconds that a first stacked step may take beyond five times what the same steps take one after the other."""
 
@@ -37,16 +40,17 @@ def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple
     steps = np.asarray([len(work.plans[i].index) for i in order])
     passes = np.asarray([len(work.measured[i].index) for i in order]) if work.measured else np.zeros(1)
 
-    step, score = cost(fed, Sequential(), shortened(work, order[:1]))
-    sequential = step * steps.sum() + score * passes.sum()
+    beside, step, score = cost(fed, Sequential(), shortened(work, order[:1]))
+    sequential = beside * len(order) + step * steps.sum() + score * passes.sum()
 
     block = shortened(work, order[:width])
     first = once(fed, Stacked(), shortened(work, order[:width], limit=1))
-    step_s, score_s = (first, 0.0) if first > PATIENCE + 5 * step * width else cost(fed, Stacked(), block)
+    slow = first > PATIENCE + 5 * step * width
+    beside_s, step_s, score_s = (0.0, first, 0.0) if slow else cost(fed, Stacked(), block)
     # a block takes as many steps as its longest client, a pass as many batches as its largest
-    stacked = step_s * steps[::width].sum() + score_s * sum(
-        passes[lo : lo + width].max() for lo in range(0, len(passes), width)
-    )
+    longest = steps[::width]
+    largest = sum(passes[lo : lo + width].max() for lo in range(0, len(passes), width))
+    stacked = beside_s * len(longest) + step_s * longest.sum() + score_s * largest
 
     chosen: Engine = Stacked() if stacked < sequential else Sequential()
     trial = {
@@ -66,14 +70,24 @@ def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | No
     return None
 
 
-def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float]:
-    """Seconds of a local step and of a batch of the measuring pass; the faster of two runs each, after one that warms up."""
+def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float, float]:
+    """Seconds beside the steps, of a local step, and of a batch of the measuring pass, after a run that warms up."""
     once(fed, engine, work)
-    steps = max(len(plan.index) for plan in work.plans)
     training = work._replace(measured=[])
-    step = min(once(fed, engine, training) for _ in range(2))
-    both = min(once(fed, engine, work) for _ in range(2)) if work.measured else step
-    return step / steps, max(both - step, 0.0)
+    whole = fastest(fed, engine, training)
+    brief = fastest(fed, engine, shortened(training, np.arange(len(work.clients)), limit=1))
+    steps = max(len(plan.index) for plan in work.plans)
+    # what comes once must not count as often as there are steps
+    step = max(whole - brief, 0.0) / (steps - 1) if steps > 1 else whole
+    return max(brief - step, 0.0), step, max(fastest(fed, engine, work) - whole, 0.0) if work.measured else 0.0
+
+
+def fastest(fed: Federation, engine: Engine, work: Work) -> float:
+    """Of several runs, more where they are short: whatever else the machine does only adds to a time."""
+    times = [once(fed, engine, work) for _ in range(2)]
+    while len(times) < RUNS and sum(times) < ENOUGH:
+        times.append(once(fed, engine, work))
+    return min(times)
 
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:

@@ -16,6 +16,8 @@ from torch.fx import Graph, GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
+from fedskew.engine.rewrite import Step, rewritten
+
 aten = torch.ops.aten
 
 SAME_DATA = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.detach.default, aten.alias.default}
@@ -27,32 +29,35 @@ class Traced:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self.step = step
-        self.graphs: dict[Any, GraphModule] = {}
+        self.graphs: dict[Any, Step] = {}
 
     def repeat(self, view: Any, carry: Any, rests: Iterable[tuple[Tensor, ...]]) -> Any:
         """The carry after one step for each of ``rests``, all of the same shapes; trees are taken apart only once."""
         fixed, view_tree = tree_flatten(view)
         moving, carry_tree = tree_flatten(carry)
-        graph: GraphModule | None = None
+        step: Step | None = None
         for rest in rests:
-            if graph is None:
+            if step is None:
                 leaves = (*fixed, *moving, *rest)
                 key = (view_tree, carry_tree, *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves))
                 if key not in self.graphs:
                     self.graphs[key] = self.trace(leaves, view_tree, carry_tree)
-                graph = self.graphs[key]
-            moving = graph(*fixed, *moving, *rest)
+                step = self.graphs[key]
+                contiguous = torch.contiguous_format
+                moving = [v.clone(memory_format=contiguous) if i in step.owned else v for i, v in enumerate(moving)]
+                steady = step.once(*fixed, *moving)
+            moving = step.each(*steady, *moving, *rest)
         return tree_unflatten(moving, carry_tree)
 
-    def trace(self, leaves: tuple[Tensor, ...], view_tree: TreeSpec, carry_tree: TreeSpec) -> GraphModule:
-        """The flat graph for leaves of these shapes."""
+    def trace(self, leaves: tuple[Tensor, ...], view_tree: TreeSpec, carry_tree: TreeSpec) -> Step:
+        """The flat step for leaves of these shapes."""
         a, b = view_tree.num_leaves, view_tree.num_leaves + carry_tree.num_leaves
 
         def flat(*leaves: Tensor) -> list[Tensor]:
             view, carry = tree_unflatten(leaves[:a], view_tree), tree_unflatten(leaves[a:b], carry_tree)
             return tree_flatten(self.step(view, carry, *leaves[b:]))[0]
 
-        return recorded(flat, leaves)
+        return rewritten(recorded(flat, leaves), a, b - a)
 
 
 def recorded(function: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...]) -> GraphModule:
@@ -78,6 +83,8 @@ class Recorder(TorchDispatchMode):
         self.graph = Graph()
         self.constants: dict[str, Any] = {}
         self.nodes = {id(leaf): self.graph.placeholder(f"in{i}") for i, leaf in enumerate(inputs)}
+        for leaf in inputs:
+            self.nodes[id(leaf)].meta["like"] = like(leaf)
         self.alive: list[Any] = list(inputs)  # an identity counts as long as its tensor lives
 
     @classmethod
@@ -99,10 +106,12 @@ class Recorder(TorchDispatchMode):
             func, args = aten.clone.default, (args[0].clone(),)
         made = self.graph.call_function(func, *tree_map(self.node, (args, kwargs)))
         if isinstance(out, Tensor):
+            made.meta["like"] = like(out)
             self.nodes[id(out)] = made
         else:
             for i, part in enumerate(out):
                 self.nodes[id(part)] = self.graph.call_function(getitem, (made, i))
+                self.nodes[id(part)].meta["like"] = None if part is None else like(part)
         return out
 
     def node(self, value: Any) -> Any:
@@ -114,6 +123,7 @@ class Recorder(TorchDispatchMode):
             self.constants[name] = value
             self.alive.append(value)
             self.nodes[id(value)] = self.graph.get_attr(name)
+            self.nodes[id(value)].meta["like"] = like(value)
         return self.nodes[id(value)]
 
 
@@ -122,3 +132,8 @@ def idle(func: Any, args: Any, out: Any) -> bool:
     if func in SAME_DATA:
         return bool((out.shape, out.stride(), out.dtype) == (args[0].shape, args[0].stride(), args[0].dtype))
     return func is aten.mul.Scalar and bool(args[1] == 1) and out.dtype == args[0].dtype
+
+
+def like(value: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    """What a rewrite of the graph needs to know of a value."""
+    return value.shape, value.dtype, value.device

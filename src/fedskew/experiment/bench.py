@@ -1,9 +1,10 @@
-"""Whole rounds against plain PyTorch loops doing exactly the same work, interleaved in one run, and their results compared.
+"""Whole rounds against other ways to do exactly the same work, interleaved in one run, and their results compared.
 
 A round of ours is everything but evaluation: planning the batches, local training, drift, aggregation. The plain loop copies
 the model for each client, steps `torch.optim.SGD` over the same batches and averages the models; for images it is given the better
 of the two memory formats. With several processes each trains its share of the clients on its share of the cores: the plain loop
-in processes that stay, which is the best that it can do, and ours through PyTorch's process group.
+in processes that stay, which is the best that it can do, and ours through PyTorch's process group. How the other simulators take
+part is in `fedskew.experiment.peers`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,17 +29,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg
+from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.choose import choose
 from fedskew.engine.distributed import Distributed, Group, balanced
+from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
+from fedskew.experiment.config import COMPONENTS
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, play_round, start
-from fedskew.models import Cnn, Mlp, Softmax
-from fedskew.skew.partition import Ints, Partition, offsets
-from fedskew.slots import Everyone, ServerSgd, Sgd
+from fedskew.loop.round import Engine, call, play_round, start
+from fedskew.skew.partition import Ints, Partition, evenly, offsets
+from fedskew.slots import ServerSgd, Sgd, Uniform
 
 
 @dataclass(frozen=True)
@@ -46,69 +49,102 @@ class Workload:
     """A round on random data."""
 
     name: str
-    model: Any
+    model: str
     shape: tuple[int, ...]
     classes: int
     clients: int
     rows: int  # of each client
     batch: int
     epochs: int
-    wanted: float  # how many times faster than the best plain loop a round is to be
+    wanted: float  # how many times faster than the best other side a round is to be
+    population: int = 0  # of which the round's clients are drawn; 0: there are no others
+    bf16: bool = False  # in half precision, against our own float32
 
     def federation(self) -> Federation:
         """The same in every process."""
         rng = np.random.default_rng(0)
-        n = self.clients * self.rows
-        net = self.model.build(self.shape, self.classes, torch.Generator().manual_seed(0))
-        dealt = np.array_split(np.arange(n), self.clients)
+        population = self.population or self.clients
+        n = population * self.rows
+        model = build("model", COMPONENTS["model"], self.model)
+        net = model.build(self.shape, self.classes, torch.Generator().manual_seed(0))
+        dealt = evenly(np.arange(n), population)
         return Federation(
             algorithm=FedAvg(),
-            task=Classification(net, ParameterSpace(net), self.classes),
+            task=Classification(net, ParameterSpace(net), self.classes, self.bf16),
             solver=Sgd(lr=0.05),
             server_optimiser=ServerSgd(),
-            selection=Everyone(),
+            selection=Uniform(clients=self.clients),
             planner=SeededPlanner(Local(epochs=self.epochs, batch_size=self.batch), 0),
             x=torch.as_tensor(rng.standard_normal((n, *self.shape), dtype=np.float32)),
             y=torch.as_tensor(rng.integers(0, self.classes, n)),
-            partition=Partition(np.concatenate(dealt), offsets(dealt), tuple(map(str, range(self.clients))), 0, 0),
+            partition=Partition(np.concatenate(dealt), offsets(dealt), tuple(map(str, range(population))), 0, 0),
             seed=0,
         )
 
+    @property
     def memory_format(self) -> torch.memory_format | None:
         return torch.channels_last if len(self.shape) == 3 else None
 
 
 WORKLOADS = (
-    Workload("softmax 30-6, 30 x 400, B 32, E 10", Softmax(), (30,), 6, 30, 400, 32, 10, 8.0),
-    Workload("MLP 60-32-10, 100 x 60, B 10, E 5", Mlp(hidden=(32,)), (60,), 10, 100, 60, 10, 5, 12.0),
-    Workload("MLP 561-128-6, 10 x 735, B 64, E 5", Mlp(hidden=(128,)), (561,), 6, 10, 735, 64, 5, 1.5),
-    Workload("CNN 32x32x3, 10 x 500, B 50, E 1", Cnn(), (3, 32, 32), 10, 10, 500, 50, 1, 1.1),
+    Workload("softmax 30-6, 30 x 400, B 32, E 10", "softmax", (30,), 6, 30, 400, 32, 10, 8.0),
+    Workload("MLP 60-32-10, 100 of 1000 x 60, B 10, E 5", "mlp:hidden=[32]", (60,), 10, 100, 60, 10, 5, 12.0, 1000),
+    Workload("MLP 561-128-6, 10 x 735, B 64, E 5", "mlp:hidden=[128]", (561,), 6, 10, 735, 64, 5, 1.5),
+    Workload("CNN 32x32x3, 10 x 500, B 50, E 1", "cnn", (3, 32, 32), 10, 10, 500, 50, 1, 1.1),
+    Workload("CNN 32x32x3 in bf16, 10 x 500, B 50, E 1", "cnn", (3, 32, 32), 10, 10, 500, 50, 1, 1.5, bf16=True),
 )
+FULL = tuple(
+    replace(w, name=w.name.replace("x 500,", "x 5000,"), rows=5000) if w.model == "cnn" else w for w in WORKLOADS
+)
+"""With ten times the images, of which a round takes half a minute."""
+
+
+def cohort(fed: Federation) -> Ints:
+    """The clients of the round."""
+    return call(fed, 0)[0]
+
+
+def module(fed: Federation, x0: Tensor) -> torch.nn.Module:
+    """The model x0 (P,) as PyTorch's users have it."""
+    task: Any = fed.task
+    net: torch.nn.Module = copy.deepcopy(task.model)
+    with torch.no_grad():
+        for p, value in zip(net.parameters(), task.space.unflatten(x0).values(), strict=True):
+            p.copy_(value)
+    return net
+
+
+def batches(fed: Federation, k: int, memory_format: torch.memory_format | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows and labels of every local step of a client."""
+    plan = fed.planner.train(0, k, fed.partition.rows(k))
+    for rows, mask in zip(plan.index, plan.mask, strict=True):
+        index = torch.as_tensor(rows[mask > 0])
+        x = fed.x[index]
+        yield x if memory_format is None else x.contiguous(memory_format=memory_format), fed.y[index]
+
+
+def trained(
+    fed: Federation, net: torch.nn.Module, k: int, memory_format: torch.memory_format | None
+) -> torch.nn.Module:
+    """The model after the local steps of a client."""
+    local = copy.deepcopy(net)
+    if memory_format is not None:
+        local = local.to(memory_format=memory_format)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(local.parameters(), lr=fed.solver.lr)
+    for x, y in batches(fed, k, memory_format):
+        optimiser.zero_grad()
+        F.cross_entropy(local(x)[1], y).backward()
+        optimiser.step()
+    return local
 
 
 def plain(fed: Federation, x0: Tensor, clients: Ints, memory_format: torch.memory_format | None) -> Tensor:
     """What these clients add to the next global model (P,), in one FedAvg round as most people write it."""
     task: Any = fed.task
-    space, net = task.space, copy.deepcopy(task.model)
-    with torch.no_grad():
-        for p, value in zip(net.parameters(), space.unflatten(x0).values(), strict=True):
-            p.copy_(value)
-    total, sizes = torch.zeros_like(x0), fed.partition.sizes
+    net, sizes = module(fed, x0), fed.partition.sizes
+    total, rows = torch.zeros_like(x0), sizes[cohort(fed)].sum()
     for k in clients.tolist():
-        local = copy.deepcopy(net)
-        if memory_format is not None:
-            local = local.to(memory_format=memory_format)
-        optimiser = torch.optim.SGD(local.parameters(), lr=fed.solver.lr)
-        plan = fed.planner.train(0, k, fed.partition.rows(k))
-        for rows, mask in zip(plan.index, plan.mask, strict=True):
-            index = torch.as_tensor(rows[mask > 0])
-            inputs = fed.x[index]
-            if memory_format is not None:
-                inputs = inputs.contiguous(memory_format=memory_format)
-            optimiser.zero_grad()
-            F.cross_entropy(local(inputs)[1], fed.y[index]).backward()
-            optimiser.step()
-        total += sizes[k] / sizes.sum() * space.flatten(local)
+        total += sizes[k] / rows * task.space.flatten(trained(fed, net, k, memory_format))
     return total
 
 
@@ -119,7 +155,8 @@ def ours(fed: Federation, engine: Engine, x0: Tensor) -> Tensor:
 
 def share(fed: Federation, rank: int, size: int) -> Ints:
     """The clients that process ``rank`` of ``size`` trains in the plain loop."""
-    return balanced(fed.partition.sizes.tolist(), size)[rank]
+    clients = cohort(fed)
+    return clients[balanced(fed.partition.sizes[clients].tolist(), size)[rank]]
 
 
 def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, threads: int, pipe: Any) -> None:
@@ -130,7 +167,7 @@ def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, thr
     while message := pipe.recv():
         kind, x0 = message[0], torch.from_numpy(message[1])
         if kind == "plain":
-            pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format()).numpy())
+            pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
         else:
             ours(fed, together, x0)
     dist.destroy_process_group()
@@ -161,14 +198,20 @@ def helpers(work: Workload, engine: Engine, size: int, threads: int) -> Iterator
             dist.destroy_process_group()
 
 
-def sides(work: Workload, fed: Federation, engine: Engine, pipes: list[Any], threads: int) -> dict[str, Any]:
-    """By name: a function from a model to the next one, and the threads of this process."""
-    everybody, size = np.arange(work.clients), len(pipes) + 1
+Side = Callable[[Tensor], Tensor]
+"""Plays a round: the next global model (P,) from this one."""
+
+
+def sides(
+    work: Workload, fed: Federation, engine: Engine, pipes: list[Any], threads: int
+) -> dict[str, tuple[Side, int]]:
+    """Ours and the plain loops by name, each with the threads of this process."""
+    everybody, size = cohort(fed), len(pipes) + 1
 
     def plain_together(x0: Tensor) -> Tensor:
         for pipe in pipes:
             pipe.send(("plain", x0.numpy()))
-        total = plain(fed, x0, share(fed, 0, size), work.memory_format())
+        total = plain(fed, x0, share(fed, 0, size), work.memory_format)
         return total + sum(torch.from_numpy(pipe.recv()) for pipe in pipes)
 
     def ours_together(x0: Tensor) -> Tensor:
@@ -177,11 +220,11 @@ def sides(work: Workload, fed: Federation, engine: Engine, pipes: list[Any], thr
         return ours(fed, Distributed(engine, Group(0, size)), x0)
 
     cores = threads * size
-    found: dict[str, Any] = {
+    found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
         "fedskew": (lambda x0: ours(fed, engine, x0), cores),
     }
-    if work.memory_format() is not None:
+    if work.memory_format is not None:
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
     if pipes:
         found[f"plain, {size} processes"] = (plain_together, threads)
@@ -196,28 +239,42 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
     return time.perf_counter() - began
 
 
-def measure(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
-    """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results."""
+def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Side] | None = None) -> dict[str, Any]:
+    """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
+
+    ``peers`` are other simulators in processes of their own. Half precision is measured against our own float32 only.
+    """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     threads = max(1, cores // processes)
-    fed = work.federation()
+    fed = replace(work, bf16=False).federation()
     task: Any = fed.task
     x0 = task.space.flatten(task.model)
     try:
         torch.set_num_threads(threads * processes)
+        if work.bf16:
+            kinds = {"float32": fed, "fedskew, bf16": work.federation()}
+            taken = {name: (partial(ours, kind, Sequential()), cores) for name, kind in kinds.items()}
+            return compared(work, "sequential", x0, repeats, taken)
         engine, trial = choose(fed, start(fed, x0), measure_local=False)
         with helpers(work, engine, processes, threads) as pipes:
-            taken = sides(work, fed, engine, pipes, threads)
-            results = torch.stack([act(x0) for act, _ in taken.values()])
-            times: dict[str, list[float]] = {name: [] for name in taken}
-            for _ in range(repeats):
-                for name, (act, own_threads) in taken.items():
-                    times[name].append(seconds(partial(act, x0), own_threads))
+            others = {name: (side, threads) for name, side in (peers or {}).items()}
+            return compared(work, trial["name"], x0, repeats, sides(work, fed, engine, pipes, threads) | others)
     finally:
         torch.set_num_threads(before)
+
+
+def compared(
+    work: Workload, engine: str, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]
+) -> dict[str, Any]:
+    """One round of every side that warms up and whose models are compared, then the timed ones in turn."""
+    results = torch.stack([act(x0) for act, _ in taken.values()])
+    times: dict[str, list[float]] = {name: [] for name in taken}
+    for _ in range(repeats):
+        for name, (act, threads) in taken.items():
+            times[name].append(seconds(partial(act, x0), threads))
     return {
         "work": work.name,
-        "engine": trial["name"],
+        "engine": engine,
         "seconds": times,
         "ratio": ratio(times),
         "wanted": work.wanted,
@@ -226,7 +283,7 @@ def measure(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
 
 
 def ratio(times: dict[str, list[float]]) -> float:
-    """How many times faster our faster side is than the fastest plain one, by medians over the rounds."""
+    """How many times faster our faster side is than the fastest other one, by medians over the rounds."""
     medians = {name: statistics.median(taken) for name, taken in times.items()}
-    best = {kind: min(m for name, m in medians.items() if name.startswith(kind)) for kind in ("plain", "fedskew")}
-    return best["plain"] / best["fedskew"]
+    mine = min(m for name, m in medians.items() if name.startswith("fedskew"))
+    return min(m for name, m in medians.items() if not name.startswith("fedskew")) / mine

@@ -142,6 +142,9 @@ def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
         partition = deal_others(
             skews, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
         )
+        if skews.by_groups and dataset.group_names:
+            names = tuple(dataset.group_names[int(name)] for name in partition.names)
+            partition = dataclasses.replace(partition, names=names)
     require(
         partition.held_out is None or len(partition.held_out[0]) > 0,
         f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",

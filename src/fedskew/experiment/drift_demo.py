@@ -77,8 +77,7 @@ class SharedStream:
         return self.epochs
 
     def train(self, round_: int, client: int, rows: Ints) -> Plan:
-        plans = [in_batches(self.rng.permutation(rows), min(BATCH, len(rows))) for _ in range(self.epochs)]
-        return Plan(*(np.concatenate(part) for part in zip(*(plan[:2] for plan in plans), strict=True)))
+        return in_batches(np.stack([self.rng.permutation(rows) for _ in range(self.epochs)]), min(BATCH, len(rows)))
 
 
 def drift_demo(engine: Engine | None = None, tell: Callable[[float], None] = lambda _: None) -> Iterator[Reproduced]:

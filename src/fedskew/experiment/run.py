@@ -31,7 +31,7 @@ from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
-from fedskew.experiment.watching import heard, note, watch_of
+from fedskew.experiment.watching import heard, note, note_damaged, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
@@ -174,6 +174,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         assembly = settle_engine(store, run, assembly, server)
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
+    known_as = store.run(run).experiment_hash
     with group_of(experiment, assembly.dataset) as group:
         engine = experiment.engine
         if group:
@@ -195,9 +196,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 # states on disk are those of one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
-                    checkpoints.save(
-                        store.run_folder(run), at.round, checkpoint_of(at, states), {"round": at.round}, keep
-                    )
+                    facts = {"round": at.round, "experiment": known_as}
+                    checkpoints.save(store.run_folder(run), at.round, checkpoint_of(at, states), facts, keep)
                     states.saved()
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
@@ -307,7 +307,10 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
 def resume(
     store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None
 ) -> tuple[Server, Kept]:
-    """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere."""
+    """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere.
+
+    Raises `BadInput` for a checkpoint of another run, which a folder holds whose store was deleted.
+    """
     folder, num_clients = store.run_folder(run), len(assembly.partition)
     found = checkpoints.newest(folder)
     server = start(assembly.federation, assembly.x0)
@@ -316,6 +319,13 @@ def resume(
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
     tree, facts = found
+    record = store.run(run)
+    if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
+        raise BadInput(
+            f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "
+            "another one with --runs"
+        )
+    note_damaged(store, run, facts["round"])
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

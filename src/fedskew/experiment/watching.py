@@ -8,13 +8,16 @@ import numpy as np
 
 from fedskew.experiment.build import Assembly
 from fedskew.measure.warnings import Warned, Watch
+from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
 
 
 def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:
     """A watch that has heard the ``rounds`` that the run has behind it, so that a resumed run warns as an uninterrupted one."""
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
-    watch = Watch(assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows)
+    watch = Watch(
+        assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows, assembly.labels_told
+    )
     note(store, run, watch.begin())
     if rounds:
         frame = store.measurements([run]).astype({"client": object})
@@ -44,3 +47,14 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
     fresh = [w._asdict() | {"line": w.line()} for w in warned if w.kind not in kinds]
     if fresh:
         store.add_facts(run, {"warnings": before + fresh})
+
+
+def note_damaged(store: RunStore, run: int, used: int) -> None:
+    """Say in the run's warnings if the checkpoint after ``used`` rounds was taken because a newer one is damaged."""
+    newer = checkpoints.latest(store.run_folder(run))
+    if newer and newer.name != checkpoints.file_name(used):
+        found = f"the checkpoint {newer.name} is damaged, so the run goes on from this round"
+        remedy = "look after the disk if it happens again; the rounds since are played once more, with the same numbers"
+        note(
+            store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
+        )

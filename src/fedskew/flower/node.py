@@ -21,6 +21,7 @@ from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.prepare import tasks_of
 from fedskew.flower.rows import Rows, read_rows
+from fedskew.flower.updates import message_of
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -103,10 +104,10 @@ class Visit:
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
         done = Sequential().run(fed.program, work, fed.x, fed.y)
-        uploads, memory, _ = transmit(fed, work, done.uploads)
+        _, memory, _ = transmit(fed, work, done.uploads)
         self.keep(pick(together(done.states, memory), 0))
-        sent = pick(uploads._replace(delta=fed.kept.sent(uploads.delta) if fed.kept else uploads.delta), 0)
-        return self.reply(), {**upload_tree(sent), "scores": pick(done.scores, 0)}
+        sent = {**upload_tree(pick(done.uploads, 0)), "delta": message_of(fed, work, done.uploads)}
+        return self.reply(), {**sent, "scores": pick(done.scores, 0)}
 
     def measure(self) -> tuple[Reply, Tree]:
         """Mean scores of the global model on the client's rows, and of its personal model where it has one."""

@@ -142,9 +142,9 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client}: rows of each class that are none")
 
     def ask(
-        self, requests: Mapping[int, tuple[Request, Body]], check: Callable[[Tree], None]
+        self, requests: Mapping[int, tuple[Request, Body]], take: Callable[[Tree], Tree]
     ) -> dict[int, tuple[Reply, Tree]]:
-        """The usable answers of these clients, in ascending order; those without one are asked again, as often as is configured."""
+        """What ``take`` makes of these clients' usable answers, ascending; those without one are asked again, as configured."""
         heard: dict[int, tuple[Reply, Tree]] = {}
         if not requests:
             return heard
@@ -162,8 +162,7 @@ class Nodes:
                     if node not in replies:
                         raise Rejected("missing", f"client {k} is not there" if node is None else "no answer in time")
                     reply, tensors = self.opened(replies[node], kind, round_, k)
-                    check(tensors)
-                    heard[k] = reply, tensors
+                    heard[k] = reply, take(tensors)
                 except Rejected as error:
                     self.faults.append((k, error.fault, str(error)))
         return dict(sorted(heard.items()))

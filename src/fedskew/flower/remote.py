@@ -36,7 +36,7 @@ from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, taken_apart
+from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, shared_model, taken_apart
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -107,17 +107,21 @@ class Remote:
         found = self.found if program.convenes else Sequential().survey(program, alone, self.row, y)[0]
         done = Sequential().run(program, alone._replace(view=alone.view._replace(before=found)), self.row, y)
         kept, longest = self.fed.kept, self.nodes.deployment.longest
-        delta = kept.sent(done.uploads.delta) if kept else done.uploads.delta
-        pattern = {**upload_tree(done.uploads._replace(delta=delta)), "scores": done.scores}
-        expected = signature(pick(pattern, 0))
+        codec, model = self.fed.codec, shared_model(self.fed)
+        row = (kept.sent(done.uploads.delta) if kept else done.uploads.delta)[0]
+        pattern = {**upload_tree(done.uploads), "scores": done.scores}
+        expected = signature({**pick(pattern, 0), "delta": codec.pattern(row, model)})
 
-        def check(tensors: Tree) -> None:
+        def take(tensors: Tree) -> Tree:
             checker(expected)(tensors)
-            length = float(tensors["delta"].double().norm()) if longest else 0.0
+            read = codec.opened(tensors["delta"], row, model)
+            check_finite_leaves({"delta": read})
+            length = float(read.double().norm()) if longest else 0.0
             if length > longest:
                 raise Rejected("too_long", f"an update of length {length:.3g}; the limit is {longest:g}")
+            return {**tensors, "delta": read}
 
-        heard = self.nodes.ask(self.requests("train", work), check)
+        heard = self.nodes.ask(self.requests("train", work), take)
         self.check_enough(len(heard), work)
         trees = self.here(stack([{k: tree.get(k, {}) for k in pattern} for _, tree in heard.values()]))
         uploads = Upload(trees["delta"], trees["extras"], trees["report"])
@@ -171,10 +175,11 @@ class Remote:
         return map_leaves(lambda leaf: leaf.to(self.row.device), tree)
 
 
-def checker(expected: Signature) -> Callable[[Tree], None]:
-    def check(tensors: Tree) -> None:
+def checker(expected: Signature) -> Callable[[Tree], Tree]:
+    def check(tensors: Tree) -> Tree:
         check_signature(tensors, expected)
         check_finite_leaves(tensors)
+        return tensors
 
     return check
 

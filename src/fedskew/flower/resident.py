@@ -82,25 +82,36 @@ def starting(folder: Path) -> Iterator[None]:
 
 
 def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
-    """Run a SuperNode for the node until it ends or is stopped; its exit code."""
-    with listening(node) as address, starting(Path(address).parent):
-        environment = {**os.environ, **QUIET, "PATH": f"{Path(address).parent}{os.pathsep}{with_tools(os.environ)}"}
-        command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{address}"', *options]
-        try:
-            process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
-        except FileNotFoundError:
-            raise FedskewError("flower-supernode is not installed; pip install 'fedskew[flower]'") from None
-        before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            return 130
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            process.kill()
+    """Run a SuperNode for the node until it ends, its exit code; 130 if the node is stopped before."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with listening(node) as address, starting(Path(address).parent):
+            return supernode(address, superlink, options)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def supernode(address: str, superlink: str, options: Sequence[str]) -> int:
+    """Run Flower's SuperNode, whose messages are answered at this address; its exit code."""
+    environment = {**os.environ, **QUIET, "PATH": f"{Path(address).parent}{os.pathsep}{with_tools(os.environ)}"}
+    command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{address}"', *options]
+    try:
+        process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
+    except FileNotFoundError:
+        raise FedskewError("flower-supernode is not installed; pip install 'fedskew[flower]'") from None
+    try:
+        return process.wait()
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)  # it takes some seconds to sign off
+        process.kill()
 
 
 def with_tools(environment: Mapping[str, str]) -> str:

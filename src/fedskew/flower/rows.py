@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import DAMAGED, BadInput, require
 from fedskew.experiment.build import Assembly
+from fedskew.flower.wire import first_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,12 @@ def read_rows(path: Path) -> Rows:
     try:
         with np.load(path, allow_pickle=False) as file:
             found: dict[str, Any] = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise BadInput(f"rows {path}: not a NumPy .npz file of plain arrays: {error}") from None
+    except DAMAGED as error:
+        raise BadInput(f"rows {path}: not a NumPy .npz file of plain arrays: {first_line(error)}") from None
     require({"x", "y"} <= set(found), f"rows {path}: holds {sorted(found)}; it needs the arrays x and y")
+    for name, array in found.items():
+        plain = array.ndim > 0 and (np.issubdtype(array.dtype, np.number) or array.dtype == bool)
+        require(plain, f"rows {path}: {name} must be an array of numbers, not {array.dtype} of shape {array.shape}")
     found.setdefault("x_measured", found["x"][:0])
     found.setdefault("y_measured", found["y"][:0])
     for x, y in (("x", "y"), ("x_measured", "y_measured")):

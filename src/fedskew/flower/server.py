@@ -24,13 +24,14 @@ from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
 from fedskew.flower.nodes import Channel, Deployment, Nodes, Recipe
 from fedskew.flower.remote import Remote, There
+from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Reply
 from fedskew.models import Mixed, TextCnn
 from fedskew.models.encoder import Encoder
 from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Partition
-from fedskew.slots import Blocks, Uncompressed
+from fedskew.slots import Blocks
 from fedskew.store.runs import RunStore
 
 NOT_TOLD = "labels not told"
@@ -127,8 +128,7 @@ def settle(
         store.add_facts(run, {"flower": {**facts, "population": told}})
     held = population([nodes.met[k] for k in range(clients)], dataset)
     assembly = assemble(experiment, dataset, held)
-    # the nodes encode their updates, and the server gets them decoded
-    federation = dataclasses.replace(assembly.federation, codec=Uncompressed())
+    federation = dataclasses.replace(assembly.federation, codec=Decoded(assembly.federation.codec))
     if not deployment.labels:
         classes = (NOT_TOLD, *dataset.classes[1:])
         assembly = dataclasses.replace(

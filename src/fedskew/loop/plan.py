@@ -94,8 +94,7 @@ class SeededPlanner:
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
             return Plan(drawn, np.ones((steps, size)))
         epochs = -(-steps // per_epoch)
-        plans = [in_batches(rng.permutation(rows), size) for _ in range(epochs)]
-        return Plan(*(np.concatenate(part)[:steps] for part in zip(*(plan[:2] for plan in plans), strict=True)))
+        return in_batches(np.stack([rng.permutation(rows) for _ in range(epochs)]), size).first(steps)
 
 
 def no_steps(rows: Ints) -> Plan:
@@ -107,14 +106,16 @@ def one_pass(rows: Ints) -> Plan:
     """All rows once, in large batches; without rows a single one under a mask of 0, so that sums over it are 0."""
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
-    return in_batches(rows, min(PASS_ROWS, len(rows)))
+    return in_batches(rows[None], min(PASS_ROWS, len(rows)))
 
 
-def in_batches(rows: Ints, size: int) -> Plan:
-    """Consecutive batches of ``size``; the last one is padded with its first row under a mask of 0."""
-    count = -(-len(rows) // size)
-    index = np.full(count * size, rows[(count - 1) * size])
-    mask = np.zeros(count * size)
-    index[: len(rows)] = rows
-    mask[: len(rows)] = 1
-    return Plan(index.reshape(count, size), mask.reshape(count, size))
+def in_batches(epochs: Ints, size: int) -> Plan:
+    """Consecutive batches of ``size`` from each row of (epochs, n); an epoch's last is padded with its first under a mask of 0."""
+    n = epochs.shape[1]
+    count = -(-n // size)
+    index = np.empty((len(epochs), count * size), dtype=np.int64)
+    mask = np.zeros(index.shape)
+    index[:, :n] = epochs
+    index[:, n:] = epochs[:, [(count - 1) * size]]
+    mask[:, :n] = 1
+    return Plan(index.reshape(-1, size), mask.reshape(-1, size))

@@ -14,6 +14,7 @@ from fedskew.core.errors import Diverged
 from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.spans import span
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
@@ -267,14 +268,22 @@ def transmit(fed: Federation, work: Work, uploads: Upload) -> tuple[Upload, Tree
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
     if not rows.shape[1]:
         return uploads, work.memory, extras
-    draws = None
-    if fed.codec.random:
-        streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
-        draws = torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
-    model = Shared(fed.task, fed.kept) if fed.kept else fed.task
-    delta, memory, sizes = fed.codec.encode(rows, work.memory, draws, model)
+    delta, memory, sizes = fed.codec.encode(rows, work.memory, codec_draws(fed, work, rows), shared_model(fed))
     received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
     return received, memory, int(sizes.sum()) + extras
+
+
+def codec_draws(fed: Federation, work: Work, rows: Tensor) -> Tensor | None:
+    """The codec's random numbers for these updates (C, P), where it takes some."""
+    if not fed.codec.random:
+        return None
+    streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
+    return torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
+
+
+def shared_model(fed: Federation) -> Task | Shared:
+    """What the numbers of an update on its way belong to."""
+    return Shared(fed.task, fed.kept) if fed.kept else fed.task
 
 
 def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:

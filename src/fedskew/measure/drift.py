@@ -19,17 +19,19 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
     ``distance``        (C,) distance of each local model to the example-weighted mean
     """
     n = num_examples.double()
-    p, sums = n / n.sum(), torch.stack([torch.ones_like(n), n])
+    p, equal = n / n.sum(), torch.full_like(n, 1 / len(n))
     zeros = torch.zeros(deltas.shape[0], dtype=torch.float64, device=deltas.device)
     to_uniform, to_weighted, squares = zeros.clone(), zeros.clone(), zeros.clone()
     for part in column_chunks(deltas):
-        uniform, weighted = sums @ part / sums.sum(1, keepdim=True)
         squares += vector_norm(part, dim=1).square()
-        # centred in place, first at the uniform mean, from there at the weighted one: no further copy of the chunk
-        part -= uniform
-        to_uniform += vector_norm(part, dim=1).square()
-        part -= weighted - uniform
-        to_weighted += vector_norm(part, dim=1).square()
+        # centred in place at the weighted mean: no further copy of the chunk
+        part -= p @ part
+        here = vector_norm(part, dim=1).square()
+        # from there, where numbers are small, to the uniform mean
+        between = equal @ part
+        to_uniform += here - 2 * (part @ between) + between.square().sum()
+        to_weighted += here
+    to_uniform = to_uniform.clamp(min=0)
     total = p @ squares
     return {
         "divergence": to_uniform.sqrt().mean(),

@@ -34,6 +34,7 @@ class Watch:
     label_counts: NDArray[np.int64]  # (clients, classes)
     names: Sequence[str]  # of the clients
     by_rows: bool  # whether the method weighs clients by their rows
+    labels_told: bool = True  # whether the counts are of the clients' classes, or only of their rows
     said: set[str] = field(default_factory=set)
     divergences: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Watch:
     def begin(self) -> list[Warned]:
         """What the partition alone tells."""
         missing = [self.classes[c] for c in np.flatnonzero(self.label_counts.sum(0) == 0).tolist()]
-        if not missing:
+        if not (missing and self.labels_told):
             return []
         found = f"no client holds any row of {', '.join(missing)}"
         return self.once(
@@ -73,8 +74,8 @@ class Watch:
             *self.exploding(round_),
             *self.oscillating(round_),
             *self.dominated(round_, cohort, counts.sum(1)),
-            *self.without_a_class(round_, counts.sum(0)),
-            *self.collapsed(round_, local_accuracy),
+            *(self.without_a_class(round_, counts.sum(0)) if self.labels_told else ()),
+            *(self.collapsed(round_, local_accuracy) if self.labels_told else ()),
         ]
 
     def exploding(self, round_: int) -> list[Warned]:

@@ -28,7 +28,7 @@ def rows(works: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
 def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
     """A line a work: the ratio, what is wanted of it, and that the results are the same."""
     return [
-        f"{w['work']} ({w['engine']}): {w['ratio']:.2f} times as fast as the best plain loop, wanted {w['wanted']:g}; "
+        f"{w['work']} ({w['engine']}): {w['ratio']:.2f} times as fast as the best other side, wanted {w['wanted']:g}; "
         f"models equal to {w['largest_difference']:.0e}"
         for w in works
     ]
@@ -43,10 +43,11 @@ def markdown(result: dict[str, Any]) -> str:
         [
             "# Performance",
             "",
-            f"Made by `python docs/generate.py` from `fedskew bench --repeats {repeats} --processes {result['processes']} --json`",
+            f"Made by `python docs/generate.py` from `fedskew bench{options(result)} --repeats {repeats} --json`",
             f"(`performance.json`, torch {result['torch']}, {result['cores']} cores). Medians of {repeats} interleaved rounds.",
             "All sides do the same work, and the models that come out are compared.",
             "Quote the ratios: machines are noisy, and all sides share the noise.",
+            *(PEERS if options(result).startswith(" --peers") else ()),
             "",
             "![milliseconds a round of every side](performance.svg)",
             "",
@@ -56,6 +57,23 @@ def markdown(result: dict[str, Any]) -> str:
             "",
         ]
     )
+
+
+PEERS = (
+    "",
+    "Flower is its simulation on Ray, one client a core: its FedAvg strategy and messages around the plain loop. pfl is",
+    "pfl-research's FedAvg on its simulated backend. Both come from the package index into an environment of their own in the",
+    "user's cache folder, with fedskew's PyTorch; they get the same rows, batches and initial model, and only rounds are timed.",
+)
+"""What the page says of the other simulators."""
+
+
+def options(result: dict[str, Any]) -> str:
+    """Of the command that measured this."""
+    works = result["works"]
+    peers = any(name.startswith(("Flower", "pfl")) for work in works for name in work["seconds"])
+    full = any("x 5000," in work["work"] for work in works)
+    return f"{' --peers' * peers}{' --full' * full} --processes {result['processes']}"
 
 
 def draw(works: Sequence[dict[str, Any]]) -> Figure:

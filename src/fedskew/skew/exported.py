@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
 from fedskew.skew.partition import Ints, Partition
 
 README = """\
@@ -33,8 +31,6 @@ Read back with the same data and partition seed:
 
     fedskew run --dataset {dataset} --partition-seed {seed} {skews}
 """
-
-DAMAGED = (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
 
 
 def export(

@@ -190,7 +190,7 @@ class RunStore:
                         if statement.strip():
                             self.db.execute(statement)
                     self.db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, ValueError) as error:
             raise BadInput(f"run store {self.folder}: cannot be opened or written: {error}") from None
         if version not in (0, SCHEMA_VERSION):
             raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
@@ -284,12 +284,23 @@ class RunStore:
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
 
     # reading
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A damaged file ends in one clear line."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise FedskewError(
+                f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
+            ) from None
+
     def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
         """Runs by id; ``where`` is an SQL condition on the runs table."""
         columns = [f.name for f in fields(RunRecord)]
-        found = self.db.execute(f"SELECT {', '.join(columns)} FROM runs WHERE {where} ORDER BY id", values)
-        rows = (dict(zip(columns, row, strict=True)) for row in found)
-        return [RunRecord(**{**row, "facts": json.loads(row["facts"])}) for row in rows]
+        with self.reading():
+            found = self.db.execute(f"SELECT {', '.join(columns)} FROM runs WHERE {where} ORDER BY id", values)
+            rows = (dict(zip(columns, row, strict=True)) for row in found)
+            return [RunRecord(**{**row, "facts": json.loads(row["facts"])}) for row in rows]
 
     def run(self, run: int) -> RunRecord:
         """One run; raises `BadInput` if there is none of that id."""
@@ -336,16 +347,17 @@ class RunStore:
         marks = ",".join("?" * len(runs))
         only = {None: "", True: " AND client IS NOT NULL", False: " AND client IS NULL"}[per_client]
         query = f"SELECT run, round, client, split, name, value FROM measurements WHERE run IN ({marks}){only}"
-        frame = pd.read_sql_query(query, self.db, params=list(runs))
-        return frame.astype({"client": "Int64", "value": float})
+        with self.reading():
+            frame = pd.read_sql_query(query, self.db, params=list(runs))
+            return frame.astype({"client": "Int64", "value": float})
 
     def partition(self, run: int) -> pd.DataFrame:
         """Columns client, client_name, label, rows."""
         import pandas as pd
 
-        return pd.read_sql_query(
-            "SELECT client, client_name, label, rows FROM partitions WHERE run=? ORDER BY client", self.db, params=[run]
-        )
+        query = "SELECT client, client_name, label, rows FROM partitions WHERE run=? ORDER BY client"
+        with self.reading():
+            return pd.read_sql_query(query, self.db, params=[run])
 
     def run_folder(self, run: int) -> Path:
         """Where the run's TOML and checkpoints are."""

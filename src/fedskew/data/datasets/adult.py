@@ -72,13 +72,16 @@ class Adult:
 
         mean = {c: train[c].astype(float).mean() for c in NUMBERS}
         std = {c: train[c].astype(float).std() for c in NUMBERS}
-        owner = np.char.add(train["sex"], train["race"]) if self.groups == "people" else train[self.groups]
+        people = self.groups == "people"
+        owner = np.char.add(np.char.add(train["sex"], " "), train["race"]) if people else train[self.groups]
+        names, owners = np.unique(owner, return_inverse=True)
         return Dataset(
             x=rows(train),
             y=(train["income"] == ">50K").astype(np.int64),
             x_test=rows(test),
             y_test=(test["income"] == ">50K").astype(np.int64),
-            groups=np.unique(owner, return_inverse=True)[1].astype(np.int64),
+            groups=owners.astype(np.int64),
+            group_names=tuple(str(name) for name in names),
             classes=("at most 50K", "above 50K"),
             sensitive=self.sensitive,
             name="adult",

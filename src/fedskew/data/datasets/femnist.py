@@ -63,6 +63,7 @@ class Femnist:
             x_test=((x_test - mean) / std).astype(np.float32),
             y_test=np.concatenate([labels for _, _, labels in test]),
             groups=np.concatenate([np.full(len(labels), ids[name]) for name, _, labels in train]),
+            group_names=tuple(ids),
             classes=CLASSES,
             name="femnist",
             source="S. Caldas et al.: LEAF, a Benchmark for Federated Settings, 2018, arXiv:1812.01097",

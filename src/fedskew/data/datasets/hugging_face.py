@@ -55,11 +55,12 @@ class HuggingFace:
         for column in (x, self.label, *([self.client] if self.client else [])):
             require(column in columns, f"data set {name}: no column {column!r}, there are {', '.join(columns)}")
         classes, (y, y_test) = labels(name, train, test, self.label)
-        groups = np.unique(np.asarray(train[self.client]), return_inverse=True)[1] if self.client else None
+        names, groups = np.unique(np.asarray(train[self.client]), return_inverse=True) if self.client else ((), None)
         rows, rows_test = list(train[x]), list(test[x])
         about: dict[str, Any] = {
             "classes": classes,
             "groups": groups,
+            "group_names": tuple(str(name) for name in names),
             "name": name,
             "source": f"huggingface.co, {self.path}",
         }

@@ -43,6 +43,7 @@ def from_torch(
     not integers.
     """
     (x, y), (x_test, y_test) = (arrays(part, f"{name}: {which}") for part, which in ((train, "train"), (test, "test")))
+    names, numbers = (None, None) if groups is None else np.unique(np.asarray(groups), return_inverse=True)
     unseen = sorted(set(y_test.tolist()) - set(y.tolist()))
     require(not unseen, f"{name}: the training part has no row of the labels {unseen}, which the test part has")
     return Dataset(
@@ -51,7 +52,8 @@ def from_torch(
         x_test=x_test,
         y_test=y_test,
         classes=tuple(classes) if classes else tuple(str(c) for c in range(int(y.max()) + 1)),
-        groups=None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1].astype(np.int64),
+        groups=None if numbers is None else numbers.astype(np.int64),
+        group_names=() if names is None else tuple(str(name) for name in names),
         name=name,
     )
 

@@ -80,6 +80,7 @@ class Table:
             x_test=encode(test_table),
             y_test=y_test.astype(np.int64),
             groups=found.client[train],
+            group_names=found.clients,
             classes=tuple(classes),
             name=Path(self.path).name,
             source=self.path,

@@ -1,0 +1,177 @@
+"""Other simulators as sides of the benchmark, each from the package index into an environment of its own.
+
+A peer's processes stay over all rounds. Each gets a model over a local socket, plays a round of the work on the same rows and
+batches with the peer's own server and messages, and answers with the next model; its start is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import platformdirs
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import FedskewError
+from fedskew.experiment.bench import Side, Workload
+
+PATIENCE = 300
+"""Seconds that a peer may take to start."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A simulator, and the module that plays our rounds with it."""
+
+    name: str
+    requirement: str
+    module: str
+    alone: bool  # whether one process of ours starts all others
+
+
+PEERS = (
+    Peer("Flower", "flwr[simulation]==1.41.0", "fedskew.flower.peer", alone=True),
+    Peer("pfl", "pfl==0.6.0", "fedskew.experiment.peer_pfl", alone=False),
+)
+
+
+def interpreter(peer: Peer) -> Path:
+    """Python in the peer's environment, made where it is not there yet. PyTorch and fedskew are this process's own.
+
+    Raises `FedskewError` in one line where it cannot be installed.
+    """
+    folder = platformdirs.user_cache_path("fedskew") / "peers" / peer.requirement
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not (folder / "whole").exists():
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            venv.create(folder, with_pip=True)
+            command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", peer.requirement]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise FedskewError(f"{peer.name}: no environment in {folder}: {str(error).splitlines()[0]}") from None
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+            raise FedskewError(f"{peer.name}: {peer.requirement} cannot be installed: {said[-1]}")
+        (folder / "whole").touch()
+    # after the environment's own packages, so that these win
+    here = {str(Path(__file__).parents[2]), str(Path(torch.__file__).parents[1])}
+    packages = next(folder.glob("[Ll]ib/**/site-packages"))
+    (packages / "fedskew-bench.pth").write_text("\n".join(sorted(here)), encoding="utf-8")
+    return python
+
+
+@contextmanager
+def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
+    """A side of the benchmark that plays rounds with the peer, in ``processes`` processes. Raises `FedskewError` in one line."""
+    python = interpreter(peer)
+    size = 1 if peer.alone else processes
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        log = stack.enter_context((Path(folder) / "log").open("w+", encoding="utf-8"))
+        place = Path(folder) / "socket"
+        listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
+        listener._listener._socket.settimeout(1)  # type: ignore[attr-defined]
+        running = []
+        for rank in range(size):
+            command = [
+                str(python),
+                "-c",
+                f"from {peer.module} import main; main()",
+                str(place),
+                json.dumps(asdict(work)),
+                str(processes),
+                str(rank),
+            ]
+            around = environment(folder, size, rank, max(1, (os.cpu_count() or 1) // processes))
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around))
+        stack.callback(ended, running)
+        pipes = accepted(listener, running, lambda: said(peer, log))
+
+        def play(x0: Tensor) -> Tensor:
+            try:
+                for pipe in pipes:
+                    pipe.send_bytes(x0.numpy().tobytes())
+                answers = [pipe.recv_bytes() for pipe in pipes]
+            except (OSError, EOFError):
+                raise FedskewError(said(peer, log)) from None
+            return torch.from_numpy(np.frombuffer(answers[0], dtype=np.float32).copy())
+
+        yield play
+        for pipe in pipes:
+            with suppress(OSError):
+                pipe.send_bytes(b"")
+
+
+def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, str]:
+    """What a peer's process finds: where it meets the others of its kind, its threads, and nobody to report to."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    torchrun = {"TORCHELASTIC_RUN_ID": "bench", "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    meeting = {
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(20000 + os.getpid() % 20000),
+    }
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": folder}
+    return kept | quiet | (torchrun | meeting if size > 1 else {}) | {"OMP_NUM_THREADS": str(threads)}
+
+
+def accepted(listener: Listener, running: Sequence[subprocess.Popen[bytes]], said: Any) -> list[Connection]:
+    """A connection from each process, in the order of the ranks that they say first."""
+    found: dict[int, Connection] = {}
+    end = time.monotonic() + PATIENCE
+    while len(found) < len(running):
+        if time.monotonic() > end or any(process.poll() is not None for process in running):
+            raise FedskewError(said())
+        with suppress(TimeoutError):
+            pipe = listener.accept()
+            found[int(pipe.recv_bytes())] = pipe
+    return [found[rank] for rank in range(len(running))]
+
+
+def said(peer: Peer, log: Any) -> str:
+    """The last line of what the peer printed."""
+    log.seek(0)
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
+    return f"{peer.name}: ended unexpectedly: {lines[-1] if lines else 'it printed nothing'}"
+
+
+def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for processes that were told to end, and end those that do not."""
+    for process in running:
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            process.kill()
+
+
+@contextmanager
+def asked() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
+    """In a peer's process: the work, the number of processes, and what plays a round for every model that comes."""
+    place, text, processes, rank = sys.argv[1:]
+    fields = json.loads(text)
+    with Client(place, family="AF_UNIX") as pipe:
+
+        def rounds(play: Side) -> None:
+            pipe.send_bytes(rank.encode())
+            while model := pipe.recv_bytes():
+                x = torch.from_numpy(np.frombuffer(model, dtype=np.float32).copy())
+                pipe.send_bytes(play(x).numpy().tobytes())
+
+        yield Workload(**{**fields, "shape": tuple(fields["shape"])}), int(processes), rounds

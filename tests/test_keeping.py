@@ -1,0 +1,63 @@
+"""What the store keeps and what it never holds: a damaged checkpoint is told of, a secret of the machine is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedskew.cli.main import main
+from fedskew.experiment.results import run
+from fedskew.experiment.run import execute, register
+from fedskew.flower.server import serve
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import Direct, configuration, nodes_of, small
+
+
+def test_going_on_from_an_older_checkpoint_is_told_and_changes_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = small("scaffold", rounds=6).replace(checkpoint__every=2)
+    whole = run(experiment, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "runs")
+    number = register(store, experiment)
+    with pytest.raises(KeyboardInterrupt):
+        execute(store, number, listener=lambda progress: interrupt_at(5, progress.round))
+    newest = checkpoints.latest(store.run_folder(number))
+    assert newest
+    assert newest.name == "round-000004.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-8])
+    assert main(["resume", str(number), "--runs", str(store.folder)]) == 0
+    line = "round 2: the checkpoint round-000004.safetensors is damaged, so the run goes on from this round"
+    assert line in " ".join(capsys.readouterr().out.split())
+    assert [entry["line"].startswith(line) for entry in store.run(number).facts["warnings"]].count(True) == 1
+    made = [checkpoints.newest(s.run_folder(n)) for s, n in ((store, number), (whole.store, whole.ids[0]))]
+    assert made[0]
+    assert made[1]
+    assert torch.equal(made[0][0]["x"], made[1][0]["x"])
+
+
+def interrupt_at(last: int, round_: int) -> None:
+    if round_ == last:
+        raise KeyboardInterrupt
+
+
+def test_nothing_of_the_environment_reaches_store_nodes_or_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "correct-horse-battery-staple"
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "FLWR_SECRET", "PASSWORD"):
+        monkeypatch.setenv(name, secret)
+    experiment = small(rounds=1)
+    nodes = nodes_of(experiment, tmp_path)
+    options = configuration(experiment, tmp_path) | {"key": secret, "tls.password": secret}
+    number = serve(Direct(nodes), options, {"flwr": "none"})
+    folder = tmp_path / "runs"
+    run(experiment, folder=folder)
+    for one in (number, number + 1):
+        assert main(["report", str(one), "--runs", str(folder)]) == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {".html", ".db", ".toml", ".safetensors"} <= {path.suffix for path in files}
+    assert not [path for path in files if secret.encode() in path.read_bytes()]

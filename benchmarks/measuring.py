@@ -13,9 +13,9 @@ WORKS = {
         *("--dataset", "uci-har:form=features", "--skew", "natural", "--model", "mlp:hidden=[128]", "--lr", "0.05"),
         *("--batch-size", "64", "--epochs", "1", "--rounds", "32"),
     ],
-    "CIFAR-10, CNN, 10 x 500 rows": [
-        *("--dataset", "cifar-10", "--skew", "iid", "--server-data", "0.9", "--model", "cnn", "--batch-size", "50"),
-        *("--epochs", "5", "--rounds", "20"),
+    "CIFAR-10, CNN, 10 x 2500 rows": [
+        *("--dataset", "cifar-10", "--skew", "iid", "--server-data", "0.5", "--model", "cnn", "--batch-size", "50"),
+        *("--epochs", "2", "--rounds", "12"),
     ],
 }
 METHODS = ("fedavg", "fedprox:mu=0.1", "scaffold", "moon", "feddyn")

@@ -16,6 +16,7 @@ from fedskew.cli.live import serve
 from fedskew.cli.output import (
     number,
     print_json,
+    print_measuring,
     print_ranks,
     print_summary,
     print_unfinished,
@@ -190,6 +191,7 @@ def show(parsed: argparse.Namespace) -> int:
     print_ranks(store, records)
     print_unfinished(records)
     print_warnings(records)
+    print_measuring(records)
     return 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 
@@ -36,7 +37,7 @@ from fedskew.store.runs import RunStore
 def run(parsed: argparse.Namespace) -> int:
     """One experiment."""
     if by_launcher()[0]:
-        return follow()
+        follow()
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
@@ -47,7 +48,7 @@ def run(parsed: argparse.Namespace) -> int:
 def compare(parsed: argparse.Namespace) -> int:
     """Several methods on the same partitions and seeds."""
     if by_launcher()[0]:
-        return follow()
+        follow()
     base = experiment_from(parsed)
     asked_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
@@ -73,7 +74,7 @@ def compare(parsed: argparse.Namespace) -> int:
 def resume(parsed: argparse.Namespace) -> int:
     """Runs that are not finished."""
     if by_launcher()[0]:
-        return follow()
+        follow()
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted)
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
@@ -87,10 +88,16 @@ def resume(parsed: argparse.Namespace) -> int:
     return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
 
 
-def follow() -> int:
-    """As a process of ``torchrun`` that is not the first: work for it."""
+def follow() -> NoReturn:
+    """As a process of ``torchrun`` that is not the first: work for it.
+
+    It has nothing to put away, and ends without the clearing up in which PyTorch's threads may abort it (seen under load), for
+    which the launcher would stop the first process.
+    """
     follow_launcher()
-    return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def asked_budget(parsed: argparse.Namespace) -> Budget | None:

@@ -46,7 +46,7 @@ def bench(parsed: argparse.Namespace) -> int:
         return 0
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("work", "side") else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column in ("work", "side") else "right", no_wrap=column != "work")
     for row in rows(works):
         table.add_row(*row)
     console = Console(highlight=False)

@@ -35,7 +35,7 @@ def measured_clients(assembly: Assembly) -> Ints:
     return np.sort(stream(assembly.federation.seed, "evaluate").choice(clients, size=limit, replace=False))
 
 
-SHARE = 0.08
+SHARE = 0.05
 """Of the work of a run, what measuring models may take by default; with the measures of updates it stays under a tenth."""
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import platformdirs
@@ -81,12 +81,14 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
     python = interpreter(peer)
     size = 1 if peer.alone else processes
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        log = stack.enter_context((Path(folder) / "log").open("w+", encoding="utf-8"))
         place = Path(folder) / "socket"
         listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
         listener._listener._socket.settimeout(1)  # type: ignore[attr-defined]
-        running = []
+        running, logs = [], []
         for rank in range(size):
+            # two processes that fail at once would write into one another's lines
+            log = stack.enter_context((Path(folder) / f"log {rank}").open("w+", encoding="utf-8"))
+            logs.append(log)
             command = [
                 str(python),
                 "-c",
@@ -99,7 +101,7 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
             around = environment(folder, size, rank, max(1, (os.cpu_count() or 1) // processes))
             running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around))
         stack.callback(ended, running)
-        pipes = accepted(listener, running, lambda: said(peer, log))
+        pipes = accepted(listener, running, lambda: said(peer, running, logs))
 
         def play(x0: Tensor) -> Tensor:
             try:
@@ -107,7 +109,7 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
                     pipe.send_bytes(x0.numpy().tobytes())
                 answers = [pipe.recv_bytes() for pipe in pipes]
             except (OSError, EOFError):
-                raise FedskewError(said(peer, log)) from None
+                raise FedskewError(said(peer, running, logs)) from None
             return torch.from_numpy(np.frombuffer(answers[0], dtype=np.float32).copy())
 
         yield play
@@ -142,11 +144,20 @@ def accepted(listener: Listener, running: Sequence[subprocess.Popen[bytes]], sai
     return [found[rank] for rank in range(len(running))]
 
 
-def said(peer: Peer, log: Any) -> str:
-    """The last line of what the peer printed."""
+def said(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequence[TextIO]) -> str:
+    """The last line that the first process to fail printed."""
+    failed = [log for process, log in zip(running, logs, strict=True) if failing(process)]
+    log = (failed or logs)[0]
     log.seek(0)
     lines = [line.strip() for line in log.read().splitlines() if line.strip()]
     return f"{peer.name}: ended unexpectedly: {lines[-1] if lines else 'it printed nothing'}"
+
+
+def failing(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it ended with an error, or is about to."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)
+    return bool(process.returncode)
 
 
 def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -148,7 +148,7 @@ class Loopback:
 
     def close(self) -> None:
         """End every process that was started, with its children."""
-        for number, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)):
+        for number, patience in ((signal.SIGTERM, 30.0), (signal.SIGKILL, 5.0)):
             for process in reversed(self.processes):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, number)

@@ -298,6 +298,8 @@ def measuring(records: Sequence[RunRecord]) -> str:
     low, high = f"{100 * min(shares.values()):.0f}", f"{100 * max(shares.values()):.0f}"
     often = sorted({record.facts["measured_every"] for record in records if "measured_every" in record.facts})
     rest = (
-        f"; models were measured every {words.listed([str(n) for n in often])} rounds" if often and often != [1] else ""
+        f"; models were measured every {words.listed([str(n) for n in often])} rounds (evaluation.every)"
+        if often and often != [1]
+        else ""
     )
     return f"Measuring took {low if low == high else f'{low} to {high}'} % of the time of the rounds{rest}."

@@ -80,7 +80,7 @@ def test_a_run_that_was_not_asked_tells_what_measuring_cost(tmp_path, capsys):
     assert cost in (told := " ".join(capsys.readouterr().out.split()))
     assert cost in (tmp_path / "1.html").read_text()
     assert "local training" not in told
-    assert cost.endswith(f"models were measured every {facts['measured_every']} rounds.")
+    assert cost.endswith(f"models were measured every {facts['measured_every']} rounds (evaluation.every).")
 
 
 def test_what_measuring_cost_by_hand(tmp_path):
@@ -106,17 +106,17 @@ ROWS = Dataset(
 @pytest.mark.parametrize(
     ("changes", "every"),
     [
-        # 3 x 100 x 5 rows trained, 20 + 100 + 100 measured: in 1000 rounds 8 / 92 x 1500 / 220 x 1000 = 593 times
-        ({"local": {"epochs": 5}}, 2),
-        ({"local": {"epochs": 9}}, 1),
-        # 119 times
+        # 3 x 100 x 5 rows trained, 20 + 100 + 100 measured: in 1000 rounds 5 / 95 x 1500 / 220 x 1000 = 358 times
+        ({"local": {"epochs": 5}}, 4),
+        ({"local": {"epochs": 20}}, 1),
+        # 71 times
         ({"local": {"epochs": 1}}, 16),
-        # without local models 217 times
+        # without local models 131 times
         ({"local": {"epochs": 1}, "evaluation": {"every": "auto", "local_models": False}}, 8),
-        # 2 of 10 clients train 5 steps of 4 rows: 8 / 92 x 120 / (20 + 100 + 20) x 1000 = 75 times
-        ({"local": {"steps": 5, "batch_size": 4}, "selection": {"name": "uniform", "clients": 2}}, 16),
-        # 10 rows trained, 90 held out: 8 / 92 x 30 / 200 x 1000 = 13 times
-        ({"local": {"epochs": 1}, "clients": {"number": 10, "held_out": 0.9}}, 128),
+        # 2 of 10 clients train 5 steps of 4 rows: 5 / 95 x 120 / (20 + 100 + 20) x 1000 = 45 times
+        ({"local": {"steps": 5, "batch_size": 4}, "selection": {"name": "uniform", "clients": 2}}, 32),
+        # 10 rows trained, 90 held out: 5 / 95 x 30 / 200 x 1000 = 7 times
+        ({"local": {"epochs": 1}, "clients": {"number": 10, "held_out": 0.9}}, 256),
         ({"local": {"epochs": 1}, "evaluation": {"every": 3}}, 3),
     ],
 )
@@ -135,6 +135,6 @@ def test_the_rounds_that_are_measured_and_the_last_one(tmp_path):
         data=ROWS, folder=tmp_path,
     )  # fmt: skip
     frame = stored.measurements()
-    assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [0, 4, 8, 9]
+    assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [0, 8, 9]
     assert frame.query("split == 'round' and name == 'drift'")["round"].tolist() == list(range(1, 10))
-    assert stored.records[0].facts["measured_every"] == 4
+    assert stored.records[0].facts["measured_every"] == 8

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedskew.cli.output import print_json
 from fedskew.core.errors import FedskewError, require
-from fedskew.experiment.bench import FULL, WORKLOADS, Workload, measure
+from fedskew.experiment.bench import FULL, WORKLOADS, Workload, engine_for, measure
 from fedskew.experiment.peers import PEERS, started
 from fedskew.report.performance import COLUMNS, draw, rows, verdicts
 
@@ -59,7 +59,7 @@ def bench(parsed: argparse.Namespace) -> int:
 
 def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
     """The work with the other simulators among its sides; one that cannot take part is left out with a line on standard error."""
-    sides = {}
+    sides, chosen = {}, engine_for(work)
     with ExitStack() as stack:
         for peer in PEERS if not work.bf16 else ():
             try:
@@ -69,4 +69,4 @@ def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
                 sides[name] = stack.enter_context(started(peer, work, count))
             except FedskewError as error:
                 print(f"left out: {error}", file=sys.stderr)
-        return measure(work, repeats, processes, sides)
+        return measure(work, repeats, processes, chosen, sides)

@@ -239,10 +239,30 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
     return time.perf_counter() - began
 
 
-def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Side] | None = None) -> dict[str, Any]:
+def engine_for(work: Workload) -> tuple[Engine, str]:
+    """The engine that its trial chooses for the work, on all cores, and its name. Ask before other processes start."""
+    fed = work.federation()
+    task: Any = fed.task
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        engine, trial = choose(fed, start(fed, task.space.flatten(task.model)), measure_local=False)
+    finally:
+        torch.set_num_threads(before)
+    return engine, trial["name"]
+
+
+def measure(
+    work: Workload,
+    repeats: int,
+    processes: int,
+    chosen: tuple[Engine, str] | None = None,
+    peers: Mapping[str, Side] | None = None,
+) -> dict[str, Any]:
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
-    ``peers`` are other simulators in processes of their own. Half precision is measured against our own float32 only.
+    ``chosen`` is the work's `engine_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
+    against our own float32 only.
     """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     threads = max(1, cores // processes)
@@ -255,10 +275,10 @@ def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Si
             kinds = {"float32": fed, "fedskew, bf16": work.federation()}
             taken = {name: (partial(ours, kind, Sequential()), cores) for name, kind in kinds.items()}
             return compared(work, "sequential", x0, repeats, taken)
-        engine, trial = choose(fed, start(fed, x0), measure_local=False)
+        engine, name = chosen or engine_for(work)
         with helpers(work, engine, processes, threads) as pipes:
-            others = {name: (side, threads) for name, side in (peers or {}).items()}
-            return compared(work, trial["name"], x0, repeats, sides(work, fed, engine, pipes, threads) | others)
+            others = {peer: (side, threads) for peer, side in (peers or {}).items()}
+            return compared(work, name, x0, repeats, sides(work, fed, engine, pipes, threads) | others)
     finally:
         torch.set_num_threads(before)
 

@@ -246,7 +246,7 @@ def stored(folder: Path, run: int) -> list[tuple]:
     return rows
 
 
-LONG = ["run", "--algorithm", "scaffold", "--rounds", "60", "--epochs", "1", "--engine", "stacked"]
+LONG = ["run", "--algorithm", "scaffold", "--rounds", "400", "--epochs", "1", "--engine", "stacked"]
 LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
 
 
@@ -269,7 +269,7 @@ def test_a_stopped_run_is_resumed_to_the_same_numbers(tmp_path: Path, how: signa
 
 
 def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> None:
-    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "2", "--rounds", "40", "--epochs", "1"]
+    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "2", "--rounds", "400", "--epochs", "1"]
     process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "2")
     wait_for_round(tmp_path, 1, 2)
     process.send_signal(signal.SIGINT)

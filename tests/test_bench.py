@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,35 @@ def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
         assert torch.equal(side(x0), bench.plain(fed, x0, bench.cohort(fed), None))
         with pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not a finite model$"):
             side(x0 * torch.nan)
+
+
+def test_where_only_the_second_process_fails_its_last_line_is_told(fake):
+    fed = SMALL[0].federation()
+    with (
+        peers.started(FAKE, SMALL[0], 2) as side,
+        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: too large for the second process$"),
+    ):
+        side(fed.task.space.flatten(fed.task.model) + 1e7)
+
+
+def test_a_peer_that_fails_between_its_greeting_and_its_rounds_is_one_line(fake):
+    work = dataclasses.replace(SMALL[0], name="not for me")
+    with (
+        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not for me$"),
+        peers.started(FAKE, work, 2),
+    ):
+        pass
+
+
+def test_peers_end_at_once_where_what_goes_on_beside_them_fails(fake, monkeypatch):
+    made, start = [], peers.subprocess.Popen
+    monkeypatch.setattr(peers.subprocess, "Popen", lambda *a, **o: made.append(start(*a, **o)) or made[-1])
+    beside = peers.started(FAKE, SMALL[0], 2)
+    beside.__enter__()
+    began = time.monotonic()
+    assert not beside.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert time.monotonic() - began < 10
+    assert [process.returncode for process in made] == [0, 0]
 
 
 def test_a_peer_that_does_not_start_is_one_line(fake):

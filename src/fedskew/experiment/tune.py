@@ -204,12 +204,12 @@ class Work:
     def curve(self, run: int) -> dict[int, float]:
         """The accuracy that counts, by round."""
         query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name='accuracy_mean' ORDER BY round"
-        return dict(self.store.db.execute(query, (run, self.search.by)).fetchall())
+        return dict(self.store.query(query, (run, self.search.by)))
 
     def seconds(self, runs: Sequence[int]) -> float:
         marks = ",".join("?" * len(runs))
         query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
-        return float(self.store.db.execute(query, list(runs)).fetchone()[0])
+        return float(self.store.query(query, list(runs))[0][0])
 
     def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
         """Bring runs to their end; one that diverges does not stop the others."""

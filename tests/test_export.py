@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, FedskewError
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.export import export, write_program
 from fedskew.experiment.results import run
@@ -69,3 +69,29 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     register(store, Experiment())
     with pytest.raises(BadInput, match="no checkpoint"):
         export(store, 1)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torchscript", "onnx"])
+def test_a_place_that_cannot_be_written_is_one_line(stored: RunStore, form: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+    for place in (tmp_path / "folder", tmp_path / "file" / "model", Path()):
+        words = ["export", "1", "--runs", str(stored.folder), "--format", form, "--output", str(place)]
+        assert main(words) == FedskewError.exit_code
+        assert capsys.readouterr().err.startswith(f"fedskew: export {place}: cannot be written: ")
+
+
+def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:
+    """What is there is not replaced by another file: it may be a device, or a link."""
+    there = tmp_path / "there"
+    there.write_text("")
+    there.chmod(0o644)
+    link = tmp_path / "link"
+    link.symlink_to(there)
+    for form in ("safetensors", "torchscript"):
+        export(stored, 1, form, link)
+        assert link.is_symlink()
+        assert there.stat().st_mode & 0o777 == 0o644
+        assert there.stat().st_size > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
@@ -64,7 +65,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":
-            save_file(named, path)
+            path.write_bytes(save(named))
         else:
             net = model.build(shape, classes, torch.Generator()).to(dtype)
             net.load_state_dict(named, strict=False)
@@ -79,7 +80,9 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
     """Write a model that takes any number of rows such as those of the example."""
     try:
         if form == "torchscript":
-            torch.jit.trace(net, example).save(str(path))
+            program = io.BytesIO()
+            torch.jit.save(torch.jit.trace(net, example), program)
+            path.write_bytes(program.getvalue())
             return
         logging.getLogger("torch.onnx").setLevel(
             logging.ERROR
@@ -87,7 +90,7 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
             rows = {0: torch.export.Dim("rows")}
-            program = torch.onnx.export(
+            exported = torch.onnx.export(
                 net,
                 (example,),
                 dynamo=True,
@@ -96,8 +99,8 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
                 output_names=["logits"],
                 dynamic_shapes=(rows,),
             )
-        assert program
-        program.save(path)
+        assert exported
+        exported.save(path)
     except OSError:
         raise
     except Exception as error:

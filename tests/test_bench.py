@@ -90,6 +90,14 @@ def test_the_verb(monkeypatch, tmp_path, capsys):
     assert main(["bench", "--only", "nothing of this name"]) == 2
 
 
+@pytest.mark.parametrize("processes", [0, -1, (os.cpu_count() or 1) + 1, 99999])
+def test_processes_beyond_the_cores_are_refused(monkeypatch, capsys, processes):
+    """Each loads PyTorch: of a typing error's many, memory would run out."""
+    monkeypatch.setattr("fedskew.cli.bench.measure", lambda *_: pytest.fail("was measured"))
+    assert main(["bench", "--repeats", "1", f"--processes={processes}"]) == 2
+    assert "the cores here" in capsys.readouterr().err
+
+
 # other simulators, played by a process of our own
 
 

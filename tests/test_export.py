@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.export import export, write_program
 from fedskew.experiment.results import run
@@ -62,6 +63,17 @@ def test_what_onnx_lacks_is_one_line(stored: RunStore, monkeypatch: pytest.Monke
     monkeypatch.setattr("fedskew.experiment.export.find_spec", lambda name: None)
     with pytest.raises(BadInput, match=r"pip install 'fedskew\[onnx\]'"):
         export(stored, 1, "onnx")
+
+
+@pytest.mark.parametrize("method", ["fedmd", "local-only"])
+def test_where_no_whole_model_is_shared_there_is_none_to_write(tmp_path: Path, method: str) -> None:
+    """The server's vector is not trained there, or not all of it."""
+    experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
+    server_data = {"share": 0.1} if method == "fedmd" else {"share": 0.0}
+    experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=server_data["share"])
+    store = run(experiment, folder=tmp_path).store
+    with pytest.raises(BadInput, match="run 1: its clients .*, and no whole model is shared"):
+        export(store, 1)
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:

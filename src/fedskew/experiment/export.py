@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import rows_of
-from fedskew.experiment.build import DTYPES
+from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.prepare import fitted, tasks_of
@@ -42,7 +42,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     """Write the global model of a run's newest checkpoint; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). Raises `BadInput` if the model cannot be written so.
+    logits (n, K). Raises `BadInput` if the model cannot be written so, or clients share none, or not all of it.
     """
     require(
         form != "onnx" or find_spec("onnxscript") is not None,
@@ -58,8 +58,14 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
-    if len(tasks) > 1:
-        raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
+    require(
+        len(tasks) == 1 and experiment.algorithm.shares_model,
+        f"run {run}: its clients have models of their own, and no whole model is shared",
+    )
+    require(
+        kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+        f"run {run}: its clients keep a part of the model to themselves, and no whole model is shared",
+    )
     w = found[0]["x"]
     named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
     try:

@@ -65,7 +65,10 @@ def landscape(
     """
     assembly, server, states = state_of(store, run)
     fed = assembly.federation
-    require(not fed.others, f"landscape: run {run} has clients of several architectures, and no plane holds them all")
+    require(
+        not fed.others and fed.algorithm.shares_model,
+        f"landscape: the clients of run {run} have models of their own, and there is none around which to look",
+    )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")
     require(0 < reach < math.inf, f"landscape: reach must be a finite number above 0, got {reach:g}")
     require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")

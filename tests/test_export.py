@@ -69,10 +69,10 @@ def test_what_onnx_lacks_is_one_line(stored: RunStore, monkeypatch: pytest.Monke
 def test_where_no_whole_model_is_shared_there_is_none_to_write(tmp_path: Path, method: str) -> None:
     """The server's vector is not trained there, or not all of it."""
     experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
-    server_data = {"share": 0.1} if method == "fedmd" else {"share": 0.0}
-    experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=server_data["share"])
+    share = 0.1 if method == "fedmd" else 0.0
+    experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=share)
     store = run(experiment, folder=tmp_path).store
-    with pytest.raises(BadInput, match="run 1: its clients .*, and no whole model is shared"):
+    with pytest.raises(BadInput, match=r"run 1: its clients .*, and no whole model is shared"):
         export(store, 1)
 
 

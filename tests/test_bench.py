@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -154,6 +155,17 @@ def test_a_peer_that_does_not_start_is_one_line(fake):
     with (
         pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ModuleNotFoundError: .*no_such_module"),
         peers.started(dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], 1),
+    ):
+        pass
+
+
+def test_a_folder_too_long_for_a_socket_is_one_line(fake, monkeypatch, tmp_path):
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with (
+        pytest.raises(FedskewError, match=r"^Fake: no socket at .*too long; set TMPDIR to a shorter folder$"),
+        peers.started(FAKE, SMALL[0], 1),
     ):
         pass
 

@@ -82,7 +82,10 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
     size = 1 if peer.alone else processes
     with TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder) / "socket"
-        listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
+        try:
+            listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
+        except OSError as error:  # a socket's path may have about a hundred letters
+            raise FedskewError(f"{peer.name}: no socket at {place}: {error}; set TMPDIR to a shorter folder") from None
         running: list[subprocess.Popen[bytes]] = []
         logs: list[TextIO] = []
         stack.callback(ended, running)

@@ -358,7 +358,7 @@ def test_a_node_whose_socket_would_have_too_long_a_name_says_so(tmp_path: Path, 
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with (
-        pytest.raises(FedskewError, match="^node: no socket at .*too long; set TMPDIR to a shorter folder$"),
+        pytest.raises(FedskewError, match=r"^node: no socket at .*too long; set TMPDIR to a shorter folder$"),
         listening(Node(0, tmp_path, tmp_path)),
     ):
         pass

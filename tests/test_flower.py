@@ -183,7 +183,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
     request = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 0)
     assert unpack(nodes[0].answer(pack(request)), Reply)[0].rows == len(dealt.rows(0))
     gone = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 1)
-    assert "No such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
+    assert "there is no such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
 
 
 # refused before any node is asked

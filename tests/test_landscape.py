@@ -60,6 +60,13 @@ def test_models_on_one_line_make_a_line() -> None:
     torch.testing.assert_close(window.at(at[2, 0], 0), w - 3 * step)
 
 
+def test_models_that_nearly_lie_on_one_line_make_a_plane() -> None:
+    models = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.01, 0.0]], dtype=torch.float64)
+    window, at = through(models, points=3)
+    assert at[2] == pytest.approx([2, 0.01])
+    torch.testing.assert_close(window.second, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+
+
 def test_a_model_that_has_not_moved_lies_on_the_line_to_the_other() -> None:
     w, step = torch.ones(4, dtype=torch.float64), torch.tensor([0.0, 3.0, 0.0, 4.0], dtype=torch.float64)
     for models, expected in (([w, w, w + step], [0, 5]), ([w, w + step, w], [5, 0])):

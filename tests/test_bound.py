@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
+from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.experiment.drift_bound import drift_bound
 from fedskew.measure.bound import bound
 from fedskew.report.bounds import draw_bound
@@ -92,6 +94,15 @@ def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
     lines = axes[1].get_lines()
     assert [line.get_label() for line in lines] == ["bound, smooth", "bound, convex", "farthest client", "drift"]
     assert list(lines[2].get_ydata()) == pytest.approx(found["sorted by label"].farthest.tolist())
+
+
+def test_the_books_objective_is_as_smooth_as_is_said() -> None:
+    """L is half the largest eigenvalue of X'X / n; two steps' bound zeta (2 rate + rate^2 L) tells which L was taken."""
+    x = SyntheticSoftmax(test="train").draw(np.random.default_rng(0)).x
+    for part in drift_bound(rate=0.1, steps=2).values():
+        taken = (float(part.smooth[1]) / float(part.zeta) - 0.2) / 0.01
+        assert taken == pytest.approx(np.linalg.norm(x, 2) ** 2 / len(x) / 2, rel=1e-6)
+        assert taken * 0.1 <= 2, "the convex bound needs a rate of at most 2 / L"
 
 
 def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:

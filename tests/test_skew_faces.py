@@ -444,6 +444,7 @@ def test_recovery_by_hand() -> None:
     assert recovery(accuracy, 2, 5) == 3
     assert recovery({0: 0.8, 1: 0.8, 2: 0.8, 3: 0.8}, 2, 2) == 0
     assert recovery({0: 0.8, 1: 0.1}, 1, 1) is None
+    assert recovery({0: 0.8, 1: 0.1, 2: 0.7}, 1, 1) is None, "the round of the change is not one before it"
     assert recovery({3: 0.1}, 1, 1) is None
     old = dict.fromkeys(range(20), 0.1) | dict.fromkeys(range(20, 30), 1.0) | {30: 0.5}
     assert recovery(old, 30, 30) is None, "only the ten measurements before count"

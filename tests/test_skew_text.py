@@ -15,7 +15,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.diagnose import diagnose
-from fedskew.skew.text import SHORT, TEMPLATES, FeatureText, rewritten, styled
+from fedskew.skew.text import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
 from tests.texts import tiny_encoder
 
 QUICK = settings(max_examples=30, deadline=None, derandomize=True, database=None)
@@ -91,6 +91,14 @@ def test_the_shares_are_those_drawn():
     assert np.mean([word.lower() == "acbd" for word in said]) == pytest.approx(own["typos"][0], abs=0.015)
     assert np.mean([word.isupper() for word in said]) == pytest.approx(own["capitals"][0], abs=0.015)
     assert np.mean([len(text.split()) > 50 for text in seen]) == pytest.approx(0.8, abs=0.085)
+
+
+def test_shares_grow_with_strength_up_to_the_greatest():
+    half, whole = (FeatureText(strength=s).draw(np.zeros((1, 1)), 400, np.random.default_rng(4)) for s in (0.5, 1.0))
+    for name, most in (("typos", TYPOS), ("short", SHORTENED), ("capitals", CAPITALS)):
+        assert half[name] == pytest.approx(whole[name] / 2)
+        assert 0 < whole[name].min() <= whole[name].max() <= most
+    assert (half["framed"] == 0.5).all()
 
 
 def test_clients_train_on_ids_of_what_they_write_and_the_test_set_is_clean():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedskew.core.errors import BadInput
+from fedskew.measure.intervals import verdict
 from fedskew.measure.statistics import (
     benjamini_hochberg,
     bootstrap_interval,
@@ -97,6 +98,14 @@ def test_bootstrap_intervals_move_with_their_values() -> None:
     whole = bootstrap_interval([1.0, 2.0, 4.0], np.random.default_rng(6))
     tenths = bootstrap_interval([0.1, 0.2, 0.4], np.random.default_rng(6))
     assert tenths == pytest.approx([end / 10 for end in whole])
+
+
+def test_a_verdict_needs_an_interval_without_zero() -> None:
+    assert verdict([0.1, 0.2, 0.3]) == "undecided"  # Student's interval is 0.2 +- 0.248
+    assert verdict([0.2, 0.2, 0.3]) == "higher"  # 0.233 +- 0.143
+    assert verdict([-0.2, -0.2, -0.3]) == "lower"
+    assert verdict([0.0, 0.0, 0.0]) == "undecided"
+    assert verdict([0.5]) == "undecided"
 
 
 def test_ranks_of_demsars_example() -> None:

@@ -11,7 +11,7 @@ import torch
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError, Interrupted
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.tune import Search, at, grid, space_from, tune, tuned_methods
+from fedskew.experiment.tune import Search, Tried, Tuned, Work, at, grid, space_from, tune, tuned_methods
 from fedskew.store.runs import RunStore
 from tests.test_experiment import blobs
 
@@ -53,6 +53,27 @@ def test_the_choice_is_by_the_held_out_rows_of_the_last_round(tmp_path) -> None:
             # each of four clients of 40 rows keeps 12 of them from training
             assert store.run(run).facts["partition"]["held_out"] == 4 * 12
             assert store.run(run).facts["partition"]["rows"] == 4 * 28
+
+
+def test_a_setting_is_judged_by_its_last_round_even_where_an_earlier_was_better(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    run = store.add_run(name="", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=2)
+    for round_, accuracy in ((1, 0.9), (2, 0.5)):
+        store.write_round(run, round_, [(None, "clients", "accuracy_mean", accuracy)])
+    store.update(run, status="finished")
+    search = Search(space={}, seeds=(7,))
+    work = Work(store, base(), "fedavg", search, None, 1, lambda _: None, lambda _: None, lambda: False)
+    assert work.judged({}, [run]).score == 0.5
+
+
+@pytest.mark.parametrize(("best", "edges"), [(0.1, ["solver.lr"]), (1.0, []), (10.0, ["solver.lr"])])
+def test_the_least_and_the_largest_number_tried_are_edges(best: float, edges: list[str]) -> None:
+    tried = [
+        Tried({"solver.lr": lr, "algorithm.kind": kind, "local.epochs": 2}, float(lr == best), 0.0, (), "finished")
+        for lr in (1.0, 10.0, 0.1)
+        for kind in ("a", "b")
+    ]
+    assert Tuned("fedavg", tuple(tried)).edges == edges
 
 
 def test_poisoned_test_rows_change_nothing(tmp_path) -> None:

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
 
 Loss = Callable[[Task, View, Tensor, Batch], Tensor]
 """A loss () of the parameters (P,) on a batch, of the shape of the hook ``objective``."""
@@ -137,7 +136,7 @@ class Algorithm:
 
     def mean_delta(self, server: Server, cohort: Cohort) -> Tensor:
         """The weighted mean of the cohort's deltas, (P,)."""
-        return weighted_sum(self.weights(server, cohort), cohort.uploads.delta)
+        return cohort.sum(self.weights(server, cohort))
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state.

@@ -215,10 +215,8 @@ def asked(group: Group | None, stop: Stop) -> bool:
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     known = {(split, name): value for client, split, name, value in rows if client is None}
     drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
-    experiment = assembly.experiment
-    return Progress(
-        run, experiment.name, server.seed, server.round, experiment.training.rounds, seconds, accuracy, drift
-    )
+    name, training = assembly.experiment.name, assembly.experiment.training
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, accuracy, drift)
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:

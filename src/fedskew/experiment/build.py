@@ -52,6 +52,7 @@ class Assembly:
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
     frozen_bytes: int = 0  # of the parameters that are not trained
+    repeated: int = 0  # rounds whose models went out, and that are played again with other noise
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""

@@ -171,6 +171,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
+        note_damaged(store, run, server.round)
         assembly = settle_engine(store, run, assembly, server)
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
@@ -215,10 +216,8 @@ def asked(group: Group | None, stop: Stop) -> bool:
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     known = {(split, name): value for client, split, name, value in rows if client is None}
     drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
-    experiment = assembly.experiment
-    return Progress(
-        run, experiment.name, server.seed, server.round, experiment.training.rounds, seconds, accuracy, drift
-    )
+    name, training = assembly.experiment.name, assembly.experiment.training
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, accuracy, drift)
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
@@ -325,7 +324,6 @@ def resume(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "
             "another one with --runs"
         )
-    note_damaged(store, run, facts["round"])
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

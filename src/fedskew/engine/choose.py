@@ -34,7 +34,7 @@ FEW, MANY = 3, 20
 LEAST = 0.2
 """Seconds that the trials so far count for at least."""
 
-MARGIN = 0.03
+MARGIN = 0.07
 """What a less plain option must gain."""
 
 

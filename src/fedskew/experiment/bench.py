@@ -89,6 +89,13 @@ class Workload:
         return torch.channels_last if len(self.shape) == 3 else None
 
 
+def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
+    """The federation of a run of so many rounds, and its initial model."""
+    fed = replace(work.federation(), rounds=rounds)
+    task: Any = fed.task
+    return fed, task.space.flatten(task.model)
+
+
 WORKLOADS = (
     Workload("softmax 30-6, 30 x 400, B 32, E 10", "softmax", (30,), 6, 30, 400, 32, 10, 8.0),
     Workload("MLP 60-32-10, 100 of 1000 x 60, B 10, E 5", "mlp:hidden=[32]", (60,), 10, 100, 60, 10, 5, 12.0, 1000),
@@ -244,9 +251,8 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
 
 def option_for(work: Workload) -> Option:
     """What trials choose for the work in one process. Ask before other processes start."""
-    fed = work.federation()
-    task: Any = fed.task
-    todo = next_work(fed, start(fed, task.space.flatten(task.model)), measure_local=False)
+    fed, x0 = of_workload(work, LONG)
+    todo = next_work(fed, start(fed, x0), measure_local=False)
     assert todo is not None
     counts = sorted({1, os.cpu_count() or 1})
     return choose(partial(measured, fed, todo), LONG, counts, {}, usual_width(fed, todo), len(todo.clients))

@@ -23,7 +23,7 @@ from fedskew.experiment.remembered import busy, cores, key_of, recall, remember
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import Work, start
 
-STARTING = 4.0
+STARTING = 2.5
 """Seconds that starting processes is taken to cost where it was never measured."""
 
 SURE = 4

@@ -183,7 +183,7 @@ def test_a_script_needs_no_guard(tmp_path) -> None:
         "print(made.records[0].status)\n"
     )
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "finished\n", done.stderr
 

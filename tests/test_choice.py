@@ -75,7 +75,7 @@ def among(rounds: int, seconds: dict[str, float], workers: int = 2) -> tuple[Opt
 
 def test_a_run_of_some_seconds_never_starts_processes(played) -> None:
     assert among(5, {"stacked": 1.0})[0] == Option(Stacked())
-    assert among(1000, {"stacked": 0.02})[0] == Option(Stacked())
+    assert among(500, {"stacked": 0.02})[0] == Option(Stacked())
     assert played == []
 
 

@@ -23,10 +23,10 @@ from fedskew.experiment.remembered import busy, cores, key_of, recall, remember
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import Work, start
 
-STARTING = 2.5
+STARTING = 2.0
 """Seconds that starting processes is taken to cost where it was never measured."""
 
-SURE = 4
+SURE = 2
 """Processes are tried where they could save so many times what trying them costs."""
 
 GAIN = 0.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import main
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.errors import BadInput, TooFew
+from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.core.records import Info
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import leaves
@@ -27,7 +28,9 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
+from fedskew.flower.node import Node
 from fedskew.flower.nodes import Recipe
+from fedskew.flower.resident import listening
 from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
@@ -185,7 +188,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
     request = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 0)
     assert unpack(nodes[0].answer(pack(request)), Reply)[0].rows == len(dealt.rows(0))
     gone = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 1)
-    assert "No such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
+    assert "there is no such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
 
 
 # refused before any node is asked
@@ -355,9 +358,21 @@ def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> N
     assert main(["flower", "init", str(app)]) == 2  # there is something already
 
 
+def test_a_node_whose_socket_would_have_too_long_a_name_says_so(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with (
+        pytest.raises(FedskewError, match=r"^node: no socket at .*too long; set TMPDIR to a shorter folder$"),
+        listening(Node(0, tmp_path, tmp_path)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
+        (lambda path: None, "there is no such file"),
         (lambda path: path.write_bytes(b"PK garbage"), "not a NumPy .npz file"),
         (lambda path: np.savez(path, x=np.zeros((2, 3))), "it needs the arrays x and y"),
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),

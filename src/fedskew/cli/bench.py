@@ -24,7 +24,10 @@ def bench(parsed: argparse.Namespace) -> int:
     require(parsed.repeats >= 1, f"bench: --repeats must be at least 1, got {parsed.repeats}")
     cores = os.cpu_count() or 1
     processes = cores if parsed.processes is None else parsed.processes
-    require(processes >= 1, f"bench: --processes must be at least 1, got {processes}")
+    require(
+        1 <= processes <= cores,
+        f"bench: --processes must be at least 1 and at most {cores}, the cores here, got {processes}",
+    )
     known = FULL if parsed.full else WORKLOADS
     chosen = [work for work in known if not parsed.only or parsed.only in work.name]
     names = "; ".join(work.name for work in known)

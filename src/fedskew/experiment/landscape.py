@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,9 +69,12 @@ def landscape(
     assembly, server, states = state_of(store, run)
     tell_damaged(warn, store, run, server.round)
     fed = assembly.federation
-    require(not fed.others, f"landscape: run {run} has clients of several architectures, and no plane holds them all")
+    require(
+        not fed.others and fed.algorithm.shares_model,
+        f"landscape: the clients of run {run} have models of their own, and there is none around which to look",
+    )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")
-    require(reach > 0, f"landscape: reach must be above 0, got {reach:g}")
+    require(0 < reach < math.inf, f"landscape: reach must be a finite number above 0, got {reach:g}")
     require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")
     for k in clients:
         require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")

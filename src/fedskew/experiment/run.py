@@ -247,7 +247,7 @@ def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> 
     measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
     if not measured:
         return []
-    highest = dict(store.db.execute(HIGHEST, (run, round_)).fetchall())
+    highest = dict(store.query(HIGHEST, (run, round_)))
     lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
     mean = sum(lost.values()) / len(lost)
     return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]

@@ -186,7 +186,7 @@ def test_documents_are_whole(name: str) -> None:
     document = load(name)
     used = {arm for part in (*document.tables, *document.claims) for arm in part.arms}
     assert used == set(document.arms)
-    assert "quick" in document.scales
+    assert set(document.scales) == ({"quick"} if name == "contradictions" else {"quick", "standard", "full"})
     for scale in document.scales:
         experiments = [experiment_of(document, scale, arm, 3) for arm in document.arms]
         assert len({e.hash() for e in experiments}) == len(experiments)
@@ -200,6 +200,31 @@ def test_documents_are_whole(name: str) -> None:
         if one.kind not in ("share of rounds", "largest gap"):
             assert one.of in QUANTITIES or one.of.startswith("rounds-to:"), one.name
         assert not one.against or one.against in QUANTITIES, one.name
+
+
+@pytest.mark.parametrize(("scale", "level"), [("quick", "0.85"), ("standard", "0.4"), ("full", "0.6")])
+def test_how_far_is_far_enough_depends_on_the_scale(scale: str, level: str) -> None:
+    claims = {claim.name: claim.of for claim in load("iid-to-noniid").at(scale).claims}
+    assert claims["batch-speed"] == claims["epochs-speed"] == claims["rate-speed"] == f"rounds-to:{level}"
+    assert claims["one-epoch-best-iid"] == "accuracy"
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard", "full"])
+def test_arms_that_are_matched_have_the_same_update_amount(scale: str) -> None:
+    """Third document: a round's update amount is u = eta E |D| / (B K)."""
+    document = load("iid-to-noniid")
+
+    def amount(arm: str) -> float:
+        of = experiment_of(document, scale, arm, 0)
+        return of.solver.lr * of.local.epochs / (of.local.batch_size * of.clients.number)
+
+    matched = [arm for table in document.tables if table.name == "figure-3" for arm in table.arms]
+    assert [amount(arm) for arm in matched] == pytest.approx([amount("K=1")] * len(matched))
+    assert amount("IID, smallest batch") == pytest.approx(amount("IID, epochs for smallest batch"))
+    batches = ["IID, largest batch", "IID, larger batch", "IID, base", "IID, smallest batch"]
+    rates = ["IID, smallest rate", "IID, smaller rate", "IID, base", "IID, larger rate", "IID, largest rate"]
+    for arms in (batches, rates):
+        assert (np.diff([amount(arm) for arm in arms]) > 0).all()
 
 
 def test_there_are_forty_claims_and_more() -> None:

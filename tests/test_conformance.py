@@ -23,7 +23,7 @@ from fedskew.core.records import OWN, Plan, Server
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, pick
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine import ENGINES
+from fedskew.engine import ENGINES, sequential
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
@@ -119,11 +119,12 @@ SERVER: dict[str, Any] = {
     "adam": Adam(lr=0.05),
     "yogi": Yogi(lr=0.05, bias_correction=True),
 }
-ENGINE: dict[str, tuple[Any, int | None]] = {  # and the bytes under which a block is not narrowed
-    "stacked": (Stacked(), None),
-    "narrowing": (Stacked(), 0),
-    "three-wide": (Stacked(width=3), None),
-    "one-wide": (Stacked(width=1), None),
+ENGINE: dict[str, tuple[Any, str]] = {  # and the size from which it works as for large models, here 0
+    "stacked": (Stacked(), ""),
+    "narrowing": (Stacked(), "stacked.SMALL"),
+    "three-wide": (Stacked(width=3), ""),
+    "one-wide": (Stacked(width=1), ""),
+    "recorded": (Sequential(), "sequential.LARGE"),
 }
 ROUNDS = 4
 
@@ -134,6 +135,7 @@ def _traced_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
         patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
+        patched.setattr("fedskew.engine.sequential.traced", cache(sequential.traced.__wrapped__))
         yield
 
 
@@ -268,6 +270,7 @@ def in_the_table(spec: str, solver: str, engine: str) -> bool:
         "narrowing": own_program and solver == "sgd" and (first or shaping),
         "three-wide": shaping and solver == "sgd",
         "one-wide": shaping and solver == "sgd",
+        "recorded": own_program and (solver == "sgd" or shaping),
     }
     return wanted[engine] and allowed(spec, solver)
 
@@ -283,10 +286,13 @@ CELLS = [
 
 @pytest.mark.parametrize(("spec", "solver", "engine"), CELLS)
 def test_engines_agree(monkeypatch, spec, solver, engine):
-    driver, small = ENGINE[engine]
-    if small is not None:
-        monkeypatch.setattr("fedskew.engine.stacked.SMALL", small)
-    assert_close(run(federation(spec, solver), driver), reference(spec, solver))
+    expected = reference(spec, solver)
+    driver, size = ENGINE[engine]
+    if size:
+        monkeypatch.setattr(f"fedskew.engine.{size}", 0)
+    fed = federation(spec, solver)
+    assert_close(run(fed, driver), expected)
+    assert engine != "recorded" or sequential.traced(fed.program).graphs
 
 
 @pytest.mark.parametrize(
@@ -357,7 +363,7 @@ def test_every_model_is_covered():
 
 
 @pytest.mark.parametrize("model", MODELS_THAT_STACK)
-def test_engines_agree_on_every_model(model):
+def test_engines_agree_on_every_model(monkeypatch, model):
     maker, shape = MODELS_THAT_STACK[model]
     net = maker.build(shape, 3, torch.Generator().manual_seed(0)).double()
     sizes = [5, 1, 9]
@@ -374,10 +380,12 @@ def test_engines_agree_on_every_model(model):
     )
     x0 = fed.task.space.flatten(net)
     runs = []
-    for engine in (Sequential(), Stacked()):
+    for engine, size in ((Sequential(), 1 << 62), (Stacked(), 0), (Sequential(), 0)):
+        monkeypatch.setattr("fedskew.engine.sequential.LARGE", size)
         states = ClientStates()
         runs.append(record(play(fed, x0, 2, engine, states=states), states))
     assert_close(runs[1], runs[0])
+    assert_close(runs[2], runs[0])
 
 
 # the order of clients does not matter

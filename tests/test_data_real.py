@@ -84,6 +84,16 @@ def test_ag_news_classes_and_a_fixed_choice_of_rows():
         AgNews(test_rows=8000).load()
 
 
+def test_some_rows_of_cifar_10_are_always_the_same():
+    real_data()
+    small, again = (Cifar10(train_rows=500, test_rows=200).load() for _ in range(2))
+    assert (len(small.y), len(small.y_test)) == (500, 200)
+    assert small.fingerprint() == again.fingerprint()
+    np.testing.assert_allclose(small.x.mean((0, 2, 3)), 0, atol=1e-4)
+    with pytest.raises(BadInput, match="data set cifar-10: 50001 rows are wanted and there are 50000"):
+        Cifar10(train_rows=50001).load()
+
+
 def test_20_newsgroups_without_headers():
     real_data()
     data = Newsgroups().load()

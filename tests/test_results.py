@@ -118,7 +118,7 @@ def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> None:
     """Tables and claims of each document are made from an export of its own alone, whatever they are about."""
-    document, store = load(name), RunStore(tmp_path)
+    document, store = load(name).at("quick"), RunStore(tmp_path)
     planned = plan(document, "quick")
     for number in registered(store, planned[: 2 * len(document.arms)], name):
         rows = [(None, "test", "accuracy", 0.5), (None, "test", "loss", 0.5)]

@@ -21,7 +21,8 @@ class Scale:
     """How large: the settings that all arms share, and how many seeds. ``surrogate`` says what stands in for the document's data.
 
     ``arms`` changes some arms at this scale; ``parts`` are changes that several arms share: an arm names one as its ``part``.
-    ``seeded`` takes the place of the document's. Printed numbers are of no use beside those of a surrogate.
+    ``level`` is the test accuracy of claims on ``rounds-to:level``. ``seeded`` takes the place of the document's. Printed numbers
+    are of no use beside those of a surrogate.
     """
 
     seeds: int
@@ -30,6 +31,7 @@ class Scale:
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeded: tuple[str, ...] = ()
     first_seed: int = 0
+    level: float = 0.0
     surrogate: str = ""
 
     def only(self, needed: set[str]) -> Scale:
@@ -83,6 +85,12 @@ class Document:
         if name not in self.scales:
             raise BadInput(f"reproduce: {self.name} has no scale {name!r}; known are: {', '.join(self.scales)}")
         return self.scales[name]
+
+    def at(self, scale: str) -> Document:
+        """The document with its claims on the level of accuracy of that scale."""
+        of = f"rounds-to:{self.scale(scale).level:g}"
+        claims = tuple(replace(c, of=of) if c.of == "rounds-to:level" else c for c in self.claims)
+        return replace(self, claims=claims)
 
     def only(self, table: str) -> Document:
         """The document with one of its tables, the claims about it, and the arms that these need."""

@@ -79,7 +79,7 @@ def page(exports: Sequence[Mapping[str, Any]]) -> str:
         overview(order),
     ]
     for export in order:
-        document = load(export["document"])
+        document = load(export["document"]).at(export["scale"])
         text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
         parts += [f"## {document.title}: {export['scale']} scale", circumstances(document, export)]
         parts += [listing(export["listing"]), lowered(text).strip()]
@@ -102,7 +102,7 @@ def overview(exports: Sequence[Mapping[str, Any]]) -> str:
     """One line an export: how many runs and claims, and their verdicts."""
     lines = ["| document | scale | runs | claims | hold | fail | undecided |", "| --- | --- |" + " ---: |" * 5]
     for export in exports:
-        document = load(export["document"])
+        document = load(export["document"]).at(export["scale"])
         found = [judged.verdict for judged in verdicts(document, known(export))]
         counts = " | ".join(str(found.count(verdict)) for verdict in ("holds", "fails", "undecided"))
         lines.append(

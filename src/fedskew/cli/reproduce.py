@@ -37,7 +37,7 @@ LISTING = "listing-14.4.1"
 
 def reproduce(parsed: argparse.Namespace) -> int:
     """Carry out what is missing, then print and write the result; exit code 1 if a digit of the listing differs."""
-    document = load(parsed.document)
+    document = load(parsed.document).at(parsed.scale)
     listing: list[Reproduced] = []
     if document.name == "drift-demo" and parsed.only in (None, LISTING):
         listing = repeat_listing(parsed)

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
 
 Loss = Callable[[Task, View, Tensor, Batch], Tensor]
 """A loss () of the parameters (P,) on a batch, of the shape of the hook ``objective``."""
@@ -95,7 +94,10 @@ class Algorithm:
         return cohort
 
     def privacy(self) -> Privacy | None:
-        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it."""
+        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it.
+
+        Its noise is drawn by `fedskew.core.seeding.normals` from ``server.seed``, which between machines is a secret of the server.
+        """
         return None
 
     # server
@@ -137,7 +139,7 @@ class Algorithm:
 
     def mean_delta(self, server: Server, cohort: Cohort) -> Tensor:
         """The weighted mean of the cohort's deltas, (P,)."""
-        return weighted_sum(self.weights(server, cohort), cohort.uploads.delta)
+        return cohort.sum(self.weights(server, cohort))
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state.

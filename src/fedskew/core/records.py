@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedskew.core.seeding import Seed
 from fedskew.core.trees import Tree
+from fedskew.core.vectors import Spread, weighted_sum
 
 if TYPE_CHECKING:
     from fedskew.core.task import Task
@@ -89,10 +91,18 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
+    seen: Spread | None = None  # what is known of the deltas, or of what they were before a codec
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
+
+    def sum(self, weights: Tensor) -> Tensor:
+        """``sum_c weights[c] * delta[c]`` (P,): not added up again where it is known for these deltas and weights."""
+        rows, seen = self.uploads.delta, self.seen
+        if seen is not None and seen.rows is rows and torch.equal(seen.weights, weights.double()):
+            return seen.total
+        return weighted_sum(weights, rows)
 
 
 class Server(NamedTuple):
@@ -103,7 +113,7 @@ class Server(NamedTuple):
     opt: Tree  # the server optimiser's state
     state: Tree  # the algorithm's own
     rounds: int  # rounds that are planned
-    seed: int  # for `fedskew.core.seeding.torch_stream`
+    seed: Seed  # of what the server draws, for `fedskew.core.seeding`
     clients: Info  # leading axis: all K clients of the population that hold data
     task: Task
     data: Batch | None  # the server's own labelled rows, if it has any

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from functools import cache
+from importlib import import_module
 from math import prod
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 CHUNK = 1 << 19
 """Numbers taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
+LARGE = 1 << 26
+"""Numbers of a (clients, parameters) matrix of float32 from which compiled sums win back the loading of numba in a few rounds."""
 
 
 class ParameterSpace:
@@ -71,9 +77,28 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
+@cache
+def compiled() -> ModuleType | None:
+    """The sums that numba compiles (extra ``fast``), where it is installed and finds a folder for what it compiles."""
+    try:
+        return import_module("fedskew.core.compiled")
+    except (ImportError, RuntimeError):
+        return None
+
+
+def fast(rows: Tensor) -> ModuleType | None:
+    """The compiled sums, if they fit this matrix and pay: many numbers of float32 in memory, each row in one piece."""
+    fits = rows.dim() == 2 and rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.stride(1) == 1
+    return compiled() if fits and rows.numel() >= LARGE else None
+
+
 def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
     """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows``."""
     w = weights.double()
+    if sums := fast(rows):
+        return torch.from_numpy(
+            sums.weighted_sum(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
+        )
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(rows.dtype)
     total = rows.new_empty(rows.shape[1])
@@ -82,6 +107,42 @@ def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
         total[done : done + chunk.shape[1]] = w @ chunk
         done += chunk.shape[1]
     return total
+
+
+class Spread(NamedTuple):
+    """What one pass over rows tells of how they lie about their mean, added up in float64."""
+
+    rows: Tensor  # (C, P)
+    weights: Tensor  # (C,) float64; they need not add up to 1
+    total: Tensor  # (P,) weights @ rows, in the type of the rows
+    squares: Tensor  # (C,) square lengths
+    to_weighted: Tensor  # (C,) square distances to the weighted mean
+    to_uniform: Tensor  # (C,) square distances to the plain mean
+
+
+def spread(weights: Tensor, rows: Tensor) -> Spread:
+    """Look at rows (C, P) with weights (C,), reading each number from memory once."""
+    w = weights.double()
+    if sums := fast(rows):
+        total, found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
+        return Spread(rows, w, torch.from_numpy(total), *torch.from_numpy(found).clamp(min=0))
+    whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
+    total = rows.new_empty(rows.shape[1])
+    squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)
+    done = 0
+    for part in column_chunks(rows):
+        squares += torch.linalg.vector_norm(part, dim=1).square()
+        mean = w @ part
+        total[done : done + len(mean)] = mean
+        done += len(mean)
+        # centred in place at the weighted mean: no further copy of the chunk
+        part -= mean / whole
+        here = torch.linalg.vector_norm(part, dim=1).square()
+        # from there, where numbers are small, to the uniform mean
+        between = equal @ part
+        to_uniform += here - 2 * (part @ between) + between.square().sum()
+        to_weighted += here
+    return Spread(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0))
 
 
 def unit(v: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.seeding import stream
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,3 +103,12 @@ class Dataset:
         for texts in self.texts or ():
             digest.update("\0".join(texts).encode())
         return digest.hexdigest()[:16]
+
+
+def some_rows(count: int, wanted: int, part: int, where: str) -> NDArray[np.int64]:
+    """Indices of ``wanted`` rows out of ``count`` in a random order that is always the same; of all in their own order for 0.
+
+    ``part`` keeps the choices from the training and the test rows apart. Raises `BadInput` where there are too few.
+    """
+    require(wanted <= count, f"data set {where}: {wanted} rows are wanted and there are {count}")
+    return stream(0, "data", part).permutation(count)[:wanted] if wanted else np.arange(count)

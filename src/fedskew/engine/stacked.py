@@ -20,8 +20,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
-from fedskew.engine.gradient import grad_and_value
-from fedskew.engine.trace import Traced
+from fedskew.engine.trace import Traced, live
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
@@ -53,20 +52,11 @@ def vectorised(program: Program) -> Steps:
     return Steps(program)
 
 
-def live(program: Program) -> Any:
-    """A step on the parts of a batch."""
-
-    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor) -> Carry:
-        return program.step(grad_and_value, view, carry, Batch(x, y, mask))
-
-    return step
-
-
 def masked(program: Program) -> Any:
     """A step that keeps the old carry of a client that has finished."""
 
     def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Any:
-        new = program.step(grad_and_value, view, carry, Batch(x, y, mask))
+        new = live(program)(view, carry, x, y, mask)
         return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
 
     return step

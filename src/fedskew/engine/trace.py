@@ -1,6 +1,7 @@
 """A stacked step of a small model is dispatch overhead, not arithmetic: record it once per shape as a flat graph of ATen calls.
 
-The graph runs the same operations on the same numbers; what goes is the interpretation of `vmap` and `grad` in every step.
+The graph runs the same operations on the same numbers; what goes is the interpretation of `vmap` and `grad` in every step, and
+what a rewrite of the graph saves, which one client's step of a large model gains from as well.
 PyTorch's own tracer gives the same graph, but imports the compiler, which takes longer than many a run.
 """
 
@@ -16,7 +17,10 @@ from torch.fx import Graph, GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
+from fedskew.core.records import Batch, Carry, View
+from fedskew.engine.gradient import grad_and_value
 from fedskew.engine.rewrite import Step, rewritten
+from fedskew.loop.local import Program
 
 aten = torch.ops.aten
 
@@ -24,12 +28,29 @@ SAME_DATA = {aten.view.default, aten._unsafe_view.default, aten.expand.default, 
 """Calls that look at the data of their first argument anew."""
 
 
+class Unrecordable(TypeError):
+    """A step reads a tensor's value, which a graph would freeze."""
+
+
+def live(program: Program) -> Callable[..., Carry]:
+    """A program's step on the parts of a batch."""
+
+    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor) -> Carry:
+        return program.step(grad_and_value, view, carry, Batch(x, y, mask))
+
+    return step
+
+
 class Traced:
-    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes."""
+    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes.
+
+    ``refused`` once it was found to be `Unrecordable`.
+    """
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self.step = step
         self.graphs: dict[Any, Step] = {}
+        self.refused = False
 
     def repeat(self, view: Any, carry: Any, rests: Iterable[tuple[Tensor, ...]]) -> Any:
         """The carry after one step for each of ``rests``, all of the same shapes; trees are taken apart only once."""
@@ -41,7 +62,9 @@ class Traced:
                 leaves = (*fixed, *moving, *rest)
                 key = (view_tree, carry_tree, *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves))
                 if key not in self.graphs:
+                    self.refused = True
                     self.graphs[key] = self.trace(leaves, view_tree, carry_tree)
+                    self.refused = False
                 step = self.graphs[key]
                 contiguous = torch.contiguous_format
                 moving = [v.clone(memory_format=contiguous) if i in step.owned else v for i, v in enumerate(moving)]
@@ -63,7 +86,7 @@ class Traced:
 def recorded(function: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...]) -> GraphModule:
     """The ATen calls of a function of tensors, as a graph; tensors that are not its inputs become constants.
 
-    Raises `TypeError` where it reads a tensor's value, which a graph would freeze.
+    Raises `Unrecordable`.
     """
     # each input under an identity of its own: two leaves may be one tensor
     given = [leaf.detach() for leaf in inputs]
@@ -100,7 +123,9 @@ class Recorder(TorchDispatchMode):
             self.nodes[id(out)] = self.node(args[0])
             return out
         if not all(value is None or isinstance(value, Tensor) for value in tree_iter(out)):
-            raise TypeError(f"a stacked step reads a tensor's value ({func}); write it with torch.where and masks")
+            raise Unrecordable(
+                f"a step reads a tensor's value ({func}); to be stacked, write it with torch.where and masks"
+            )
         if func is aten.lift_fresh.default:
             # made of Python numbers: what the step does to it must not reach the constant
             func, args = aten.clone.default, (args[0].clone(),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,7 @@ from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.prepare import fitted, tasks_of
+from fedskew.experiment.watching import tell_damaged
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -38,11 +40,18 @@ class Logits(nn.Module):
         return logits
 
 
-def export(store: RunStore, run: int, form: Format = "safetensors", path: Path | None = None) -> Path:
+def export(
+    store: RunStore,
+    run: int,
+    form: Format = "safetensors",
+    path: Path | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Write the global model of a run's newest checkpoint; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). Raises `BadInput` if the model cannot be written so, or clients share none, or not all of it.
+    logits (n, K). ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken. Raises
+    `BadInput` if the model cannot be written so, or clients share none, or not all of it.
     """
     require(
         form != "onnx" or find_spec("onnxscript") is not None,
@@ -52,6 +61,7 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     found = checkpoints.newest(store.run_folder(run))
     if found is None:
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
+    tell_damaged(warn, store, run, found[1]["round"])
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
     held = client_data(experiment, dataset)

@@ -17,6 +17,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Auto, from_toml
 from fedskew.experiment.run import resume
+from fedskew.experiment.watching import tell_damaged
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import States, play_round
 from fedskew.measure.landscape import (
@@ -57,13 +58,16 @@ def landscape(
     points: int = 25,
     reach: float = 1.0,
     tell: Callable[[], None] = lambda: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Landscape:
     """Slices around the newest checkpoint of a run.
 
     ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is played
     but not kept; ``line`` and ``surface`` go along one and two random directions with filter normalisation, ``reach`` each way.
+    ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken.
     """
     assembly, server, states = state_of(store, run)
+    tell_damaged(warn, store, run, server.round)
     fed = assembly.federation
     require(
         not fed.others and fed.algorithm.shares_model,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Loss, Solver
 from fedskew.core.records import Batch, Carry, Upload, View
-from fedskew.core.task import Task, score
+from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree
 
 Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
@@ -33,9 +33,11 @@ def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tu
 class Program(NamedTuple):
     """``before -> answer -> init -> step ... -> after, score -> final``.
 
-    ``before`` and ``after`` are None where the method has none. An engine gives ``step`` its way to differentiate.
+    ``before`` and ``after`` are None where the method has none. An engine gives ``step`` its way to differentiate; ``stacks`` tells
+    whether PyTorch's function transforms may run over it.
     """
 
+    stacks: bool
     before: Callable[[View, Batch], Tree] | None
     answer: Callable[[View], Tree]
     convenes: bool  # whether the method surveys candidates before it decides who trains
@@ -82,6 +84,7 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         return algorithm.local_final(solver, view, carry, sums)
 
     return Program(
+        stacks=stackable(task),
         before=before if overrides(algorithm, "before") else None,
         answer=algorithm.answer,
         convenes=overrides(algorithm, "convene"),

@@ -16,13 +16,14 @@ from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.spans import span
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
+from fedskew.core.vectors import Spread, spread
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
 from fedskew.loop.plan import one_pass
 from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.system import Late, partial
-from fedskew.measure.drift import drift
+from fedskew.measure.drift import of_spread
 from fedskew.skew.partition import Ints
 
 
@@ -134,7 +135,7 @@ def start(fed: Federation, x0: Tensor) -> Server:
         opt=fed.server_optimiser.init(x0),
         state={},
         rounds=fed.rounds,
-        seed=fed.seed,
+        seed=fed.server_seed,
         clients=fed.info,
         task=fed.task,
         data=fed.server_data,
@@ -148,7 +149,7 @@ def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout
     reached = there & fed.system.reached(len(there), round_, fed.seed)
     selected = fed.clients[there]
     if len(selected):
-        selected = fed.selection.select(selected, stream(fed.seed, "select", round_))
+        selected = fed.selection.select(selected, stream(fed.server_seed, "select", round_))
     answered = selected[reached[selected]]
     return answered, reached, Turnout(int(there.sum()), len(selected), len(answered), stragglers=0)
 
@@ -286,14 +287,14 @@ def shared_model(fed: Federation) -> Task | Shared:
     return Shared(fed.task, fed.kept) if fed.kept else fed.task
 
 
-def close_round(fed: Federation, server: Server, work: Work, done: Done) -> Server:
+def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: Spread | None = None) -> Server:
     """Aggregate, let the server optimiser step, and refine the model on the server's rows.
 
-    A round in which nobody took part is only counted.
+    ``seen`` is what a look at the updates told. A round in which nobody took part is only counted.
     """
     if not len(work.clients) and not fed.algorithm.acts_alone:
         return server._replace(round=server.round + 1)
-    cohort = Cohort(work.view.info, done.uploads)
+    cohort = Cohort(work.view.info, done.uploads, seen)
     delta, state = fed.algorithm.aggregate(server, cohort)
     if fed.kept:
         delta = fed.kept.without(delta)
@@ -311,19 +312,21 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     """
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
-    done, measures, sent = nothing_done(server), {}, 0
+    done, seen, measures, sent = nothing_done(server), None, {}, 0
     uploads, memory = done.uploads, done.states
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.heard is None else members_of(work, done.heard)
         check_enough(fed, server.round, len(work.clients), work.turnout.selected)
         with span("measures"):
-            measures = drift(done.uploads.delta, work.view.info.num_examples)
+            n = work.view.info.num_examples
+            seen = spread(n / n.sum(), done.uploads.delta)
+            measures = of_spread(seen)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
             uploads, memory, sent = transmit(fed, work, done.uploads)
     with span("aggregation"):
-        after = close_round(fed, server, work, done._replace(uploads=uploads))
+        after = close_round(fed, server, work, done._replace(uploads=uploads), seen)
     if not bool(after.x.isfinite().all()):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")

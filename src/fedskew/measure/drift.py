@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.linalg import vector_norm
 
-from fedskew.core.vectors import column_chunks
+from fedskew.core.vectors import Spread, spread
 
 
 def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
-    """Measures of one cohort's updates (C, P); local models may stand for updates, since only differences count.
+    """Measures of one cohort's updates (C, P); local models may stand for updates, since only differences count."""
+    n = num_examples.double()
+    return of_spread(spread(n / n.sum(), deltas))
+
+
+def of_spread(seen: Spread) -> dict[str, Tensor]:
+    """Measures of updates that were looked at with the clients' shares of the examples as weights.
 
     ``divergence`` ()   mean distance to the *uniform* mean of the local models (failure-modes study, eq. 4)
     ``drift`` ()        mean distance to the *example-weighted* mean (book section on non-IID data, section 3)
@@ -18,25 +23,12 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
     ``update_norm``     (C,) length of each update
     ``distance``        (C,) distance of each local model to the example-weighted mean
     """
-    n = num_examples.double()
-    p, equal = n / n.sum(), torch.full_like(n, 1 / len(n))
-    zeros = torch.zeros(deltas.shape[0], dtype=torch.float64, device=deltas.device)
-    to_uniform, to_weighted, squares = zeros.clone(), zeros.clone(), zeros.clone()
-    for part in column_chunks(deltas):
-        squares += vector_norm(part, dim=1).square()
-        # centred in place at the weighted mean: no further copy of the chunk
-        part -= p @ part
-        here = vector_norm(part, dim=1).square()
-        # from there, where numbers are small, to the uniform mean
-        between = equal @ part
-        to_uniform += here - 2 * (part @ between) + between.square().sum()
-        to_weighted += here
-    to_uniform = to_uniform.clamp(min=0)
-    total = p @ squares
+    total = seen.weights @ seen.squares
+    to_weighted, to_uniform = seen.to_weighted, seen.to_uniform
     return {
         "divergence": to_uniform.sqrt().mean(),
         "drift": to_weighted.sqrt().mean(),
-        "relative_drift": torch.where(total == 0, 0.0, (p @ to_weighted) / total),
-        "update_norm": squares.sqrt(),
+        "relative_drift": torch.where(total == 0, 0.0, (seen.weights @ to_weighted) / total),
+        "update_norm": seen.squares.sqrt(),
         "distance": to_weighted.sqrt(),
     }

@@ -122,8 +122,9 @@ class Watch:
             return []
         k = alone[0]
         found = (
-            f"{len(alone)} local models may answer nothing but one class; client {self.names[k]} holds {100 * shares[k]:.0f} % "
-            f"{self.classes[int(self.label_counts[k].argmax())]}, and its model is {100 * local_accuracy[k]:.0f} % right there"
+            f"{len(alone)} local model{'s' * (len(alone) > 1)} may answer nothing but one class; of client {self.names[k]}'s rows "
+            f"{100 * shares[k]:.0f} % are of class {self.classes[int(self.label_counts[k].argmax())]}, and its model is "
+            f"{100 * local_accuracy[k]:.0f} % right there"
         )
         threshold = f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right"
         return self.once("collapsed", round_, found, threshold, SKEW, "fewer local epochs, fedlc, fedntd or scaffold")

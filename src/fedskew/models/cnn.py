@@ -1,4 +1,7 @@
-"""Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU."""
+"""Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU.
+
+The ReLU comes after the pooling, where there is a quarter of the numbers: the largest of them is the same, and its gradient.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ class CnnNet(nn.Module):
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
-        z = F.max_pool2d(torch.relu(self.norm2(self.conv2(z))), 2)
+        z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
+        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2))
         z = torch.relu(self.fc1(z.flatten(1)))
         return z, self.out(z)
 
@@ -66,8 +69,8 @@ class LeNetNet(nn.Module):
         self.out = nn.Linear(84, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        z = F.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
-        z = F.max_pool2d(torch.relu(self.norm2(self.conv2(z))), 2)
+        z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
+        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2))
         z = torch.relu(self.fc2(torch.relu(self.fc1(z.flatten(1)))))
         return z, self.out(z)
 

@@ -107,7 +107,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "bytes_up": "sent by the whole cohort, in the codec's messages",
         "rejected": "answers that were not usable or not given in time, in deployed runs and where `faults` are declared",
         "seconds": "of the round: training, evaluation and measures",
-        "epsilon": "privacy loss of any client in all rounds so far, at the method's delta; where the method bounds it",
+        "epsilon": "privacy loss of any client in all rounds, repeated ones too, at the method's delta; where the method bounds it",
     },
     "global-model": {
         "accuracy": "per client: of the global model on the client's data, 0..1",

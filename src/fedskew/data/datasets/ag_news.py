@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, some_rows
 from fedskew.data.find import Files, Remote, reading
 from fedskew.data.texts import Ints, check_options, of_texts
 
@@ -96,9 +95,6 @@ def read(path: Path) -> tuple[list[str], Ints]:
 
 
 def chosen(texts: list[str], labels: Ints, wanted: int, part: int) -> tuple[list[str], Ints]:
-    """So many rows in a random order that is always the same; all of them in their own order for 0."""
-    require(wanted <= len(texts), f"data set ag-news: {wanted} rows are wanted and there are {len(texts)}")
-    if not wanted:
-        return texts, labels
-    rows = stream(0, "data", part).permutation(len(texts))[:wanted]
+    """As `some_rows`."""
+    rows = some_rows(len(texts), wanted, part, "ag-news")
     return [texts[row] for row in rows], labels[rows]

@@ -1,9 +1,9 @@
-"""The engine that ``auto`` chooses against every fixed choice, interleaved in one run: how much slower than the best it is.
+"""What ``engine = "auto"`` chooses against fixed choices of engine, width, threads and processes: how much slower than the best.
 
-    python benchmarks/auto.py [--repeats 5] [--works 3]
+    python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, on one thread and on all cores. The number of processes is not chosen: finding
-out means starting them, which takes longer than many a run, and ``--workers`` says it.
+Whole rounds of the first works of `fedskew bench`, interleaved. Processes are started before the measuring, as a long run starts
+them once; nothing remembered counts, and nothing is remembered. Sequential rounds over ten times the best are measured once.
 """
 
 from __future__ import annotations
@@ -11,39 +11,65 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import tempfile
 from functools import partial
 
 import torch
 
-from fedskew.engine.choose import choose
+from fedskew.engine.choose import Option
+from fedskew.engine.distributed import Distributed, Group
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.bench import WORKLOADS, ours, seconds
-from fedskew.loop.round import start
+from fedskew.experiment.bench import LONG, WORKLOADS, Workload, helpers, of_workload, ours, seconds
+from fedskew.experiment.choice import Limits, chosen
+from fedskew.experiment.remembered import cores
+
+
+def fixed(work: Workload) -> list[Option]:
+    """Every engine and width on one thread, on all cores, and in as many processes."""
+    widths = [] if work.model == "cnn" else [work.clients // 2, work.clients // 4]
+    engines = [Sequential(), Stacked(), *(Stacked(width=width) for width in widths)]
+    ways = dict.fromkeys([(1, 1), (cores(), 1), (1, cores())])
+    return [Option(engine, *way) for way in ways for engine in engines]
+
+
+def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, float]:
+    """Seconds a round; those in several processes one engine after the other, since each has a group of its own."""
+    fed, x0 = of_workload(work, LONG)
+    times: dict[Option, list[float]] = {option: [] for option in options}
+    alone = [option for option in options if option.workers == 1]
+    for turn in range(repeats + 1):
+        for option in alone:
+            best = min((min(taken) for taken in times.values() if taken), default=0.0)
+            if turn == 0 or min(times[option]) < 10 * best:
+                times[option].append(seconds(partial(ours, fed, option.engine, x0), option.threads))
+    for option in [option for option in options if option.workers > 1]:
+        with helpers(work, option.engine, option.workers, option.threads) as pipes:
+
+            def together(option: Option = option, pipes: list = pipes) -> None:
+                for pipe in pipes:
+                    pipe.send(("ours", x0.numpy()))
+                ours(fed, Distributed(option.engine, Group(0, option.workers)), x0)
+
+            times[option] = [seconds(together, option.threads) for _ in range(repeats + 1)]
+    return {option: statistics.median(taken[1:] or taken) for option, taken in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved rounds of each choice")
-    parser.add_argument("--works", type=int, default=3, help="so many of the works of `fedskew bench`")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of each choice")
+    parser.add_argument("--works", type=int, default=4, help="so many of the works of `fedskew bench`")
     parsed = parser.parse_args()
-    print(f"torch {torch.__version__}, medians of {parsed.repeats} interleaved rounds")
+    print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:
-        fed = work.federation()
-        x0 = fed.task.space.flatten(fed.task.model)  # type: ignore[attr-defined]
-        for threads in sorted({1, os.cpu_count() or 1}):
-            torch.set_num_threads(threads)
-            chosen, _ = choose(fed, start(fed, x0), measure_local=False)
-            fixed = {"sequential": Sequential(), "stacked": Stacked(), "stacked, 4 wide": Stacked(width=4)}
-            times: dict[str, list[float]] = {name: [] for name in fixed}
-            for _ in range(parsed.repeats + 1):
-                for name, engine in fixed.items():
-                    times[name].append(seconds(partial(ours, fed, engine, x0), threads))
-            medians = {name: 1000 * statistics.median(taken[1:]) for name, taken in times.items()}
-            auto = next(name for name, engine in fixed.items() if engine == chosen)
-            told = ", ".join(f"{name} {ms:.1f} ms" for name, ms in medians.items())
-            worse = medians[auto] / min(medians.values())
-            print(f"{work.name}, threads {threads}: {told}; auto takes {auto}, {worse:.2f} times the best")
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["FEDSKEW_CACHE"] = folder
+            limits = Limits(cores(), cores())
+            auto, _ = chosen(*of_workload(work, LONG), False, limits, partial(of_workload, work, LONG))
+        found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
+        told = ", ".join(f"{option.label} {1000 * value:.1f} ms" for option, value in found.items())
+        print(f"{work.name}: {told}", flush=True)
+        print(f"  auto takes {auto.label}, {found[auto] / min(found.values()):.2f} times the best", flush=True)
 
 
 if __name__ == "__main__":

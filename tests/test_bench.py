@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,14 @@ def test_the_verb(monkeypatch, tmp_path, capsys):
     assert main(["bench", "--only", "nothing of this name"]) == 2
 
 
+@pytest.mark.parametrize("processes", [0, -1, (os.cpu_count() or 1) + 1, 99999])
+def test_processes_beyond_the_cores_are_refused(monkeypatch, capsys, processes):
+    """Each loads PyTorch: of a typing error's many, memory would run out."""
+    monkeypatch.setattr("fedskew.cli.bench.measure", lambda *_: pytest.fail("was measured"))
+    assert main(["bench", "--repeats", "1", f"--processes={processes}"]) == 2
+    assert "the cores here" in capsys.readouterr().err
+
+
 # other simulators, played by a process of our own
 
 
@@ -112,10 +122,50 @@ def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
             side(x0 * torch.nan)
 
 
+def test_where_only_the_second_process_fails_its_last_line_is_told(fake):
+    fed = SMALL[0].federation()
+    with (
+        peers.started(FAKE, SMALL[0], 2) as side,
+        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: too large for the second process$"),
+    ):
+        side(fed.task.space.flatten(fed.task.model) + 1e7)
+
+
+def test_a_peer_that_fails_between_its_greeting_and_its_rounds_is_one_line(fake):
+    work = dataclasses.replace(SMALL[0], name="not for me")
+    with (
+        pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not for me$"),
+        peers.started(FAKE, work, 2),
+    ):
+        pass
+
+
+def test_peers_end_at_once_where_what_goes_on_beside_them_fails(fake, monkeypatch):
+    made, start = [], peers.subprocess.Popen
+    monkeypatch.setattr(peers.subprocess, "Popen", lambda *a, **o: made.append(start(*a, **o)) or made[-1])
+    beside = peers.started(FAKE, SMALL[0], 2)
+    beside.__enter__()
+    began = time.monotonic()
+    assert not beside.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert time.monotonic() - began < 10
+    assert [process.returncode for process in made] == [0, 0]
+
+
 def test_a_peer_that_does_not_start_is_one_line(fake):
     with (
         pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ModuleNotFoundError: .*no_such_module"),
         peers.started(dataclasses.replace(FAKE, module="no_such_module"), SMALL[0], 1),
+    ):
+        pass
+
+
+def test_a_folder_too_long_for_a_socket_is_one_line(fake, monkeypatch, tmp_path):
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with (
+        pytest.raises(FedskewError, match=r"^Fake: no socket at .*too long; set TMPDIR to a shorter folder$"),
+        peers.started(FAKE, SMALL[0], 1),
     ):
         pass
 

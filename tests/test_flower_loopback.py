@@ -20,7 +20,7 @@ pytest.importorskip("flwr")
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.flower.local import Loopback, free_port
-from fedskew.flower.starter import write_stub
+from fedskew.flower.starter import carried_out, write_stub
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -150,6 +150,26 @@ def test_a_message_is_answered_by_a_copy_of_a_loaded_process_or_by_flowers_comma
     assert told == [f"{starter.pid} {[str(stub[0]), *stub[1:]]}\n"] * 2
     helped = subprocess.run([stub[0], "--help"], capture_output=True, text=True)
     assert "Run a Flower ClientApp" in helped.stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (None, 0, ""),
+        (SystemExit(), 0, ""),
+        (SystemExit(3), 3, ""),
+        (SystemExit("no token"), 1, "no token\n"),
+        (RuntimeError("the link is gone"), 1, "RuntimeError: the link is gone\n"),
+        (KeyboardInterrupt(), 1, "KeyboardInterrupt\n"),
+    ],
+)
+def test_a_copy_ends_as_flowers_command_would(end: BaseException | None, code: int, said: str, capsys) -> None:
+    def command() -> None:
+        if end:
+            raise end
+
+    assert carried_out(command) == code
+    assert capsys.readouterr().err.endswith(said)
 
 
 def alive(process: int) -> bool:

@@ -7,12 +7,14 @@ import json
 import random
 import string
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedskew.advice import advise
+from fedskew.advice.evidence import evidence
+from fedskew.advice.evidence import read as read_evidence
 from fedskew.claims.document import document_from
 from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError
@@ -69,6 +74,7 @@ def samples() -> dict[str, bytes]:
         facts = {"dataset": "digits", "partition_seed": 0}
         export(Path(folder) / "made", part, np.ones((2, 3)), facts, {}, {}, "")
         exported = {path.name: path.read_bytes() for path in (Path(folder) / "made").iterdir()}
+    table = evidence()
     rows = Rows(np.ones((3, 2)), np.array([0, 1, 1]), np.ones((1, 2)), np.array([0]))
 
     def npz(path: Path) -> None:
@@ -83,6 +89,7 @@ def samples() -> dict[str, bytes]:
         "rows": written(npz),
         "checkpoint": checkpoint,
         "database": database,
+        "evidence": json.dumps({**table, "cases": table["cases"][:3]}).encode(),
         "partition.json": exported["partition.json"],
         "partition.npz": exported["partition.npz"],
     }
@@ -106,6 +113,16 @@ def dealt(path: Path) -> None:
     FromFolder(path=str(path.parent)).read(6)
 
 
+def advised(path: Path) -> None:
+    """Whatever the table holds, advice can be made of it."""
+    found = read_evidence(path.read_bytes(), path.name)
+    faces = ("label", "feature", "quantity", "concept")
+    with patch.object(advise, "evidence", lambda: found):
+        for face in faces:
+            for strength in (0.0, 0.65):
+                advise.advise(face, {**dict.fromkeys(faces, 0.1), face: strength})
+
+
 PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "experiment": ("e.toml", read),
     "csv": ("t.csv", lambda path: Table(path=str(path), label="y", test_share=0.3).load()),
@@ -116,6 +133,7 @@ PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "partition.json": ("partition.json", dealt),
     "partition.npz": ("partition.npz", dealt),
     "database": ("fedskew.db", lambda path: opened(path.parent)),
+    "evidence": ("evidence.json", advised),
 }
 """The file's name, and what reads it."""
 
@@ -272,11 +290,24 @@ def chosen(words: list[str]) -> None:
             store.close()
 
 
+def changed_evidence(change: tuple[int, Any]) -> None:
+    """The packaged table with one of its values replaced."""
+    table = json.loads(samples()["evidence"])
+    places = list(values_of(table))
+    holder, key = places[change[0] % len(places)]
+    holder[key] = change[1]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "evidence.json"
+        path.write_text(json.dumps(table))
+        advised(path)
+
+
 TEXTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[Any]]] = {
     "compact form": (compact, WORDS),
     "table": (from_table_of_sections, TABLES),
     "recipe": (recipe, SEEDS.map(lambda seed: damaged(samples()["experiment"], seed).decode(errors="replace"))),
     "document": (changed_document, st.tuples(st.integers(0, 10**6), PLAIN)),
+    "evidence": (changed_evidence, st.tuples(st.integers(0, 10**6), PLAIN)),
     "message": (asked, SEEDS),
     "runs": (chosen, st.lists(st.sampled_from(["latest", "c", "-", "0", "7", "99", " "]), max_size=5)),
 }
@@ -287,3 +318,12 @@ TEXTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[Any]]] = {
 def test_any_text_is_read_or_refused_in_one_line(kind: str, limits: settings) -> None:
     check, values = TEXTS[kind]
     fuzz(limits, check, values)
+
+
+def test_a_header_of_numpy_that_cannot_be_cut_into_words_is_one_line(tmp_path: Path) -> None:
+    header = b"{'descr': '<f8', ("
+    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(BadInput, match=r"not a NumPy .npz file of plain arrays") as error:
+        read_rows(tmp_path / "rows.npz")
+    check_line(str(error.value))

@@ -159,6 +159,19 @@ def test_distances_within_classes_do_not_see_labels():
     assert np.isnan(within_classes(frechet, z, y, y, np.arange(2)))
 
 
+def test_classes_with_enough_rows_on_both_sides_count_and_no_others():
+    """A client with five rows of the class at 1, the others' five at 0; with four on either side there is no pair."""
+    z, y = np.repeat([1.0, 0.0], 5)[:, None], np.zeros(10, dtype=int)
+    client = np.repeat([0, 1], 5)
+
+    def apart(a, b):
+        return float(abs(a.mean() - b.mean()))
+
+    assert within_classes(apart, z, y, client, np.arange(2), fewest=5) == 1
+    for left in (slice(1, None), slice(None, -1)):
+        assert np.isnan(within_classes(apart, z[left], y[left], client[left], np.arange(2), fewest=5))
+
+
 # the two faces that look at inputs
 
 

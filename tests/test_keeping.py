@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedskew.cli.main import main
 from fedskew.experiment.results import run
@@ -37,6 +38,29 @@ def test_going_on_from_an_older_checkpoint_is_told_and_changes_no_number(
     assert made[0]
     assert made[1]
     assert torch.equal(made[0][0]["x"], made[1][0]["x"])
+
+
+def test_looking_at_an_older_checkpoint_is_told_in_a_line_and_leaves_the_store_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = run(small(rounds=4).replace(checkpoint__every=2), folder=tmp_path).store
+    folder = store.run_folder(1)
+    facts, old, newest = store.run(1).facts, folder / checkpoints.file_name(2), folder / checkpoints.file_name(4)
+    commands = {
+        "export": ["export", "1", "--output", str(tmp_path / "model.safetensors")],
+        "landscape": ["landscape", "1", "--kind", "line", "--points", "3", "--output", str(tmp_path / "l.svg")],
+    }
+    for words in commands.values():
+        assert main([*words, "--runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().err.strip() == ""
+    newest.write_bytes(newest.read_bytes()[:-8])
+    line = "run 1: the checkpoint round-000004.safetensors is damaged; this is the one before, after round 2"
+    for words in commands.values():
+        assert main([*words, "--runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().err.strip() == f"fedskew: {line}"
+    assert store.run(1).facts == facts
+    named, x = load_file(tmp_path / "model.safetensors"), checkpoints.load(old)[0]["x"]
+    assert sorted(torch.cat([leaf.flatten() for leaf in named.values()]).tolist()) == sorted(x.tolist())
 
 
 def interrupt_at(last: int, round_: int) -> None:

@@ -60,6 +60,24 @@ def test_models_on_one_line_make_a_line() -> None:
     torch.testing.assert_close(window.at(at[2, 0], 0), w - 3 * step)
 
 
+def test_models_that_nearly_lie_on_one_line_make_a_plane() -> None:
+    models = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [2.0, 0.01, 0.0]], dtype=torch.float64)
+    window, at = through(models, points=3)
+    assert at[2] == pytest.approx([2, 0.01])
+    torch.testing.assert_close(window.second, torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
+
+
+def test_a_model_that_has_not_moved_lies_on_the_line_to_the_other() -> None:
+    w, step = torch.ones(4, dtype=torch.float64), torch.tensor([0.0, 3.0, 0.0, 4.0], dtype=torch.float64)
+    for models, expected in (([w, w, w + step], [0, 5]), ([w, w + step, w], [5, 0])):
+        window, at = through(torch.stack(models), points=5)
+        assert window.second is None
+        assert at[1:, 0] == pytest.approx(expected)
+        torch.testing.assert_close(window.at(5.0, 0), w + step)
+    with pytest.raises(BadInput, match="the three models are one"):
+        through(torch.stack([w, w, w]), points=5)
+
+
 def test_the_lowest_point_of_a_plane_is_the_quadratics_projection() -> None:
     """In the metric of the quadratic: the gradient there is orthogonal to the plane."""
     offsets = [[-1.0, -0.5, -0.2], [1.5, -0.4, 0.1], [0.0, 0.9, 0.3]]
@@ -150,5 +168,6 @@ def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, cap
     ):
         assert main([*words, *wrong]) == 2
         assert message in capsys.readouterr().err
-    with pytest.raises(BadInput, match="reach must be above 0"):
-        landscape(store, 1, "line", reach=0)
+    for reach in (0, math.inf, math.nan):
+        with pytest.raises(BadInput, match="reach must be a finite number above 0"):
+            landscape(store, 1, "line", reach=reach)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -93,11 +94,56 @@ def test_nothing_else_is_served(server: Live) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_taken_port_gives_way_to_the_next_and_all_taken_are_one_line(store: RunStore) -> None:
+def test_a_store_that_cannot_be_read_is_said_and_the_page_is_kept(server: Live, store: RunStore) -> None:
+    """The script takes nothing but a page for one."""
+    with store.transaction():
+        store.db.execute("DELETE FROM runs")
+    for path in ("/", "/version"):
+        status, text = get(server, path)
+        assert (status, text) == (500, f"run store {store.folder}: there is no run 1; `fedskew list runs` shows them")
+    assert get(server, "/live.js")[0] == 200
+
+
+def test_a_reader_who_goes_away_leaves_no_trace(server: Live, capsys) -> None:
+    server.drawn = ("", "")
+    for _ in range(5):
+        with socket.create_connection((HOST, server.server_port)) as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reader.sendall(f"GET / HTTP/1.0\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
+    assert get(server, "/version")[0] == 200
+    assert capsys.readouterr().err == ""
+
+
+def test_a_taken_port_gives_way_to_the_next_and_all_taken_are_one_line(store: RunStore, monkeypatch) -> None:
     with opened(store, [1], free_port()) as first, opened(store, [1], first.server_port) as second:
         assert first.server_port < second.server_port < first.server_port + TRIED
-    with pytest.raises(FedskewError, match="ports 65536 to 65555 are taken; choose another with --port"):
-        opened(store, [1], 65536)
+    monkeypatch.setattr("fedskew.cli.live.TRIED", 1)
+    with opened(store, [1], free_port()) as first:
+        port = first.server_port
+        with pytest.raises(
+            FedskewError,
+            match=rf"ports {port} to {port} can be used \(Address already in use\); choose another with --port",
+        ):
+            opened(store, [1], port)
+
+
+@pytest.mark.parametrize("port", [99999, 65536, 0, -1])
+def test_a_number_that_is_no_port_is_bad_input(store: RunStore, capsys, port: int) -> None:
+    assert main(["report", "1", "--live", f"--port={port}", "--runs", str(store.folder)]) == BadInput.exit_code
+    assert capsys.readouterr().err == f"fedskew: report: --port must be at least 1 and at most 65535, got {port}\n"
+
+
+def test_no_port_above_the_last_is_tried(store: RunStore, monkeypatch) -> None:
+    tried = []
+
+    def taken(store: RunStore, ids: list[int], port: int, budget: object) -> Live:
+        tried.append(port)
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr("fedskew.cli.live.Live", taken)
+    with pytest.raises(FedskewError, match="none of the ports 65533 to 65535 can be used"):
+        opened(store, [1], 65533)
+    assert tried == [65533, 65534, 65535]
 
 
 def test_ctrl_c_ends_it_and_files_are_refused(store: RunStore, monkeypatch, capsys) -> None:
@@ -126,3 +172,7 @@ def test_in_a_browser_the_readers_place_stays(server: Live, store: RunStore, tmp
         assert chromium.ask("scrollY") == 300
         assert chromium.ask("document.querySelector('details').open")
         assert chromium.complaints() == []
+        with store.transaction():
+            store.db.execute("DELETE FROM runs")
+        chromium.ask("new Promise(done => setInterval(() => document.body.classList.contains('lost') && done(), 100))")
+        assert chromium.ask("document.querySelectorAll('figure').length") == 2

@@ -128,8 +128,8 @@ def test_identities_of_drift(models, sizes):
     assert got["divergence"] >= 0
     assert got["drift"] >= 0
     uniform = ((models - models.mean(0)) ** 2).sum(1)
-    # the centre is rounded as the models' own numbers are
-    assert got["divergence"] <= math.sqrt(uniform.mean()) * (1 + 1e-12) + 1e-15 * math.sqrt(scale)
+    # of models far from zero that nearly agree, differences are known to the rounding of the models themselves
+    assert got["divergence"] <= math.sqrt(uniform.mean()) * (1 + 1e-12) + 1e-14 * math.sqrt(scale)
     # sum over pairs ||w_j - w_k||^2 = m sum ||w_k - mean||^2
     pairs = sum(((models[j] - models[k]) ** 2).sum() for k in range(len(models)) for j in range(k))
     equal = measured(models, np.ones(len(models)))

@@ -83,6 +83,25 @@ def test_a_layer_of_another_kind_is_taken_row_by_row(model: str) -> None:
     assert float(moments("gradient", task, w, batch._replace(x=x))["square"]) > 0
 
 
+def test_frozen_parameters_count_for_nothing() -> None:
+    """Each row's own backward pass, over the output layer alone."""
+    net = Experiment(model="mlp:hidden=[5]").model.build((6,), 3, torch.Generator().manual_seed(0)).double()
+    for p in list(net.parameters())[:2]:
+        p.requires_grad_(False)
+    task, batch = Classification(net, ParameterSpace(net), 3), client_batch(6, 2)
+    w = task.space.flatten(net)
+    assert len(w) == 5 * 3 + 3
+    assert gradient_and_norms(task, w, batch) is None
+    rows = []
+    for i in range(6):
+        net.zero_grad()
+        F.cross_entropy(net(batch.x[i : i + 1])[1], batch.y[i : i + 1]).backward()
+        rows.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
+    found = moments("gradient", task, w, batch)
+    assert_close(found["sum"], torch.stack(rows).sum(0))
+    assert_close(found["square"], torch.stack(rows).square().sum())
+
+
 def test_moments_of_parts_add_up() -> None:
     whole = client_batch(19, 0)
     parts = [moments("gradient", TASK, X0, Batch(*(leaf[i] for leaf in whole))) for i in (slice(0, 11), slice(11, 19))]

@@ -166,6 +166,12 @@ def test_random_numbers_are_drawn_in_every_step():
     assert not torch.allclose(after, 4 * more)
 
 
+def test_random_numbers_in_the_shape_of_what_never_changes_are_drawn_in_every_step():
+    drawn = Traced(lambda view, carry, x: {"w": carry["w"] + x * torch.rand_like(view["lr"])})
+    after = drawn.repeat({"lr": torch.tensor(0.1)}, {"w": torch.zeros(4)}, ((x,) for x in torch.eye(4)))["w"]
+    assert len(set(after.tolist())) == 4
+
+
 def test_a_step_that_changes_a_tensor_of_its_own_stays_as_it_is():
     def step(view, carry, x):
         total = torch.ones_like(carry["w"])

@@ -196,6 +196,40 @@ def test_what_a_package_complains_of_is_one_line(store: RunStore) -> None:
         feed.send(store.runs())
 
 
+def test_a_package_that_fails_at_the_end_is_one_line_and_the_other_pages_are_ended(store: RunStore) -> None:
+    class Lost(Recorder):
+        def open(self, record: RunRecord) -> Any:
+            def end(status: str) -> None:
+                raise ConnectionError("nobody answers\nat length")
+
+            return SimpleNamespace(write=lambda round_, values: None, end=end)
+
+    last = Recorder()
+    store.update(2, status="running")
+    with (
+        pytest.raises(FedskewError, match=r"^sink SimpleNamespace: nobody answers$"),
+        Feed(store, [Lost(), last]) as feed,
+    ):
+        feed.send(store.runs())
+    assert [(name, status) for name, round_, status in last.told if round_ == 99] == [
+        ("scaffold", "interrupted"),
+        ("fedprox:mu=0.1", "interrupted"),
+    ]
+
+
+def test_a_run_that_goes_on_after_its_end_gets_a_page_with_all_its_rounds(store: RunStore) -> None:
+    """TensorBoard hides what an earlier page of the run held."""
+    sink = Recorder()
+    with Feed(store, [sink]) as feed:
+        feed.send([store.run(2)])
+        feed.send([store.run(2)])
+        store.update(2, status="running")
+        store.write_round(2, 2, rows_of(2))
+        feed.send([store.run(2)])
+        feed.send([store.run(2)])
+    assert [round_ for _, round_, _ in sink.told] == [-1, 0, 1, 99, -1, 0, 1, 2, 99]
+
+
 def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: RunStore) -> None:
     with pytest.raises(BadInput, match="MLFLOW_TRACKING_USERNAME"):
         build("sink", SINKS, "mlflow:uri=https://me:secret@example.org", "--to")

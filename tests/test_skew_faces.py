@@ -295,6 +295,13 @@ def test_rows_change_in_the_order_of_their_numbers() -> None:
     ]
 
 
+@pytest.mark.parametrize("course", ["gradual", "incremental"])
+def test_the_first_row_does_not_change_before_its_time(course: str) -> None:
+    """The row farthest in the region has its turn at 0, and nothing has changed yet in the round of the start."""
+    labels = layer(ConceptSwap(at_round=4, course=course, rounds=4), [0.0], start=4)
+    assert [labels.at(r).tolist() for r in range(3, 7)] == [[0], [0], [1], [1]]
+
+
 def test_an_incremental_change_takes_class_after_class() -> None:
     skew = ConceptSwap(clusters=1, at_round=2, course="incremental", rounds=5)
     y = np.arange(500) % 5
@@ -533,6 +540,8 @@ def test_a_damaged_partition_is_refused(tmp_path, capsys) -> None:
     for name, change in (
         ("indices", lambda a: np.where(np.arange(len(a)) == 0, a[1], a)),
         ("indices", lambda a: a + 10_000),
+        ("indices", lambda a: np.where(a == a.max(), len(data.y), a)),
+        ("offsets", lambda a: np.where(np.arange(len(a)) == 1, 0, a)),
         ("offsets", lambda a: a[:-1]),
         ("offsets", lambda a: a[::-1]),
     ):

@@ -33,7 +33,9 @@ def test_differences_that_do_not_vary() -> None:
     assert paired_p([0.0, 0.0, 0.0]) == 1
     assert paired_p([0.1, 0.1]) == 0
     assert math.isnan(paired_p([0.1]))
-    assert math.isnan(hedges_g([0.1, 0.1]))
+    for n in (2, 3, 7):  # the computed deviation of three numbers 0.1 is not 0
+        assert math.isnan(hedges_g([0.1] * n))
+        assert paired_p([0.1] * n) == 0
 
 
 @settings(max_examples=30, deadline=None)
@@ -84,8 +86,17 @@ def test_bootstrap_intervals_cover_what_they_say(n: int) -> None:
 
 def test_bootstrap_intervals_of_nothing_to_resample() -> None:
     rng = np.random.default_rng(5)
-    assert all(math.isnan(end) for end in bootstrap_interval([1.0], rng))
+    for few in ([1.0], [0.1, 0.4]):
+        assert all(math.isnan(end) for end in bootstrap_interval(few, rng))
+    assert bootstrap_interval([0.1, 0.1, 0.1], rng) == (0.1, 0.1)
     assert bootstrap_interval([2.0, 2.0, 2.0], rng) == (2.0, 2.0)
+
+
+def test_bootstrap_intervals_move_with_their_values() -> None:
+    """Of three tenths a resample without spread has a computed one."""
+    whole = bootstrap_interval([1.0, 2.0, 4.0], np.random.default_rng(6))
+    tenths = bootstrap_interval([0.1, 0.2, 0.4], np.random.default_rng(6))
+    assert tenths == pytest.approx([end / 10 for end in whole])
 
 
 def test_ranks_of_demsars_example() -> None:

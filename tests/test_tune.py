@@ -133,12 +133,34 @@ def test_wrong_searches_are_refused(tmp_path) -> None:
         tuned_methods(["fedavg"], [0], Search(space={"fedprox.mu": (1.0,)}), lambda _: pytest.fail("was tuned"))
     with pytest.raises(BadInput, match="lr"):
         tuned({"solver.rate": (1.0,)})
-    with pytest.raises(BadInput, match="personal"):
+    for key in ("training.seed", "clients.partition_seed"):
+        with pytest.raises(BadInput, match="seeds are not tuned"):
+            tuned_methods(["fedavg"], [0], Search(space={key: (1, 2)}), lambda _: pytest.fail("was tuned"))
+    with pytest.raises(BadInput, match="fedavg makes no personal models to judge by; leave out --by personal"):
         tuned({"solver.lr": (0.1,)}, by="personal")
+    assert RunStore(tmp_path).runs() == []  # before anything is run
     with pytest.raises(FedskewError, match="smaller learning rates"):
         _ = tuned({"solver.lr": (1e38,)}).best
     with pytest.raises(BadInput, match="one of the comparison's"):
         tuned_methods(["fedavg"], [0, 7], Search(space={}, seeds=(7,)), lambda _: pytest.fail("was tuned"))
+
+
+@pytest.mark.parametrize(
+    ("method", "space"),
+    [
+        ("ditto", {}),
+        ("local-only", {}),
+        ("fedavg", {"evaluation.adapt_steps": (2,)}),
+        ("fedavg", {"sharing.head": (1,)}),
+    ],
+)
+def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, space) -> None:
+    chosen = base(sharing="personal") if "sharing.head" in space else base()
+    search = Search(space={"solver.lr": (0.1,), **space}, seeds=(7,), by="personal")
+    found = tune(RunStore(tmp_path), chosen.replace(training__rounds=1), method, search, dataset=DATA).best
+    frame = RunStore(tmp_path).measurements(found.runs, per_client=False)
+    own = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean") & (frame["round"] == 1)]
+    assert found.score == own["value"].item()
 
 
 def test_optuna_prunes_what_falls_behind_and_replays_what_is_stored(tmp_path) -> None:

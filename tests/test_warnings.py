@@ -58,6 +58,9 @@ def test_one_client_with_most_of_the_weight() -> None:
     assert kinds(watch(counts), 3) == ["dominated"]
     assert kinds(watch(counts, by_rows=False), 3) == []
     assert kinds(watch(counts), 3, cohort=np.array([1, 2, 3])) == []
+    counts = BALANCED.copy()
+    counts[0] = counts[1:].sum(0)
+    assert kinds(watch(counts), 3) == []  # half of the weight is not most of it
 
 
 def test_classes_that_nobody_holds() -> None:

@@ -86,3 +86,16 @@ def test_a_silent_run_is_named(store) -> None:
 
 def test_wrong_pauses_are_refused(store) -> None:
     assert main(["watch", "--every", "0", "--runs", str(store.folder)]) == BadInput.exit_code
+
+
+def test_a_store_that_is_damaged_below_its_runs_is_one_line(store, capsys) -> None:
+    store.db.execute("DROP TABLE measurements")
+    for more in ([], ["--to", "tensorboard"]):
+        assert main(["watch", "1", "--runs", str(store.folder), *more]) == 1
+        assert "cannot be read, its file is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wanted", ["99999999999999999999", "c99999999999999999999", "1-99999999999999999999"])
+def test_a_number_beyond_all_runs_is_one_line(store, capsys, wanted: str) -> None:
+    assert main(["watch", wanted, "--runs", str(store.folder)]) == BadInput.exit_code
+    assert capsys.readouterr().err.count("\n") == 1

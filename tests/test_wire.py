@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -119,3 +120,10 @@ def test_what_does_not_fit_is_named(tree: dict[str, object], fault: str) -> None
     with pytest.raises(Rejected) as rejected:
         check(tree)
     assert rejected.value.fault == fault
+
+
+@pytest.mark.parametrize("name", ["/delta", "delta/", "extras//c", "/", "", "a/" * 17 + "a", "a/" * 1_000_000 + "a"])
+def test_a_leaf_has_one_name_of_few_parts(name: str) -> None:
+    """``/delta`` would pass for ``delta`` by its signature, and not be found under it; of many parts, no tree can be walked."""
+    with pytest.raises(Rejected, match="is no leaf's name"):
+        unpack(forged(msgspec.json.encode(REPLY), safetensors.torch.save({name: torch.zeros(3)})), Reply)

@@ -7,11 +7,10 @@ measures, which are never mixed: one model for all on the test set, or each clie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
+
+from fedskew.advice.evidence import evidence
 
 NEAR = 0.25
 """Evidence counts where the dominant face's strength differs by no more than this."""
@@ -31,16 +30,6 @@ PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
 
 
-@cache
-def evidence() -> dict[str, Any]:
-    """``made_by``, and ``cases``: data, skew, model, dominant face, strengths, FedAvg's accuracies and the methods' lines.
-
-    A line has the method, its learning rate, the measure, the gain with its half-width, the verdict, and the number of seeds.
-    """
-    loaded: dict[str, Any] = json.loads((files("fedskew.advice") / "evidence.json").read_text(encoding="utf-8"))
-    return loaded
-
-
 def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dict[str, Any]:
     """``methods`` in order, ``because`` of what, ``caution`` about how thin the evidence is, ``command`` to find out.
 
@@ -57,9 +46,9 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         }
     strength = strengths[dominant]
     cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
-    near = [c for c in cases if abs(c["strengths"][dominant] - strength) <= NEAR and not foreign(c, strengths)]
+    near = [c for c in cases if abs(c["strengths"][c["dominant"]] - strength) <= NEAR and not foreign(c, strengths)]
     if not near:
-        reach = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in cases))
+        reach = ", ".join(sorted(f"{c['strengths'][c['dominant']]:.2f}" for c in cases))
         return {
             "methods": [],
             "because": f"The {dominant} face dominates at strength {strength:.2f}.",

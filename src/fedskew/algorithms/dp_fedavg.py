@@ -14,8 +14,9 @@ weights are 1 (the paper's are at most 1), so W = K.
 Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
 neither is the mechanism that the usual accountant counts.
 
-What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee; nor is a run
-whose seed is known, since the noise comes from it. Drift is that of the clipped updates.
+What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee; nor is a
+simulated run, whose noise and sampling come from its seed. Between machines both come from a secret of the server. The guarantee is
+that of exact numbers, not of the last bits of floating-point ones. Drift is that of the clipped updates.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch.linalg import vector_norm
 from fedskew.core.algorithm import Algorithm, Solver, Weighting
 from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, Privacy, Server, Upload, View
-from fedskew.core.seeding import torch_stream
+from fedskew.core.seeding import normals
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
 
@@ -80,7 +81,6 @@ class DpFedAvg(Algorithm):
         rows = cohort.uploads.delta
         total = weighted_sum(torch.ones_like(cohort.info.num_examples), rows)
         if self.noise:
-            stream = torch_stream(server.seed, "noise", server.round)
-            z = torch.randn(rows.shape[1], generator=stream, dtype=torch.float64)
+            z = normals(server.seed, rows.shape[1], "noise", server.round)
             total = total + (self.noise * self.clip * z).to(rows)
         return total / (self.q * server.num_clients), server.state

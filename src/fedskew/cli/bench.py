@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedskew.cli.output import print_json
 from fedskew.core.errors import FedskewError, require
-from fedskew.experiment.bench import FULL, WORKLOADS, Workload, engine_for, measure
+from fedskew.experiment.bench import FULL, WORKLOADS, Workload, measure, option_for
 from fedskew.experiment.peers import PEERS, started
 from fedskew.report.performance import COLUMNS, draw, rows, verdicts
 
@@ -24,7 +24,10 @@ def bench(parsed: argparse.Namespace) -> int:
     require(parsed.repeats >= 1, f"bench: --repeats must be at least 1, got {parsed.repeats}")
     cores = os.cpu_count() or 1
     processes = cores if parsed.processes is None else parsed.processes
-    require(processes >= 1, f"bench: --processes must be at least 1, got {processes}")
+    require(
+        1 <= processes <= cores,
+        f"bench: --processes must be at least 1 and at most {cores}, the cores here, got {processes}",
+    )
     known = FULL if parsed.full else WORKLOADS
     chosen = [work for work in known if not parsed.only or parsed.only in work.name]
     names = "; ".join(work.name for work in known)
@@ -59,7 +62,7 @@ def bench(parsed: argparse.Namespace) -> int:
 
 def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
     """The work with the other simulators among its sides; one that cannot take part is left out with a line on standard error."""
-    sides, chosen = {}, engine_for(work)
+    sides, chosen = {}, option_for(work)
     with ExitStack() as stack:
         for peer in PEERS if not work.bf16 else ():
             try:

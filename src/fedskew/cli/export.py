@@ -6,6 +6,7 @@ import argparse
 
 from rich.console import Console
 
+from fedskew.cli.output import warn
 from fedskew.core.errors import require
 from fedskew.store.runs import RunStore
 
@@ -17,6 +18,6 @@ def export(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs)
     chosen = store.select([parsed.run])
     require(len(chosen) == 1, f"export: {parsed.run} are {len(chosen)} runs; name one of them")
-    path = write(store, chosen[0].id, parsed.format, parsed.output)
+    path = write(store, chosen[0].id, parsed.format, parsed.output, warn)
     Console(highlight=False).print(f"wrote {path}", markup=False)
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from fedskew.cli.output import number, print_json
+from fedskew.cli.output import number, print_json, warn
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.report.slices import draw_slices
@@ -40,6 +40,7 @@ def picture(parsed: argparse.Namespace) -> int:
             parsed.points,
             parsed.reach,
             lambda: progress.advance(bar),
+            warn,
         )
     figure = draw_slices(found.window.a, found.window.b, found.sheets, found.points, AXES[found.kind])
     try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.resources import files
 
 from rich.console import Console
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, require
 from fedskew.report.budget import Budget
 from fedskew.report.html import page
 from fedskew.store.runs import RunRecord, RunStore
@@ -17,6 +18,9 @@ from fedskew.store.runs import RunRecord, RunStore
 HOST = "127.0.0.1"
 TRIED = 20
 """Ports in a row, the first of which that is free is taken."""
+
+LAST = 65535
+"""The highest port that there is."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -55,17 +59,25 @@ class Answer(BaseHTTPRequestHandler):
     server: Live
 
     def do_GET(self) -> None:
+        with suppress(ConnectionError, TimeoutError):  # the reader has gone
+            try:
+                self.say(*self.found())
+            except FedskewError as error:
+                self.say(500, "text/plain", str(error))
+
+    def found(self) -> tuple[int, str, str]:
+        """Status, kind and text of the answer. Raises `FedskewError` where the store cannot be read."""
         # a page elsewhere whose name has been made to lead here would otherwise read the report
         if self.headers.get("Host") not in self.server.hosts:
-            self.say(403, "text/plain", "this page is at http://127.0.0.1 only")
-        elif self.path == "/":
-            self.say(200, "text/html", self.server.page())
-        elif self.path == "/version":
-            self.say(200, "text/plain", version(self.server.records()))
-        elif self.path == "/live.js":
-            self.say(200, "text/javascript", (files("fedskew.report") / "live.js").read_text(encoding="utf-8"))
-        else:
-            self.say(404, "text/plain", "there is nothing here")
+            return 403, "text/plain", "this page is at http://127.0.0.1 only"
+        match self.path:
+            case "/":
+                return 200, "text/html", self.server.page()
+            case "/version":
+                return 200, "text/plain", version(self.server.records())
+            case "/live.js":
+                return 200, "text/javascript", (files("fedskew.report") / "live.js").read_text(encoding="utf-8")
+        return 404, "text/plain", "there is nothing here"
 
     def say(self, status: int, kind: str, text: str) -> None:
         body = text.encode()
@@ -90,13 +102,18 @@ def version(records: Sequence[RunRecord]) -> str:
 
 
 def opened(store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> Live:
-    """At ``port``, or at the next that is free; raises `FedskewError` if none of them is."""
-    for number in range(port, port + TRIED):
+    """At ``port``, or at the next that is free.
+
+    Raises `BadInput` for a number that is no port's, `FedskewError` if none of those tried can be used.
+    """
+    require(1 <= port <= LAST, f"report: --port must be at least 1 and at most {LAST}, got {port}")
+    last = min(port + TRIED - 1, LAST)
+    for number in range(port, last + 1):
         try:
             return Live(store, ids, number, budget)
-        except (OSError, OverflowError):
-            continue
-    raise FedskewError(f"report: ports {port} to {port + TRIED - 1} are taken; choose another with --port")
+        except OSError as error:
+            reason = error.strerror
+    raise FedskewError(f"report: none of the ports {port} to {last} can be used ({reason}); choose another with --port")
 
 
 def serve(store: RunStore, records: Sequence[RunRecord], port: int, budget: Budget | None = None) -> int:

@@ -204,7 +204,8 @@ def show_one(store: RunStore, record: RunRecord) -> None:
     console.print(record.experiment.strip(), style="dim", markup=False)
     engine = record.facts.get("engine", {})
     console.print(
-        f"engine: {engine.get('name', 'not chosen yet')} {engine.get('estimated_seconds_a_round', '')}", markup=False
+        f"engine: {engine.get('choice', engine.get('name', 'not chosen yet'))} {engine.get('estimated_seconds_a_round', '')}",
+        markup=False,
     )
     frame = store.measurements([record.id], per_client=False)
     if frame.empty:

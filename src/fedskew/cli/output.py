@@ -130,6 +130,11 @@ def print_warnings(records: Sequence[RunRecord]) -> None:
         Console(highlight=False).print(f"warning: {line}", style="yellow", markup=False)
 
 
+def warn(line: str) -> None:
+    """A line on standard error."""
+    print(f"fedskew: {line}", file=sys.stderr)
+
+
 def print_measuring(records: Sequence[RunRecord]) -> None:
     """What it cost to measure, where that is known."""
     if line := measuring(records):

@@ -28,6 +28,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.processes import by_launcher, follow_launcher, launched
+from fedskew.experiment.remembered import place
 from fedskew.experiment.run import register
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
@@ -120,12 +121,21 @@ def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], 
     console.print(described(experiments[0]), markup=False)
     if dataset.notes:
         console.print(f"data: {dataset.notes}", style="dim", markup=False)
-    for chosen in dict.fromkeys(trial["name"] for trial in engines.values()):
-        trials = [t["estimated_seconds_a_round"] for t in engines.values() if t["name"] == chosen]
-        names = [name for name, t in engines.items() if t["name"] == chosen]
-        times = ", ".join(f"{engine} {spread([t[engine] for t in trials])}" for engine in trials[0])
+    for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
+        trials = [t for t in engines.values() if t["choice"] == chosen]
+        names = [name for name, t in engines.items() if t["choice"] == chosen]
         of = "" if len(names) == len(engines) else f" for {', '.join(names)}"
-        console.print(f"engine: {chosen}{of} (trial, s a round: {times})", style="dim", markup=False)
+        console.print(f"engine: {chosen}{of} ({told(trials)})", style="dim", markup=False)
+
+
+def told(trials: Sequence[dict[str, Any]]) -> str:
+    """What trials of engines measured, and whether any of them just now."""
+    tables = [trial["estimated_seconds_a_round"] for trial in trials]
+    options = dict.fromkeys(option for table in tables for option in table)
+    times = ", ".join(f"{option} {spread([t[option] for t in tables if option in t])}" for option in options)
+    source = f"remembered in {place()}" if all(trial["remembered"] for trial in trials) else "trial"
+    notes = "".join(f"; {trial['note']}" for trial in trials if "note" in trial)
+    return f"{source}, s a round: {times}{notes}"
 
 
 def spread(values: Sequence[float]) -> str:

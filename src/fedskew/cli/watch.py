@@ -98,7 +98,7 @@ def look(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
 def seen(store: RunStore, record: RunRecord) -> Seen:
     def newest(split: str, name: str, rounds: int = 1) -> float:
         """The mean of the newest values; NaN without any."""
-        values = [row[0] for row in store.db.execute(NEWEST, (record.id, split, name, rounds))]
+        values = [row[0] for row in store.query(NEWEST, (record.id, split, name, rounds))]
         return sum(values) / len(values) if values else float("nan")
 
     return Seen(

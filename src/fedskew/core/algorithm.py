@@ -94,7 +94,10 @@ class Algorithm:
         return cohort
 
     def privacy(self) -> Privacy | None:
-        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it."""
+        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it.
+
+        Its noise is drawn by `fedskew.core.seeding.normals` from ``server.seed``, which between machines is a secret of the server.
+        """
         return None
 
     # server

@@ -7,6 +7,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
+from tokenize import TokenError
 
 
 class FedskewError(Exception):
@@ -39,7 +40,7 @@ class Interrupted(FedskewError):
 
 DAMAGED = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, TokenError),
 )
 """What the readers of JSON and NumPy's files raise at a damaged one; a claimed size of terabytes is among it."""
 

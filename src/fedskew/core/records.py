@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedskew.core.seeding import Seed
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import Spread, weighted_sum
 
@@ -112,7 +113,7 @@ class Server(NamedTuple):
     opt: Tree  # the server optimiser's state
     state: Tree  # the algorithm's own
     rounds: int  # rounds that are planned
-    seed: int  # for `fedskew.core.seeding.torch_stream`
+    seed: Seed  # of what the server draws, for `fedskew.core.seeding`
     clients: Info  # leading axis: all K clients of the population that hold data
     task: Task
     data: Batch | None  # the server's own labelled rows, if it has any

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import shake_256
+from secrets import token_bytes
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
@@ -15,14 +20,51 @@ PURPOSES = (
 )
 
 
-def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+class Secret(bytes):
+    """A seed that nobody else may know: 256 bits, which do not show where it is printed."""
+
+    @classmethod
+    def fresh(cls) -> Secret:
+        """From the operating system's randomness."""
+        return cls(token_bytes(32))
+
+    def derived(self, size: int, *keys: int) -> bytes:
+        """So many bytes for these keys, from which neither the secret nor those for other keys can be told."""
+        return shake_256(self + repr(keys).encode()).digest(size)
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    __str__ = __repr__
+
+
+Seed = int | Secret
+
+
+def stream(seed: Seed, purpose: str, *keys: int) -> np.random.Generator:
     """The generator for one purpose; ``keys`` are usually the round and the client.
 
     Adding a purpose at the end of `PURPOSES` leaves all other streams as they are.
     """
-    return np.random.default_rng(np.random.SeedSequence((seed, PURPOSES.index(purpose), *keys)))
+    place = (PURPOSES.index(purpose), *keys)
+    if isinstance(seed, Secret):
+        return np.random.default_rng(int.from_bytes(seed.derived(32, *place), "little"))
+    return np.random.default_rng(np.random.SeedSequence((seed, *place)))
 
 
-def torch_stream(seed: int, purpose: str, *keys: int) -> torch.Generator:
-    """The same as a torch generator on the CPU."""
+def torch_stream(seed: Seed, purpose: str, *keys: int) -> torch.Generator:
+    """The same as a torch generator on the CPU, which makes use of 32 bits only: see `normals` for what must stay hidden."""
     return torch.Generator().manual_seed(int(stream(seed, purpose, *keys).integers(2**63 - 1)))
+
+
+def normals(seed: Seed, size: int, purpose: str, *keys: int) -> Tensor:
+    """Standard normal numbers (size,) in float64; those of a secret are hidden as well as SHAKE-256 hides it."""
+    if not isinstance(seed, Secret):
+        return torch.randn(size, generator=torch_stream(seed, purpose, *keys), dtype=torch.float64)
+    return normals_of(np.frombuffer(seed.derived(8 * size, PURPOSES.index(purpose), *keys), dtype="<u8"))
+
+
+def normals_of(words: NDArray[np.uint64]) -> Tensor:
+    """A standard normal number (n,) for each of these words (n,) of 64 random bits, by the inverse of the distribution."""
+    # 52 of the bits: the halves between whole numbers are exact then, and neither 0 nor 1 comes out
+    return torch.special.ndtri(torch.from_numpy(((words >> np.uint64(12)) + 0.5) * 2.0**-52))

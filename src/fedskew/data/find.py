@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,15 +12,12 @@ from pathlib import Path
 
 import platformdirs
 
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import DAMAGED, BadInput
 
 VARIABLE = "FEDSKEW_DATA"
 
-# what readers raise for files that are cut short, damaged, or another kind of file
-UNREADABLE = (
-    *(OSError, ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, SyntaxError),
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError),
-)
+UNREADABLE = (*DAMAGED, IndexError, tarfile.TarError, LZMAError)
+"""What readers raise for files that are cut short, damaged, or another kind of file."""
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedskew.core.errors import require
+
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
+
+LARGEST = 1 << 28
+"""Bytes that a file may unpack to; the largest of these data sets has 154 million."""
 
 
 def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(n, channels, height, width) bytes to float32 with mean 0 and deviation 1 in each channel of the training part.
 
     Pixels are first taken to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
+    Raises `BadInput` for a channel without deviation.
     """
     value = np.arange(256) / 255
     tables = np.empty((train.shape[1], 256), dtype=np.float32)
     for channel in range(train.shape[1]):
         parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
-        share = np.sum(list(parts), axis=0) / train[:, channel].size
+        counts = np.sum(list(parts), axis=0)
+        require(
+            int((counts > 0).sum()) > 1, f"images: channel {channel} of the training part is empty or all of one value"
+        )
+        share = counts / train[:, channel].size
         mean = (share * value).sum()
         tables[channel] = (value - mean) / np.sqrt((share * (value - mean) ** 2).sum())
     return scaled(train, tables), scaled(test, tables)
@@ -41,10 +51,12 @@ def scaled(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def idx(path: Path) -> Pixels:
     """An IDX file of bytes, packed with gzip or not (the format of MNIST's own page)."""
-    data = path.read_bytes()
-    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    if data[:3] != b"\0\0\x08":
-        raise ValueError("it is not an IDX file of bytes")
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if data[:3] != b"\0\0\x08" or len(data) > LARGEST:
+        raise ValueError(f"it is not an IDX file of at most {LARGEST:,} bytes")
     dims = data[3]
     shape = np.frombuffer(data, dtype=">u4", count=dims, offset=4)
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * dims).reshape(tuple(int(n) for n in shape))
@@ -56,22 +68,40 @@ def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> 
     ``which`` of the label bytes counts.
     """
     with tarfile.open(path) as archive:
-        parts = [file.read() for name in members if (file := archive.extractfile(name))]
+        parts = [member(archive, name) for name in members]
     if any(len(part) % (labels + 3072) for part in parts):
         raise ValueError(f"its files do not hold rows of {labels} + 3072 bytes, images of 32 x 32 pixels")
     rows = np.concatenate([np.frombuffer(part, dtype=np.uint8).reshape(-1, labels + 3072) for part in parts])
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, which].astype(np.int64)
 
 
+def member(archive: tarfile.TarFile, name: str) -> bytes:
+    """The content of a plain file in an archive; no link is followed."""
+    file = archive.extractfile(info) if (info := archive.getmember(name)).isreg() else None
+    if file is None or info.size > LARGEST:
+        raise ValueError(f"{name} is no file of at most {LARGEST:,} bytes in it")
+    return file.read()
+
+
 def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
     """An npz of lossless WebP mosaics, 25 rows of 40 images of 32 x 32: pixels, labels, names of the classes."""
     with np.load(path, allow_pickle=False) as z:
         packed, ends, labels, names = z["webp"].tobytes(), z["offsets"], z["labels"], z["class_names"]
+    if labels.shape != (1000 * (len(ends) - 1),):
+        raise ValueError(f"it has labels of shape {labels.shape} for {len(ends) - 1} mosaics of 1000 images")
     pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
     for at, (start, end) in enumerate(pairwise(ends)):
-        with Image.open(io.BytesIO(packed[start:end])) as image:
-            if image.size != (1280, 800):
-                raise ValueError(f"a mosaic has {image.size[0]} x {image.size[1]} pixels, expected 1280 x 800")
-            tiles = np.asarray(image.convert("RGB")).reshape(25, 32, 40, 32, 3)
+        tiles = mosaic(packed[start:end]).reshape(25, 32, 40, 32, 3)
         pixels[1000 * at : 1000 * (at + 1)] = tiles.transpose(0, 2, 4, 1, 3).reshape(1000, 3, 32, 32)
     return pixels, labels.astype(np.int64), tuple(str(name) for name in names)
+
+
+def mosaic(packed: bytes) -> Pixels:
+    """One WebP image of 1280 x 800 pixels as (800, 1280, 3); its size is looked at before anything is unpacked."""
+    try:
+        with Image.open(io.BytesIO(packed), formats=("WEBP",)) as image:
+            if image.size != (1280, 800):
+                raise ValueError(f"a mosaic has {image.size[0]} x {image.size[1]} pixels, expected 1280 x 800")
+            return np.asarray(image.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from None

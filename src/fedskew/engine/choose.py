@@ -1,11 +1,15 @@
-"""Which engine is faster here: a short measured trial on the first of the experiment's own rounds in which somebody takes part."""
+"""Which engine, on how many threads, how wide: a short measured trial on the first of the experiment's own rounds with clients."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedskew.core.records import Plan, Server
 from fedskew.core.task import stackable
@@ -22,42 +26,94 @@ RUNS, ENOUGH = 9, 0.05
 """Runs of one trial at most, and seconds after which three are enough."""
 
 PATIENCE = 1.0
-"""Seconds that a first stacked step may take beyond five times what the same steps take one after the other."""
+"""Seconds that a first stacked step may take, where all steps at a fifth of its time would still lose."""
+
+FEW, MANY = 3, 20
+"""So many times as long as the trials so far must a run be for one of all threads, and for one of what gains less."""
+
+LEAST = 0.2
+"""Seconds that the trials so far count for at least."""
+
+MARGIN = 0.07
+"""What a less plain option must gain."""
 
 
-def choose(fed: Federation, server: Server, measure_local: bool = True) -> tuple[Engine, dict[str, Any]]:
-    """The faster engine for this federation's rounds, and what was measured.
+@dataclass(frozen=True)
+class Option:
+    """A way to carry out rounds: so many processes, each on so many threads."""
 
-    ``measure_local`` counts the passes that measure local models in. Nothing is kept of the trial: engines are pure, and the
-    client states it reads are its own. Without a choice, of a model that cannot be stacked or rounds without clients, nothing
-    is tried.
+    engine: Sequential | Stacked
+    threads: int = 1
+    workers: int = 1
+
+    @property
+    def name(self) -> str:
+        return "stacked" if isinstance(self.engine, Stacked) else "sequential"
+
+    @property
+    def label(self) -> str:
+        """``stacked 5 wide 2 threads``; nothing of what is as usual or 1."""
+        width = getattr(self.engine, "width", 0)
+        counts = [(width, "wide"), (self.threads, "threads"), (self.workers, "processes")]
+        shown = [f"{count} {what}" for count, what in counts if count > (what != "wide")]
+        return " ".join([self.name, *shown])
+
+
+Measure = Callable[[Option, float], float]
+"""Seconds a round under an option; those of the best so far end a trial that has lost."""
+
+
+def choose(
+    measure: Measure, rounds: int, threads: Sequence[int], seconds: dict[str, float], usual: int, most: int
+) -> Option:
+    """The fastest of one process's options, as far as looking for it pays in a run of so many rounds.
+
+    ``threads`` are the numbers of threads to try, ascending. Stacked blocks are ``usual`` clients wide (0: they cannot be stacked)
+    and ``most`` at most. ``seconds`` a round by label are what is known of options, and what is measured is added to them.
     """
-    work = next_work(fed, server, measure_local) if all(map(stackable, fed.tasks)) else None
-    if work is None:
-        return Sequential(), {"name": "sequential", "estimated_seconds_a_round": {"sequential": 0.0, "stacked": 0.0}}
-    order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
-    width = min(block_width(server.x), len(order))
-    steps = np.asarray([len(work.plans[i].index) for i in order])
-    passes = np.asarray([len(work.measured[i].index) for i in order]) if work.measured else np.zeros(1)
+    began = time.perf_counter()
+    best = Option(Sequential(), threads[0])
 
-    beside, step, score = cost(fed, Sequential(), shortened(work, order[:1]))
-    sequential = beside * len(order) + step * steps.sum() + score * passes.sum()
+    def ask(option: Option) -> float:
+        if option.label not in seconds:
+            seconds[option.label] = measure(option, seconds.get(best.label, np.inf))
+        return seconds[option.label]
 
-    block = shortened(work, order[:width])
-    first = once(fed, Stacked(), shortened(work, order[:width], limit=1))
-    slow = first > PATIENCE + 5 * step * width
-    beside_s, step_s, score_s = (0.0, first, 0.0) if slow else cost(fed, Stacked(), block)
-    # a block takes as many steps as its longest client, a pass as many batches as its largest
-    longest = steps[::width]
-    largest = sum(passes[lo : lo + width].max() for lo in range(0, len(passes), width))
-    stacked = beside_s * len(longest) + step_s * longest.sum() + score_s * largest
+    def worth(option: Option, factor: int) -> bool:
+        spent = max(time.perf_counter() - began, LEAST)
+        return option.label in seconds or rounds * seconds[best.label] > factor * spent
 
-    chosen: Engine = Stacked() if stacked < sequential else Sequential()
-    trial = {
-        "name": "stacked" if stacked < sequential else "sequential",
-        "estimated_seconds_a_round": {"sequential": round(float(sequential), 5), "stacked": round(float(stacked), 5)},
-    }
-    return chosen, trial
+    def gains(option: Option) -> bool:
+        return ask(option) < (1 - MARGIN) * ask(best)
+
+    first = [best, Option(Stacked(), threads[0])] if usual else [best]
+    best = min(first, key=ask)
+    close = [option for option in first if ask(option) < 2 * ask(best)]
+    for count in reversed(threads[1:]):
+        for option in [replace(option, threads=count) for option in close]:
+            if worth(option, FEW if count == threads[-1] else MANY) and gains(option):
+                best = option
+    if best.name == "stacked":
+        width = usual
+        for factor in (0.5, 2.0):
+            while 1 < (width := round(width * factor)) <= most:
+                option = replace(best, engine=Stacked(width=0 if width == usual else width))
+                if not (worth(option, MANY) and gains(option)):
+                    break
+                best = option
+            width = getattr(best.engine, "width", 0) or usual
+    return best
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """PyTorch on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | None:
@@ -68,6 +124,35 @@ def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | No
         if len(work.clients):
             return work
     return None
+
+
+def usual_width(fed: Federation, work: Work) -> int:
+    """How many clients a stacked block has if nobody says otherwise; 0 where a model cannot be stacked."""
+    return min(block_width(work.view.x), len(work.clients)) if all(map(stackable, fed.tasks)) else 0
+
+
+def measured(fed: Federation, work: Work, option: Option, bar: float) -> float:
+    """Seconds of local training a round in one process, from runs of a few steps; nothing is kept of them.
+
+    An option whose first step shows that it takes more than ``bar`` is not tried further.
+    """
+    order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
+    steps = np.asarray([len(work.plans[i].index) for i in order])
+    passes = np.asarray([len(work.measured[i].index) for i in order]) if work.measured else np.zeros(1)
+    engine = option.engine
+    with on_threads(option.threads):
+        if isinstance(engine, Sequential):
+            beside, step, score = cost(fed, engine, shortened(work, order[:1]))
+            return float(beside * len(order) + step * steps.sum() + score * passes.sum())
+        width = min(engine.width or block_width(work.view.x), len(order))
+        # a block takes as many steps as its longest client, a pass as many batches as its largest
+        longest = steps[::width]
+        largest = sum(passes[lo : lo + width].max() for lo in range(0, len(passes), width))
+        first = once(fed, engine, shortened(work, order[:width], limit=1))
+        if first > PATIENCE and first / 5 * longest.sum() > bar:
+            return float(first * longest.sum())
+        beside, step, score = cost(fed, engine, shortened(work, order[:width]))
+        return float(beside * len(longest) + step * longest.sum() + score * largest)
 
 
 def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float, float]:
@@ -91,10 +176,13 @@ def fastest(fed: Federation, engine: Engine, work: Work) -> float:
 
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
-    """Seconds of one run; of this thread's work where that is done here, so that other programs do not count."""
-    clock = time.thread_time if work.view.x.device.type == "cpu" else time.perf_counter
+    """Seconds of one run; of this thread's work where all is done here, so that other programs do not count."""
+    cuda = work.view.x.is_cuda
+    clock = time.perf_counter if cuda or torch.get_num_threads() > 1 else time.thread_time
     began = clock()
     train(fed, engine, work)
+    if cuda:
+        torch.cuda.synchronize(work.view.x.device)
     return clock() - began
 
 

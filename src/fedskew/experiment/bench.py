@@ -32,7 +32,7 @@ from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine.choose import choose
+from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
 from fedskew.engine.distributed import Distributed, Group, balanced
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -42,6 +42,9 @@ from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import Engine, call, play_round, start
 from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
+
+LONG = 1000
+"""Rounds of the run that the trial is to think of."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,13 @@ class Workload:
     @property
     def memory_format(self) -> torch.memory_format | None:
         return torch.channels_last if len(self.shape) == 3 else None
+
+
+def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
+    """The federation of a run of so many rounds, and its initial model."""
+    fed = replace(work.federation(), rounds=rounds)
+    task: Any = fed.task
+    return fed, task.space.flatten(task.model)
 
 
 WORKLOADS = (
@@ -203,10 +213,10 @@ Side = Callable[[Tensor], Tensor]
 
 
 def sides(
-    work: Workload, fed: Federation, engine: Engine, pipes: list[Any], threads: int
+    work: Workload, fed: Federation, option: Option, pipes: list[Any], threads: int
 ) -> dict[str, tuple[Side, int]]:
     """Ours and the plain loops by name, each with the threads of this process."""
-    everybody, size = cohort(fed), len(pipes) + 1
+    everybody, size, engine = cohort(fed), len(pipes) + 1, option.engine
 
     def plain_together(x0: Tensor) -> Tensor:
         for pipe in pipes:
@@ -222,7 +232,7 @@ def sides(
     cores = threads * size
     found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
-        "fedskew": (lambda x0: ours(fed, engine, x0), cores),
+        "fedskew": (lambda x0: ours(fed, engine, x0), option.threads),
     }
     if work.memory_format is not None:
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
@@ -239,29 +249,25 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
     return time.perf_counter() - began
 
 
-def engine_for(work: Workload) -> tuple[Engine, str]:
-    """The engine that its trial chooses for the work, on all cores, and its name. Ask before other processes start."""
-    fed = work.federation()
-    task: Any = fed.task
-    before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    try:
-        engine, trial = choose(fed, start(fed, task.space.flatten(task.model)), measure_local=False)
-    finally:
-        torch.set_num_threads(before)
-    return engine, trial["name"]
+def option_for(work: Workload) -> Option:
+    """What trials choose for the work in one process. Ask before other processes start."""
+    fed, x0 = of_workload(work, LONG)
+    todo = next_work(fed, start(fed, x0), measure_local=False)
+    assert todo is not None
+    counts = sorted({1, os.cpu_count() or 1})
+    return choose(partial(measured, fed, todo), LONG, counts, {}, usual_width(fed, todo), len(todo.clients))
 
 
 def measure(
     work: Workload,
     repeats: int,
     processes: int,
-    chosen: tuple[Engine, str] | None = None,
+    chosen: Option | None = None,
     peers: Mapping[str, Side] | None = None,
 ) -> dict[str, Any]:
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
-    ``chosen`` is the work's `engine_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
+    ``chosen`` is the work's `option_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
     against our own float32 only.
     """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
@@ -275,10 +281,10 @@ def measure(
             kinds = {"float32": fed, "fedskew, bf16": work.federation()}
             taken = {name: (partial(ours, kind, Sequential()), cores) for name, kind in kinds.items()}
             return compared(work, "sequential", x0, repeats, taken)
-        engine, name = chosen or engine_for(work)
-        with helpers(work, engine, processes, threads) as pipes:
+        option = chosen or option_for(work)
+        with helpers(work, option.engine, processes, threads) as pipes:
             others = {peer: (side, threads) for peer, side in (peers or {}).items()}
-            return compared(work, name, x0, repeats, sides(work, fed, engine, pipes, threads) | others)
+            return compared(work, option.label, x0, repeats, sides(work, fed, option, pipes, threads) | others)
     finally:
         torch.set_num_threads(before)
 

@@ -52,6 +52,7 @@ class Assembly:
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
     frozen_bytes: int = 0  # of the parameters that are not trained
+    repeated: int = 0  # rounds whose models went out, and that are played again with other noise
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
@@ -331,8 +332,6 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def with_engine(experiment: Experiment, engine: Any, threads: int) -> Experiment:
+def with_engine(experiment: Experiment, engine: Any, threads: int, workers: int = 1) -> Experiment:
     """The experiment with the choices that were left open filled in, so that its TOML repeats it exactly."""
-    return dataclasses.replace(
-        experiment, engine=engine, training=dataclasses.replace(experiment.training, threads=threads)
-    )
+    return experiment.replace(engine=engine, training__threads=threads, training__workers=workers)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
-from fedskew.engine.choose import choose
-from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
+from fedskew.experiment.build import assemble, check_clients, check_needs, with_engine
+from fedskew.experiment.choice import settled
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import Auto, Experiment
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import partition_of
 from fedskew.experiment.run import Listener, Stop, execute, register
-from fedskew.loop.round import start
 from fedskew.store.runs import RunStore
 
 
@@ -31,7 +26,6 @@ class Ended:
     error: FedskewError | None  # None: finished
 
 
-T = TypeVar("T")
 EndListener = Callable[[Ended], None]
 
 
@@ -68,38 +62,21 @@ def prepare(
         check_clients(experiment, len(partition_of(experiment, dataset)))
     workers = first.training.workers
     require(
-        jobs == 1 or workers == 1,
+        jobs == 1 or workers <= 1,
         f"{jobs} runs side by side with {workers} workers each: choose one of them, jobs for many runs, workers for a large one",
     )
-    cores, processes = os.cpu_count() or 1, jobs * workers
-    threads = torch.get_num_threads() if processes == 1 else max(1, cores // processes)
-    settled: dict[str, Experiment] = {}
+    made: dict[str, Experiment] = {}
     engines: dict[str, dict[str, Any]] = {}
     for experiment in experiments:
-        if experiment.name not in settled:
-            wanted = experiment.training.threads or threads
-            assembly = assemble(experiment, dataset)
-            engine = experiment.engine
-            if isinstance(engine, Auto):
-                engine, engines[experiment.name] = on_threads(wanted, partial(trial, assembly))
-            settled[experiment.name] = with_engine(experiment, engine, wanted)
-    filled = [with_engine(e, settled[e.name].engine, settled[e.name].training.threads) for e in experiments]
-    return filled, dataset, engines
+        if experiment.name not in made:
+            made[experiment.name], facts = settled(experiment, dataset, jobs, assemble(experiment, dataset))
+            engines |= {experiment.name: facts} if facts else {}
+    return [alike(experiment, made[experiment.name]) for experiment in experiments], dataset, engines
 
 
-def trial(assembly: Assembly) -> tuple[Any, dict[str, Any]]:
-    """The engine that a short trial finds faster, and what it measured."""
-    fed = assembly.federation
-    return choose(fed, start(fed, assembly.x0), assembly.experiment.evaluation.local_models)
-
-
-def on_threads(threads: int, action: Callable[[], T]) -> T:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return action()
-    finally:
-        torch.set_num_threads(before)
+def alike(experiment: Experiment, first: Experiment) -> Experiment:
+    """Carried out as another one of the same method."""
+    return with_engine(experiment, first.engine, first.training.threads, first.training.workers)
 
 
 def register_all(

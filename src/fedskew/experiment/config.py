@@ -48,7 +48,7 @@ from fedskew.slots import (
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Choose the engine by a short measured trial; the choice is printed and stored."""
+    """Choose engine, width, threads and workers by a short measured trial; printed, stored, and remembered for the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,10 @@ class SharedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, from which seed, on what. ``threads`` 0 takes what PyTorch takes; the number is then stored.
+    """How long, from which seed, on what.
 
-    ``workers`` processes share the clients of each round, each with so many threads; with 0 they share the cores.
+    ``workers`` processes share the clients of each round, each on so many ``threads``. Where either is 0, ``engine="auto"`` chooses
+    it; under an engine that is named, 0 workers are one, and 0 threads what PyTorch takes, or the workers' share of the cores.
     ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
     ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
     parameters stay in ``dtype``.
@@ -113,7 +114,7 @@ class Training:
     precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: int = 0
-    workers: int = 1
+    workers: int = 0
     states: Literal["auto", "memory", "disk"] = "auto"
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class Training:
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
         require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
-        require(self.workers >= 1, f"workers must be at least 1, got {self.workers}")
+        require(self.workers >= 0, f"workers must be at least 0, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import rows_of
-from fedskew.experiment.build import DTYPES
+from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.prepare import fitted, tasks_of
+from fedskew.experiment.watching import tell_damaged
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -37,11 +40,18 @@ class Logits(nn.Module):
         return logits
 
 
-def export(store: RunStore, run: int, form: Format = "safetensors", path: Path | None = None) -> Path:
+def export(
+    store: RunStore,
+    run: int,
+    form: Format = "safetensors",
+    path: Path | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Write the global model of a run's newest checkpoint; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). Raises `BadInput` if the model cannot be written so.
+    logits (n, K). ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken. Raises
+    `BadInput` if the model cannot be written so, or clients share none, or not all of it.
     """
     require(
         form != "onnx" or find_spec("onnxscript") is not None,
@@ -51,20 +61,27 @@ def export(store: RunStore, run: int, form: Format = "safetensors", path: Path |
     found = checkpoints.newest(store.run_folder(run))
     if found is None:
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
+    tell_damaged(warn, store, run, found[1]["round"])
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = experiment.dataset.load()
     held = client_data(experiment, dataset)
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
-    if len(tasks) > 1:
-        raise BadInput(f"run {run}: its clients have models of their own, and no model is shared")
+    require(
+        len(tasks) == 1 and experiment.algorithm.shares_model,
+        f"run {run}: its clients have models of their own, and no whole model is shared",
+    )
+    require(
+        kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+        f"run {run}: its clients keep a part of the model to themselves, and no whole model is shared",
+    )
     w = found[0]["x"]
     named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":
-            save_file(named, path)
+            path.write_bytes(save(named))
         else:
             net = model.build(shape, classes, torch.Generator()).to(dtype)
             net.load_state_dict(named, strict=False)
@@ -79,7 +96,9 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
     """Write a model that takes any number of rows such as those of the example."""
     try:
         if form == "torchscript":
-            torch.jit.trace(net, example).save(str(path))
+            program = io.BytesIO()
+            torch.jit.save(torch.jit.trace(net, example), program)
+            path.write_bytes(program.getvalue())
             return
         logging.getLogger("torch.onnx").setLevel(
             logging.ERROR
@@ -87,7 +106,7 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
             rows = {0: torch.export.Dim("rows")}
-            program = torch.onnx.export(
+            exported = torch.onnx.export(
                 net,
                 (example,),
                 dynamo=True,
@@ -96,8 +115,8 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
                 output_names=["logits"],
                 dynamic_shapes=(rows,),
             )
-        assert program
-        program.save(path)
+        assert exported
+        exported.save(path)
     except OSError:
         raise
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Auto, from_toml
 from fedskew.experiment.run import resume
+from fedskew.experiment.watching import tell_damaged
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import States, play_round
 from fedskew.measure.landscape import (
@@ -56,17 +58,23 @@ def landscape(
     points: int = 25,
     reach: float = 1.0,
     tell: Callable[[], None] = lambda: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Landscape:
     """Slices around the newest checkpoint of a run.
 
     ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is played
     but not kept; ``line`` and ``surface`` go along one and two random directions with filter normalisation, ``reach`` each way.
+    ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken.
     """
     assembly, server, states = state_of(store, run)
+    tell_damaged(warn, store, run, server.round)
     fed = assembly.federation
-    require(not fed.others, f"landscape: run {run} has clients of several architectures, and no plane holds them all")
+    require(
+        not fed.others and fed.algorithm.shares_model,
+        f"landscape: the clients of run {run} have models of their own, and there is none around which to look",
+    )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")
-    require(reach > 0, f"landscape: reach must be above 0, got {reach:g}")
+    require(0 < reach < math.inf, f"landscape: reach must be a finite number above 0, got {reach:g}")
     require(len(set(clients)) == len(clients) and bool(clients), "landscape: name different clients, at least one")
     for k in clients:
         require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")

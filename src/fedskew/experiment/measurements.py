@@ -203,9 +203,9 @@ def update_amount(fed: Federation, outcome: Outcome) -> float:
 
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
-    """The privacy loss of all rounds so far, where the method bounds it."""
+    """The privacy loss of all rounds so far, repeated ones included, where the method bounds it."""
     privacy = assembly.federation.algorithm.privacy()
-    loss = epsilon(privacy, server.round) if privacy else math.inf
+    loss = epsilon(privacy, server.round + assembly.repeated) if privacy else math.inf
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 
 

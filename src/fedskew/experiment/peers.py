@@ -16,7 +16,7 @@ import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -56,7 +56,7 @@ def interpreter(peer: Peer) -> Path:
     """
     folder = platformdirs.user_cache_path("fedskew") / "peers" / peer.requirement
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not (folder / "whole").exists():
+    if not (python.exists() and (folder / "whole").exists()):
         try:
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True)
@@ -82,12 +82,16 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
     size = 1 if peer.alone else processes
     with TemporaryDirectory() as folder, ExitStack() as stack:
         place = Path(folder) / "socket"
-        listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
-        listener._listener._socket.settimeout(1)  # type: ignore[attr-defined]
-        running, logs = [], []
+        try:
+            listener = stack.enter_context(Listener(str(place), family="AF_UNIX"))
+        except OSError as error:  # a socket's path may have about a hundred letters
+            raise FedskewError(f"{peer.name}: no socket at {place}: {error}; set TMPDIR to a shorter folder") from None
+        running: list[subprocess.Popen[bytes]] = []
+        logs: list[TextIO] = []
+        stack.callback(ended, running)
         for rank in range(size):
             # two processes that fail at once would write into one another's lines
-            log = stack.enter_context((Path(folder) / f"log {rank}").open("w+", encoding="utf-8"))
+            log = stack.enter_context((Path(folder) / f"log {rank}").open("w+", encoding="utf-8", errors="replace"))
             logs.append(log)
             command = [
                 str(python),
@@ -100,8 +104,8 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
             ]
             around = environment(folder, size, rank, max(1, (os.cpu_count() or 1) // processes))
             running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around))
-        stack.callback(ended, running)
-        pipes = accepted(listener, running, lambda: said(peer, running, logs))
+        # closed before the processes are waited for, which end when they hear nothing more
+        pipes = [stack.enter_context(pipe) for pipe in accepted(listener, running, lambda: said(peer, running, logs))]
 
         def play(x0: Tensor) -> Tensor:
             try:
@@ -113,9 +117,6 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
             return torch.from_numpy(np.frombuffer(answers[0], dtype=np.float32).copy())
 
         yield play
-        for pipe in pipes:
-            with suppress(OSError):
-                pipe.send_bytes(b"")
 
 
 def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, str]:
@@ -131,21 +132,32 @@ def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, st
     return kept | quiet | (torchrun | meeting if size > 1 else {}) | {"OMP_NUM_THREADS": str(threads)}
 
 
-def accepted(listener: Listener, running: Sequence[subprocess.Popen[bytes]], said: Any) -> list[Connection]:
-    """A connection from each process, in the order of the ranks that they say first."""
+def accepted(
+    listener: Listener, running: Sequence[subprocess.Popen[bytes]], said: Callable[[], str]
+) -> list[Connection]:
+    """A connection from each process that is ready, in the order of the ranks that they say first."""
+    door: Any = listener._listener._socket  # type: ignore[attr-defined]
     found: dict[int, Connection] = {}
     end = time.monotonic() + PATIENCE
-    while len(found) < len(running):
-        if time.monotonic() > end or any(process.poll() is not None for process in running):
-            raise FedskewError(said())
-        with suppress(TimeoutError):
-            pipe = listener.accept()
-            found[int(pipe.recv_bytes())] = pipe
+    with ExitStack() as silent:
+        waiting: list[Connection] = []
+        while len(found) < len(running):
+            if time.monotonic() > end or any(process.poll() is not None for process in running):
+                raise FedskewError(said())
+            for ready in wait([door, *waiting], 1):
+                if ready is door:
+                    waiting.append(silent.enter_context(listener.accept()))
+                    continue
+                assert isinstance(ready, Connection)
+                waiting.remove(ready)
+                with suppress(EOFError):  # its process has failed, and is seen to end
+                    found[int(ready.recv_bytes())] = ready
+        silent.pop_all()
     return [found[rank] for rank in range(len(running))]
 
 
 def said(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequence[TextIO]) -> str:
-    """The last line that the first process to fail printed."""
+    """The last line that the first of the processes printed that failed."""
     failed = [log for process, log in zip(running, logs, strict=True) if failing(process)]
     log = (failed or logs)[0]
     log.seek(0)
@@ -161,7 +173,7 @@ def failing(process: subprocess.Popen[bytes]) -> bool:
 
 
 def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for processes that were told to end, and end those that do not."""
+    """Wait for processes that hear nothing more, and end those that do not end."""
     for process in running:
         try:
             process.wait(15)
@@ -170,6 +182,7 @@ def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5)
             process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -181,8 +194,16 @@ def asked() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
 
         def rounds(play: Side) -> None:
             pipe.send_bytes(rank.encode())
-            while model := pipe.recv_bytes():
+            while model := heard(pipe):
                 x = torch.from_numpy(np.frombuffer(model, dtype=np.float32).copy())
                 pipe.send_bytes(play(x).numpy().tobytes())
 
         yield Workload(**{**fields, "shape": tuple(fields["shape"])}), int(processes), rounds
+
+
+def heard(pipe: Connection) -> bytes:
+    """What comes next; nothing where it was closed."""
+    try:
+        return pipe.recv_bytes()
+    except EOFError:
+        return b""

@@ -170,12 +170,17 @@ def computed(task: Classification, ids: Tensor, cache: str, tell: Tell) -> Tenso
     return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)
 
 
+def cache_folder() -> Path:
+    """Where what was computed or measured on this machine is kept."""
+    return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
+
+
 def kept(name: str, make: Callable[[Path], None]) -> NDArray[Any]:
     """The array in the cache file of this name, memory-mapped; ``make`` writes it first where there is none.
 
     It is written under another name and renamed, so that a file is whole or not there.
     """
-    folder = Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
+    folder = cache_folder()
     path, unfinished = folder / f"{name}.npy", folder / f"{name}.{os.getpid()}.part.npy"
     if not path.is_file():
         try:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -78,10 +81,11 @@ def group_of(experiment: Experiment, dataset: Dataset) -> Iterator[Group | None]
     size = experiment.training.workers
     if by_launcher()[1] > 1:
         yield joined()
-    elif size == 1:
+    elif size <= 1:
         yield None
     else:
-        with TemporaryDirectory() as folder, started(folder, size, dataset) as processes:
+        act = partial(follow, dataset=dataset)
+        with TemporaryDirectory() as folder, started(folder, size, act) as processes:
             try:
                 yield joined()
             except Lost as error:
@@ -92,16 +96,17 @@ def group_of(experiment: Experiment, dataset: Dataset) -> Iterator[Group | None]
 
 
 @contextmanager
-def started(folder: str, size: int, dataset: Dataset) -> Iterator[Sequence[Any]]:
-    """``size - 1`` processes beside this one, which then is rank 0 of a group."""
+def started(folder: str, size: int, act: Callable[[Group], None]) -> Iterator[Sequence[Any]]:
+    """``size - 1`` processes beside this one, which then is rank 0 of a group; the others ``act`` in it."""
     context = multiprocessing.get_context("spawn")
     place = str(Path(folder) / "group")
     processes = [
-        context.Process(target=work, args=(place, rank, size, dataset), name=str(rank), daemon=True)
+        context.Process(target=work, args=(place, rank, size, act), name=str(rank), daemon=True)
         for rank in range(1, size)
     ]
-    for process in processes:
-        process.start()
+    with without_script():
+        for process in processes:
+            process.start()
     try:
         store = dist.FileStore(place, size)
         while not all(store.check([f"worker {rank}"]) for rank in range(1, size)):
@@ -118,14 +123,25 @@ def started(folder: str, size: int, dataset: Dataset) -> Iterator[Sequence[Any]]
             dist.destroy_process_group()
 
 
-def work(place: str, rank: int, size: int, dataset: Dataset) -> None:
+@contextmanager
+def without_script() -> Iterator[None]:
+    """Processes started meanwhile do not read the user's script again, which may have no guard against that."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+def work(place: str, rank: int, size: int, act: Callable[[Group], None]) -> None:
     """A process beside rank 0 on the same machine. The first hears Ctrl-C, and ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     store = dist.FileStore(place, size)
     store.set(f"worker {rank}", "here")
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
     with suppress(Lost):
-        follow(joined(), dataset)
+        act(joined())
 
 
 def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:

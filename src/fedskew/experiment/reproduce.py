@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fedskew.claims.document import Document
@@ -15,10 +14,10 @@ from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
+from fedskew.engine.choose import on_threads
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import on_threads
 from fedskew.experiment.config import Experiment, from_table_of_sections, from_toml
 from fedskew.experiment.run import register
 from fedskew.loop.evaluate import evaluate
@@ -89,12 +88,15 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """The experiment of a run before it settled its engine and threads as it ran; those of ``experiment`` take their place."""
+    """The experiment of a run before it settled its engine, threads and workers; those of ``experiment`` take their place."""
     try:
         known = from_toml(record.experiment)
     except BadInput:
         return None
-    return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
+    training = experiment.training
+    return known.replace(
+        engine=experiment.engine, training__threads=training.threads, training__workers=training.workers
+    )
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:
@@ -118,7 +120,8 @@ def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = l
     for arm, experiment in first.items():
         key = repr(experiment.dataset)
         data[key] = data.get(key) or experiment.dataset.load()
-        cost = on_threads(experiment.training.threads or 1, partial(a_round, experiment, data[key]))
+        with on_threads(experiment.training.threads or 1):
+            cost = a_round(experiment, data[key])
         seconds[arm] = cost * experiment.training.rounds
         tell()
     return sum(seconds[p.arm] for p in planned) / jobs

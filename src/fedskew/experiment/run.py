@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -20,13 +19,13 @@ from fedskew.core.records import Server
 from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
-from fedskew.engine.choose import choose
 from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.distributed import Distributed, Group, Lost
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import Assembly, assemble, with_engine
+from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.capacity import explained
-from fedskew.experiment.config import Auto, Experiment, from_toml
+from fedskew.experiment.choice import settled
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
@@ -123,7 +122,9 @@ def execute(
     try:
         store.add_facts(run, {"process": {"id": os.getpid(), "host": platform.node()}})
         dataset = dataset or experiment.dataset.load()
-        experiment = with_engine(experiment, experiment.engine, experiment.training.threads or threads)
+        experiment, choice = settled(experiment, dataset)
+        if choice:
+            store.add_facts(run, {"engine": choice})
         torch.set_num_threads(experiment.training.threads)
         assembly, site = settle(experiment, dataset)
         with explained(assembly), accounted(store, run, record.facts.get("profile", {})):
@@ -171,7 +172,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
-        assembly = settle_engine(store, run, assembly, server)
+        note_damaged(store, run, server.round)
+        note_start(store, run, assembly)
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
@@ -215,10 +217,8 @@ def asked(group: Group | None, stop: Stop) -> bool:
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     known = {(split, name): value for client, split, name, value in rows if client is None}
     drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
-    experiment = assembly.experiment
-    return Progress(
-        run, experiment.name, server.seed, server.round, experiment.training.rounds, seconds, accuracy, drift
-    )
+    name, training = assembly.experiment.name, assembly.experiment.training
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, accuracy, drift)
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
@@ -247,21 +247,18 @@ def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> 
     measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
     if not measured:
         return []
-    highest = dict(store.db.execute(HIGHEST, (run, round_)).fetchall())
+    highest = dict(store.query(HIGHEST, (run, round_)))
     lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
     mean = sum(lost.values()) / len(lost)
     return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]
 
 
-def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server) -> Assembly:
-    """Choose the engine where that was left open, and store what determines the run's numbers."""
+def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
+    """Store what determines the run's numbers."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
     known = store.run(run).facts
-    if isinstance(experiment.engine, Auto):
-        engine, facts["engine"] = choose(assembly.federation, server, experiment.evaluation.local_models)
-        experiment = with_engine(experiment, engine, experiment.training.threads)
-    elif "engine" not in known:
+    if "engine" not in known:
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset
     facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
@@ -301,7 +298,6 @@ def settle_engine(store: RunStore, run: int, assembly: Assembly, server: Server)
             if counts[k, c]
         ],
     )
-    return dataclasses.replace(assembly, experiment=experiment)
 
 
 def resume(
@@ -325,7 +321,6 @@ def resume(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "
             "another one with --runs"
         )
-    note_damaged(store, run, facts["round"])
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import literal, parse, shown, split
 from fedskew.core.errors import Diverged, FedskewError, require
 from fedskew.data.dataset import Dataset
@@ -20,6 +21,7 @@ from fedskew.experiment.compare import Ended, EndListener, execute_all, prepare,
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Listener, Stop, register
+from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
 Setting = dict[str, Any]
@@ -116,9 +118,13 @@ def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[A
 
 
 def check_space(search: Search, methods: Sequence[str]) -> None:
-    """Refuse what concerns none of the methods."""
+    """Refuse what concerns none of the methods, and what is not a setting."""
     known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
     for key in search.space:
+        require(
+            key not in ("training.seed", "clients.partition_seed"),
+            f"tune: {key} is no setting, and seeds are not tuned; leave it out, or name others with --tuning-seeds",
+        )
         require(
             key.partition(".")[0] in known,
             f"tune: {key} is neither a section's option nor one of the methods; write solver.lr or {min(methods)}.OPTION",
@@ -171,6 +177,10 @@ class Work:
     def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
         """The runs by number of the setting and seed; those that the store does not know are added to it."""
         wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
+        require(
+            self.search.by == "clients" or all(map(personal, wanted.values())),
+            f"tune: {self.method} makes no personal models to judge by; leave out --by personal",
+        )
         known = {r.facts["asked"]: r.id for r in self.store.runs("json_extract(facts, '$.asked') IS NOT NULL")}
         missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
         if missing:
@@ -197,19 +207,18 @@ class Work:
         if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
             return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
         curves = [self.curve(run) for run in runs]
-        require(all(curves), f"tune: {self.method} makes no personal models to judge by; leave out --by personal")
         score = sum(curve[max(curve)] for curve in curves) / len(curves)
         return Tried(setting, score, seconds, tuple(runs), "finished")
 
     def curve(self, run: int) -> dict[int, float]:
         """The accuracy that counts, by round."""
         query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name='accuracy_mean' ORDER BY round"
-        return dict(self.store.db.execute(query, (run, self.search.by)).fetchall())
+        return dict(self.store.query(query, (run, self.search.by)))
 
     def seconds(self, runs: Sequence[int]) -> float:
         marks = ",".join("?" * len(runs))
         query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
-        return float(self.store.db.execute(query, list(runs)).fetchone()[0])
+        return float(self.store.query(query, list(runs))[0][0])
 
     def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
         """Bring runs to their end; one that diverges does not stop the others."""
@@ -275,6 +284,12 @@ def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Expe
         )
         for e in planned
     ]
+
+
+def personal(experiment: Experiment) -> bool:
+    """Whether clients have models of their own that differ from the global one."""
+    own = type(experiment.algorithm).personal is not Algorithm.personal
+    return own or experiment.evaluation.adapt_steps > 0 or not isinstance(experiment.sharing, All)
 
 
 def is_number(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -51,10 +51,15 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
 
 def note_damaged(store: RunStore, run: int, used: int) -> None:
     """Say in the run's warnings if the checkpoint after ``used`` rounds was taken because a newer one is damaged."""
-    newer = checkpoints.latest(store.run_folder(run))
-    if newer and newer.name != checkpoints.file_name(used):
-        found = f"the checkpoint {newer.name} is damaged, so the run goes on from this round"
-        remedy = "look after the disk if it happens again; the rounds since are played once more, with the same numbers"
+    if newer := checkpoints.passed_over(store.run_folder(run), used):
+        found = f"the checkpoint {newer} is damaged, so the run goes on from this round"
+        remedy = "look after the disk if it happens again; the rounds since are played once more"
         note(
             store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
         )
+
+
+def tell_damaged(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
+    """Warn in a line if the checkpoint after ``used`` rounds is looked at because a newer one is damaged."""
+    if newer := checkpoints.passed_over(store.run_folder(run), used):
+        warn(f"run {run}: the checkpoint {newer} is damaged; this is the one before, after round {used}")

@@ -39,7 +39,11 @@ def listening(node: Node) -> Iterator[str]:
     """Answer for the node on a socket that only this user can reach; its path."""
     with tempfile.TemporaryDirectory(prefix="fedskew-") as folder:
         address = f"{folder}/node"
-        with Listener(address, family="AF_UNIX", backlog=16) as listener:
+        try:
+            made = Listener(address, family="AF_UNIX", backlog=16)
+        except OSError as error:  # a socket's path may have about a hundred letters
+            raise FedskewError(f"node: no socket at {address}: {error}; set TMPDIR to a shorter folder") from None
+        with made as listener:
             threading.Thread(target=answer_all, args=(node, listener), daemon=True).start()
             yield address
 

@@ -39,6 +39,8 @@ def read_rows(path: Path) -> Rows:
     try:
         with np.load(path, allow_pickle=False) as file:
             found: dict[str, Any] = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise BadInput(f"rows {path}: there is no such file") from None
     except DAMAGED as error:
         raise BadInput(f"rows {path}: not a NumPy .npz file of plain arrays: {first_line(error)}") from None
     require({"x", "y"} <= set(found), f"rows {path}: holds {sorted(found)}; it needs the arrays x and y")

@@ -15,6 +15,7 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import from_table, to_table
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
+from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_needs, with_engine
@@ -32,6 +33,7 @@ from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Partition
 from fedskew.slots import Blocks
+from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
 NOT_TOLD = "labels not told"
@@ -97,7 +99,7 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         "faults are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with them",
     )
     require(
-        experiment.training.workers == 1,
+        experiment.training.workers <= 1,
         "training.workers shares a simulation out among processes, and here each client has its own; leave it out",
     )
     require(
@@ -129,6 +131,10 @@ def settle(
     held = population([nodes.met[k] for k in range(clients)], dataset)
     assembly = assemble(experiment, dataset, held)
     federation = dataclasses.replace(assembly.federation, codec=Decoded(assembly.federation.codec))
+    if experiment.algorithm.privacy():
+        # anew at each start: the same noise on two sums of a round, of which one lacks a client, would give its update away
+        federation = dataclasses.replace(federation, hidden=Secret.fresh())
+        assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)
     if not deployment.labels:
         classes = (NOT_TOLD, *dataset.classes[1:])
         assembly = dataclasses.replace(
@@ -136,6 +142,18 @@ def settle(
         )
     assembly = dataclasses.replace(assembly, federation=federation)
     return assembly, There(Remote(federation, nodes, assembly.x_test[:1]))
+
+
+def repeated(store: RunStore, run: int) -> int:
+    """How many rounds, at most, nodes have seen the models of and are played again, over all starts of a run that goes on.
+
+    Those since the checkpoint, and one that may have been in flight; the run's facts keep the number.
+    """
+    record, found = store.run(run), checkpoints.newest(store.run_folder(run))
+    facts = record.facts["flower"]
+    total: int = facts.get("repeated", 0) + record.rounds_done - (found[1]["round"] if found else 0) + 1
+    store.add_facts(run, {"flower": {**facts, "repeated": total}})
+    return total
 
 
 def reply(recipe: Recipe, client: int, rows: int, measured_rows: int, label_counts: list[int]) -> Reply:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 COMMAND = "flwr-clientapp"
@@ -57,16 +59,26 @@ def main() -> None:
 
     httpx.Client().close()  # so that all that a client loads is there
     split_off(listener)
-    code = 1
+    code = carried_out(flwr_clientapp)
+    # taking down what was loaded would touch, and so copy, all of it, which takes longer than the rest
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def carried_out(command: Callable[[], None]) -> int:
+    """The command's exit code; what it ends with is said as an interpreter would."""
     try:
-        flwr_clientapp()
+        command()
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    finally:
-        # taking down what was loaded would touch, and so copy, all of it, which takes longer than the rest
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

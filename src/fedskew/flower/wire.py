@@ -20,6 +20,9 @@ START = struct.Struct(
     "<8s32sI"
 )  # magic, SHA-256 of the head with its length and of the tensors' SHA-256, bytes of the head
 
+DEEPEST = 16
+"""Parts of a leaf's path, at most."""
+
 Kind = Literal["meet", "survey", "train", "measure"]
 Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "too_long"]
 
@@ -112,9 +115,11 @@ def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
 
 
 def tree_of(flat: dict[str, Tensor]) -> Tree:
-    """The tree of these leaves; raises `ValueError` where one path goes through another's leaf."""
+    """The tree of these leaves; raises `ValueError` for what is no leaf's path, or goes through another's leaf."""
     for name in flat:
         parts = name.split("/")
+        if not all(parts) or len(parts) > DEEPEST:
+            raise ValueError(f"{name[:40]!r} is no leaf's name")
         if any("/".join(parts[:i]) in flat for i in range(1, len(parts))):
             raise ValueError(f"{name} goes through a leaf")
     return from_leaves(flat)

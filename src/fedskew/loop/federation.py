@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch, Info
+from fedskew.core.seeding import Seed
 from fedskew.core.task import Task
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import Planner
@@ -53,6 +54,7 @@ class Federation:
     others: tuple[Task, ...] = ()
     kept: Kept | None = None  # the part of the model that clients keep to themselves
     moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
+    hidden: Seed | None = None  # of what the server draws and no client may know; None: from the seed
     dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
@@ -74,6 +76,11 @@ class Federation:
     def program(self) -> Program:
         """Of the first architecture, which usually is the only one."""
         return self.programs[0]
+
+    @property
+    def server_seed(self) -> Seed:
+        """Of what the server alone draws."""
+        return self.seed if self.hidden is None else self.hidden
 
     @property
     def clients(self) -> Ints:

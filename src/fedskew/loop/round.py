@@ -135,7 +135,7 @@ def start(fed: Federation, x0: Tensor) -> Server:
         opt=fed.server_optimiser.init(x0),
         state={},
         rounds=fed.rounds,
-        seed=fed.seed,
+        seed=fed.server_seed,
         clients=fed.info,
         task=fed.task,
         data=fed.server_data,
@@ -149,7 +149,7 @@ def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout
     reached = there & fed.system.reached(len(there), round_, fed.seed)
     selected = fed.clients[there]
     if len(selected):
-        selected = fed.selection.select(selected, stream(fed.seed, "select", round_))
+        selected = fed.selection.select(selected, stream(fed.server_seed, "select", round_))
     answered = selected[reached[selected]]
     return answered, reached, Turnout(int(there.sum()), len(selected), len(answered), stragglers=0)
 

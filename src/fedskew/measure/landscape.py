@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from fedskew.core.errors import require
 from fedskew.core.vectors import ParameterSpace, unit
 
 Floats = NDArray[np.float64]
@@ -61,17 +62,18 @@ def around(w: Tensor, first: Tensor, second: Tensor | None, reach: float, points
 def through(models: Tensor, points: int) -> tuple[Window, Floats]:
     """The plane through three models (3, P) and their coordinates (3, 2) in it; a line where they lie on one.
 
-    The first model is the origin, the second lies on the first axis; the axes are orthonormal.
+    The first model is the origin, the second lies on the first axis; the axes are orthonormal. Raises `BadInput` if there is only
+    one model.
     """
     origin, to_second, to_third = models[0], models[1] - models[0], models[2] - models[0]
-    first = unit(to_second)
+    length, other = (float(vector_norm(step, dtype=torch.float64)) for step in (to_second, to_third))
+    require(max(length, other) > 0, "landscape: the three models are one, and there is no plane through it")
+    first = unit(to_second if length else to_third)
     along = float(to_third.double() @ first.double())
     rest = to_third - along * first
     above = float(vector_norm(rest, dtype=torch.float64))
-    flat = above <= 1e-6 * float(vector_norm(to_third, dtype=torch.float64))
-    at = np.array(
-        [[0.0, 0.0], [float(vector_norm(to_second, dtype=torch.float64)), 0.0], [along, 0.0 if flat else above]]
-    )
+    flat = not length or above <= 1e-6 * other
+    at = np.array([[0.0, 0.0], [length, 0.0], [along, 0.0 if flat else above]])
     low, high = at.min(0), at.max(0)
     margin = MARGIN * float((high - low).max())
     a = np.linspace(low[0] - margin, high[0] + margin, points)
@@ -100,7 +102,7 @@ def overlap(first: Floats, second: Floats) -> float:
 class Sharpness:
     """How fast a loss rises around a model."""
 
-    rise: float  # of the loss at distance ``radius`` against the gradient: one step of the inner maximum of SAM
+    rise: float  # of the loss at distance ``radius`` along the gradient: one step of the inner maximum of SAM
     radius: float
     eigenvalue: float  # the largest of the Hessian in absolute value, by power iteration
 

@@ -21,26 +21,29 @@ def paired_p(differences: Sequence[float]) -> float:
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
-    spread, mean = float(d.std(ddof=1)), float(d.mean())
-    if spread == 0:
-        return 1.0 if mean == 0 else 0.0
-    return float(2 * stats.t.sf(abs(mean) / (spread / math.sqrt(len(d))), len(d) - 1))
+    if alike(d):
+        return 1.0 if d[0] == 0 else 0.0
+    return float(2 * stats.t.sf(abs(d.mean()) / (d.std(ddof=1) / math.sqrt(len(d))), len(d) - 1))
+
+
+def alike(values: Floats) -> bool:
+    """Whether no two differ; their computed deviation need not be 0 then."""
+    return bool((values == values[0]).all())
 
 
 def hedges_g(differences: Sequence[float]) -> float:
     """Paired Cohen's d (mean over standard deviation of the differences) times Hedges's exact small-sample correction.
 
-    NaN below two differences or where they do not vary (Hedges 1981).
+    Of two differences it stays uncorrected: its mean does not exist. NaN below two or where they do not vary (Hedges 1981).
     """
     d = np.asarray(differences, dtype=float)
     freedom = len(d) - 1
-    spread = float(d.std(ddof=1)) if freedom >= 1 else 0.0
-    if spread == 0:
+    if freedom < 1 or alike(d):
         return math.nan
     correction = 1.0
     if freedom >= 2:
         correction = math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom - 1) / 2)) / math.sqrt(freedom / 2)
-    return float(d.mean()) / spread * correction
+    return float(d.mean() / d.std(ddof=1)) * correction
 
 
 def cliffs_delta(a: Sequence[float], b: Sequence[float]) -> float:
@@ -80,19 +83,19 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Bootstrap-t interval of a mean: as Student's, with the quantiles of resampled t statistics (Efron and Tibshirani 1993).
 
-    It may be skewed as the sample is. (NaN, NaN) below two values; resamples without spread are left out.
+    It may be skewed as the sample is. (NaN, NaN) below three values: resamples of two have either no spread, and are left out, or
+    the sample's own mean.
     """
     v = np.asarray(values, dtype=float)
     n = len(v)
-    if n < 2:
+    if n < 3:
         return math.nan, math.nan
+    if alike(v):
+        return float(v[0]), float(v[0])
     drawn = v[rng.integers(n, size=(resamples, n))]
+    drawn = drawn[(drawn != drawn[:, :1]).any(1)]
     error = v.std(ddof=1) / math.sqrt(n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = (drawn.mean(1) - v.mean()) / (drawn.std(1, ddof=1) / math.sqrt(n))
-    t = t[np.isfinite(t)]
-    if error == 0 or not len(t):
-        return float(v.mean()), float(v.mean())
+    t = (drawn.mean(1) - v.mean()) / (drawn.std(1, ddof=1) / math.sqrt(n))
     low, high = np.quantile(t, [0.5 - confidence / 2, 0.5 + confidence / 2])
     return float(v.mean() - high * error), float(v.mean() - low * error)
 

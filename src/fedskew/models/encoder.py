@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -100,7 +101,7 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
+class Encoder(ABC):
     """A pretrained encoder.
 
     ``frozen`` freezes the embeddings and so many of the first layers. ``lora`` is the rank of adapters in the layers after them, 0
@@ -127,9 +128,9 @@ class Encoder:
         require(self.alpha > 0, f"alpha must be above 0, got {self.alpha}")
         require(bool(self.lora) or (self.adapt == "both" and not self.targets), "adapt and targets need lora above 0")
 
+    @abstractmethod
     def where(self) -> str:
         """The name or folder of the checkpoint."""
-        raise NotImplementedError
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> EncoderNet:
         """The module; its last two layers and, for LoRA, its adapters are drawn from ``generator``."""

@@ -104,9 +104,9 @@ def title(store: RunStore, records: Sequence[RunRecord]) -> str:
     """That of the comparison, if all runs belong to one; else the methods."""
     comparisons = {record.comparison for record in records}
     if len(comparisons) == 1 and None not in comparisons:
-        found = store.db.execute("SELECT title FROM comparisons WHERE id=?", list(comparisons)).fetchone()
-        if found and found[0]:
-            return str(found[0])
+        found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))
+        if found and found[0][0]:
+            return str(found[0][0])
     methods = tables.methods(records)
     return words.listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
 

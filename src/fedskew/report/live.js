@@ -3,10 +3,16 @@ const EVERY = 2000;
 const version = () => document.body.dataset.version;
 const open = () => [...document.querySelectorAll("details")].map((part) => part.open);
 
+async function text(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(answer.statusText);
+  return answer.text();
+}
+
 async function follow() {
   try {
-    if ((await (await fetch("version")).text()) !== version()) {
-      const fresh = new DOMParser().parseFromString(await (await fetch("./")).text(), "text/html");
+    if ((await text("version")) !== version()) {
+      const fresh = new DOMParser().parseFromString(await text("./"), "text/html");
       const [x, y, opened] = [scrollX, scrollY, open()];
       document.title = fresh.title;
       document.body.replaceWith(fresh.body);

@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
@@ -54,13 +54,14 @@ class Feed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for run in list(self.pages):
-            self.close(run, "interrupted")
+        with ExitStack() as runs:
+            for run in list(self.pages):
+                runs.callback(self.close, run, "interrupted")
 
     def send(self, records: Sequence[RunRecord]) -> None:
         """The rounds that are new of each run, and the end of those that have ended."""
         for record in records if self.sinks else ():
-            for round_, values in self.fresh(record):
+            for round_, values in self.unsent(record):
                 for page in self.opened(record):
                     with told(page):
                         page.write(round_, values)
@@ -68,8 +69,13 @@ class Feed:
             if record.status in ENDED:
                 self.close(record.id, record.status)
 
-    def fresh(self, record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
-        rows = self.store.db.execute(NEW_ROUNDS, (record.id, self.sent.get(record.id, -1))).fetchall()
+    def unsent(self, record: RunRecord) -> list[tuple[int, dict[str, float]]]:
+        """The rounds that are new; all of them if the run has no page, which a run that goes on after its end gets anew."""
+        new = list(self.after(record.id, self.sent.get(record.id, -1)))
+        return new if record.id in self.pages or not new else list(self.after(record.id, -1))
+
+    def after(self, run: int, round_: int) -> Iterator[tuple[int, dict[str, float]]]:
+        rows = self.store.query(NEW_ROUNDS, (run, round_))
         for round_, group in groupby(rows, key=lambda row: int(row[0])):
             yield round_, {name: value for _, name, value in group if value is not None and math.isfinite(value)}
 
@@ -82,8 +88,10 @@ class Feed:
         return self.pages[record.id]
 
     def close(self, run: int, status: str) -> None:
-        for page in self.pages.pop(run, ()):
-            page.end(status)
+        with ExitStack() as pages:  # one that fails keeps none of the others open
+            for page in self.pages.pop(run, ()):
+                pages.enter_context(told(page))
+                pages.callback(page.end, status)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +201,7 @@ def told(of: Sink | Page) -> Iterator[None]:
         raise
     except Exception as error:
         raise FedskewError(
-            f"sink {type(of).__name__}: {(str(error) or type(error).__name__).splitlines()[0]}"
+            f"sink {type(of).__name__.removesuffix('Page')}: {(str(error) or type(error).__name__).splitlines()[0]}"
         ) from None
 
 

@@ -81,6 +81,12 @@ def newest(folder: Path) -> tuple[Tree, dict[str, Any]] | None:
     return None
 
 
+def passed_over(folder: Path, used: int) -> str:
+    """The name of the newest checkpoint if it is damaged, so that the one after ``used`` rounds was taken; else nothing."""
+    newer = latest(folder)
+    return newer.name if newer and newer.name != file_name(used) else ""
+
+
 def load(path: Path) -> tuple[Tree, dict[str, Any]]:
     """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read, or its checksum is another."""
     from safetensors import safe_open

@@ -107,7 +107,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "bytes_up": "sent by the whole cohort, in the codec's messages",
         "rejected": "answers that were not usable or not given in time, in deployed runs and where `faults` are declared",
         "seconds": "of the round: training, evaluation and measures",
-        "epsilon": "privacy loss of any client in all rounds so far, at the method's delta; where the method bounds it",
+        "epsilon": "privacy loss of any client in all rounds, repeated ones too, at the method's delta; where the method bounds it",
     },
     "global-model": {
         "accuracy": "per client: of the global model on the client's data, 0..1",
@@ -294,6 +294,11 @@ class RunStore:
                 f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
             ) from None
 
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of an SQL query."""
+        with self.reading():
+            return self.db.execute(statement, values).fetchall()
+
     def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
         """Runs by id; ``where`` is an SQL condition on the runs table."""
         columns = [f.name for f in fields(RunRecord)]
@@ -325,14 +330,14 @@ class RunStore:
                     f"run store {self.folder}: there are no runs yet; `fedskew run` or `fedskew compare` makes some"
                 )
             return self.one(f"c{newest[0].comparison}") if newest[0].comparison else newest
-        if re.fullmatch(r"c[0-9]+", token):
+        if re.fullmatch(r"c[0-9]{1,18}", token):
             found = self.runs("comparison=?", (int(token[1:]),))
             if not found:
                 raise BadInput(
                     f"run store {self.folder}: there is no comparison {token}; `fedskew list runs` shows them"
                 )
             return found
-        numbers = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", token)
+        numbers = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", token)
         if numbers and int(numbers[1]) <= int(numbers[2] or numbers[1]):
             return [self.run(i) for i in range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)]
         raise BadInput(f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, or latest")

@@ -33,9 +33,14 @@ def load(files: Files, classes: tuple[str, ...], source: str) -> Dataset:
             with reading(name, path):
                 arrays.append(idx(path))
     train, y, test, y_test = arrays
-    for path, images in ((paths[0], train), (paths[-2:][0], test)):
+    for path, images, labels in ((paths[0], train, y), (paths[-2:][0], test, y_test)):
         shape = images.shape[1:]
         require(shape == (28, 28), f"data set {name}: the images of {path} have shape {shape}, expected (28, 28)")
+        require(images.dtype == np.uint8, f"data set {name}: the pixels of {path} are {images.dtype}, expected bytes")
+        require(
+            labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
+            f"data set {name}: the labels for {path} are {labels.dtype} of shape {labels.shape}, expected an integer each",
+        )
     x, x_test = standardised(train[:, None], test[:, None])
     return Dataset(
         x=x,

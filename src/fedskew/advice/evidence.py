@@ -1,0 +1,61 @@
+"""The packaged evidence: what each method gained over FedAvg under a skew whose faces were measured."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Literal, TypedDict
+
+import msgspec
+
+from fedskew.core.errors import BadInput
+
+Face = Literal["label", "feature", "quantity", "concept"]
+Measure = Literal["test", "own"]
+
+
+class Line(TypedDict):
+    """A method's gain in accuracy on a measure, at the rate tuned for it, with the half-width of its 95 % interval."""
+
+    method: str
+    lr: float
+    measure: Measure
+    gain: float
+    half: float
+    verdict: Literal["higher", "lower", "undecided"]
+    seeds: int
+
+
+class Case(TypedDict):
+    """A skew of some data, with FedAvg's accuracies."""
+
+    data: str
+    skew: str
+    model: str
+    dominant: Face
+    strengths: Annotated[dict[Face, float], msgspec.Meta(min_length=4)]  # of all faces, 0..1
+    fedavg: dict[Measure, float]
+    methods: Annotated[list[Line], msgspec.Meta(min_length=1)]
+
+
+class Evidence(TypedDict):
+    """The table and the command that makes it."""
+
+    made_by: str
+    cases: list[Case]
+
+
+@cache
+def evidence() -> Evidence:
+    """What comes with the package."""
+    return read((files("fedskew.advice") / "evidence.json").read_bytes(), "evidence.json")
+
+
+def read(data: bytes, where: str) -> Evidence:
+    """The evidence in a JSON file; raises `BadInput` if it is none."""
+    try:
+        return msgspec.json.decode(data, type=Evidence)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadInput(
+            f"evidence {where}: {error}; experiments/evidence.py makes it, and a fresh installation has it"
+        ) from None

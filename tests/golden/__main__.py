@@ -1,0 +1,5 @@
+"""``python -m tests.golden``"""
+
+from tests.golden import make
+
+make()

@@ -1,0 +1,147 @@
+"""What server and nodes check of each other, one check at a time, and what they keep for a server that comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.core.errors import BadInput
+from fedskew.flower.node import Node, Visit, recipe
+from fedskew.flower.nodes import Deployment, Nodes, Recipe
+from fedskew.flower.remote import Elsewhere
+from fedskew.flower.server import serve
+from fedskew.flower.wire import Kind, Rejected, Reply, pack
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import Direct, configuration, nodes_of, small
+
+RUN = "0" * 32
+
+
+def server(**options: bool) -> Nodes:
+    return Nodes(Direct([]), Recipe(RUN, "", clients=4, classes=3, shape=(2,)), Deployment(**options))
+
+
+def test_an_answer_is_of_this_run_round_kind_and_client() -> None:
+    asked = {"run": RUN, "round": 1, "kind": "train", "client": 2}
+    reply, _ = server().opened(pack(Reply(**asked)), "train", 1, 2)
+    assert reply.client == 2
+    for change, fault in (
+        ({"run": "1" * 32}, "other_round"),
+        ({"round": 2}, "other_round"),
+        ({"kind": "survey"}, "other_round"),
+        ({"client": 3}, "garbage"),
+        ({"kind": "refused"}, "refused"),
+    ):
+        with pytest.raises(Rejected) as rejected:
+            server().opened(pack(Reply(**{**asked, **change})), "train", 1, 2)
+        assert rejected.value.fault == fault
+
+
+def met(client: int = 0, rows: int = 6, measured_rows: int = 0, label_counts: tuple[int, ...] = (1, 2, 3)) -> Reply:
+    return Reply(
+        kind="meet", run=RUN, round=0, client=client, rows=rows, measured_rows=measured_rows, label_counts=label_counts
+    )
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        met(client=-1),
+        met(client=4),
+        met(rows=0, label_counts=(0, 0, 0)),
+        met(measured_rows=-1),
+        met(label_counts=(1, 2)),
+        met(label_counts=(1, 2, 2)),
+        met(label_counts=(-1, 4, 3)),
+    ],
+)
+def test_who_tells_of_impossible_rows_is_not_met(reply: Reply) -> None:
+    nodes = server(labels=True)
+    nodes.check_met(met())
+    nodes.check_met(met(client=3))
+    with pytest.raises(Rejected):
+        nodes.check_met(reply)
+
+
+def test_a_client_that_comes_back_has_the_rows_it_had() -> None:
+    nodes = server(labels=True)
+    nodes.met[0] = met(measured_rows=2)
+    nodes.check_met(met(measured_rows=2))
+    for other in (met(measured_rows=1), met(rows=5, label_counts=(1, 1, 3), measured_rows=2)):
+        with pytest.raises(Rejected, match="client 0 had 6 rows"):
+            nodes.check_met(other)
+
+
+def test_states_are_needed_back_to_the_checkpoint_before_the_last() -> None:
+    states, clients = Elsewhere(), np.array([1, 3])
+    needed = []
+    for stamp in (2, 4, 6):
+        states.put(clients, {"stamp": torch.full((2,), stamp)})
+        states.saved()
+        needed.append(states.get(clients, dict)["needed"].tolist())
+    assert needed == [[0, 0], [2, 2], [4, 4]]
+    back = Elsewhere.restore(*states.export())
+    assert back.get(clients, dict)["needed"].tolist() == [0, 0]
+
+
+def visit(folder: Path, **facts: int) -> Visit:
+    """A request at client 1 of whose run and round alone something is read."""
+    made = Visit.__new__(Visit)
+    made.node = Node(1, folder / "rows.npz", folder)
+    made.request = Recipe(RUN, "", 4, 3, (2,)).request("train", facts.pop("round", 0), 1, **facts)
+    return made
+
+
+def test_a_node_keeps_the_states_that_may_be_asked_for_and_no_others(tmp_path: Path) -> None:
+    for round_, needed in ((0, 0), (1, 0), (2, 2), (3, 2)):
+        visit(tmp_path, round=round_, needed=needed).keep({"c": torch.ones(1)})
+    assert sorted(path.name for path in (tmp_path / RUN).iterdir()) == ["000002", "000003", "000004"]
+
+
+@pytest.mark.parametrize("stranger", [{"client": 2}, {"run": "1" * 32}])
+def test_a_state_of_another_client_or_run_is_not_used(tmp_path: Path, stranger: dict[str, object]) -> None:
+    visit(tmp_path, round=4).keep({"c": torch.ones(1)})
+    assert visit(tmp_path, stamp=5).kept(None, torch.zeros(1)) == {"c": torch.ones(1)}
+    facts = {"run": RUN, "client": 1, "round": 5, **stranger}
+    checkpoints.save(tmp_path / RUN / "000005", 5, {"state": {"c": torch.ones(1)}}, facts)
+    with pytest.raises(BadInput, match=f"is not of run {RUN} and client 1"):
+        visit(tmp_path, stamp=5).kept(None, torch.zeros(1))
+
+
+@pytest.mark.parametrize("code", ["mine.py", "mine::Mine", "/srv/mine.py::Mine"])
+@pytest.mark.parametrize("place", ['name = "{}"', 'list = ["{}"]', '[algorithm]\nname = "{}"', '[[skew]]\nname = "{}"'])
+def test_a_recipe_names_no_code(place: str, code: str) -> None:
+    with pytest.raises(BadInput, match="names a file of code"):
+        recipe(place.format(code))
+
+
+def test_an_update_is_rejected_from_the_limit_on(tmp_path: Path) -> None:
+    experiment = small(rounds=1)
+    free = serve(Direct(nodes_of(experiment, tmp_path)), configuration(experiment, tmp_path, measure=False), {})
+    frame = RunStore(tmp_path / "runs").measurements([free], per_client=True)
+    lengths = frame[frame.name == "update_norm"].set_index("client")["value"].sort_values()
+    assert len(lengths) == 4
+    limit = float(lengths.iloc[-2:].mean())
+    bound = serve(
+        Direct(nodes_of(experiment, tmp_path)),
+        configuration(experiment, tmp_path, measure=False, longest=limit, attempts=1),
+        {},
+    )
+    faults = RunStore(tmp_path / "runs").measurements([bound]).query("split == 'fault'")
+    assert faults[["client", "name"]].values.tolist() == [[lengths.index[-1], "too_long"]]
+
+
+def test_a_client_that_was_silent_in_a_survey_is_asked_again_in_the_next_round(tmp_path: Path) -> None:
+    experiment = small("drfa", rounds=3)
+
+    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
+        return None if (client, kind, round_) == (2, "survey", 1) else data
+
+    channel = Direct(nodes_of(experiment, tmp_path), spoil)
+    number = serve(channel, configuration(experiment, tmp_path, measure=False, labels=True), {})
+    frame = RunStore(tmp_path / "runs").measurements([number], per_client=False)
+    assert frame[frame.name == "available"].value.tolist() == [4, 3, 4]

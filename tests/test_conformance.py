@@ -23,8 +23,8 @@ from fedskew.core.records import OWN, Plan, Server
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, pick
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine import ENGINES
-from fedskew.engine.sequential import Sequential, traced
+from fedskew.engine import ENGINES, sequential
+from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
@@ -135,7 +135,7 @@ def _traced_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
         patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
-        patched.setattr("fedskew.engine.sequential.traced", cache(traced.__wrapped__))
+        patched.setattr("fedskew.engine.sequential.traced", cache(sequential.traced.__wrapped__))
         yield
 
 
@@ -292,7 +292,7 @@ def test_engines_agree(monkeypatch, spec, solver, engine):
         monkeypatch.setattr(f"fedskew.engine.{size}", 0)
     fed = federation(spec, solver)
     assert_close(run(fed, driver), expected)
-    assert engine != "recorded" or traced(fed.program).graphs
+    assert engine != "recorded" or sequential.traced(fed.program).graphs
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,18 @@ def test_processes_that_cannot_start_are_told_and_not_tried_again(monkeypatch) -
 
 
 def test_runs_side_by_side_and_parts_of_a_group_have_no_processes_of_their_own(monkeypatch, cache) -> None:
-    monkeypatch.setattr(choice, "among_processes", lambda best, work, rounds, limits, *_: asked.append(limits) or best)
+    def as_many_as_may_be(best, work, rounds, limits, *_):
+        asked.append(limits)
+        return replace(best, workers=limits.workers)
+
+    monkeypatch.setattr(choice, "among_processes", as_many_as_may_be)
     monkeypatch.setattr(choice, "cores", lambda: 8)
     experiment, asked = small(rounds=1).replace(engine="auto", training__threads=0), []
     for jobs, threads in ((1, torch.get_num_threads()), (2, 4)):
         (made,), _, _ = prepare([experiment], DATA, jobs)
         assert asked[-1] == Limits(threads, 8 if jobs == 1 else 1)
         assert 1 <= made.training.threads <= threads
-        assert made.training.workers == 1
+        assert made.training.workers == asked[-1].workers
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     settled(experiment, DATA)

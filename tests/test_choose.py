@@ -38,7 +38,14 @@ def test_a_disturbed_run_does_not_count(monkeypatch):
     slow = iter([9.0, 0.01, 0.02, 0.03, 5.0])
     monkeypatch.setattr(trial, "once", lambda *_: next(slow))
     monkeypatch.setattr(trial, "ENOUGH", 9.05)
+    monkeypatch.setattr(trial, "LONG", 10.0)
     assert trial.fastest(None, None, None) == 0.01
+
+
+def test_a_long_run_is_not_repeated(monkeypatch):
+    slow = iter([0.6, 0.01])
+    monkeypatch.setattr(trial, "once", lambda *_: next(slow))
+    assert trial.fastest(None, None, None) == 0.6
 
 
 def machine(**speeds):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from fedskew.claims.document import Document
 from fedskew.claims.quantities import Measured, measured
@@ -14,15 +17,19 @@ from fedskew.claims.verdicts import Results
 from fedskew.core.component import parse
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import on_threads
-from fedskew.engine.states import ClientStates
+from fedskew.engine.choose import Option, next_work, on_threads
+from fedskew.engine.choose import measured as measured_seconds
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections, from_toml
 from fedskew.experiment.run import register
 from fedskew.loop.evaluate import evaluate
-from fedskew.loop.round import play_round, start
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import start
 from fedskew.store.runs import RunRecord, RunStore
+
+SCORED = 512
+"""Rows that are scored to estimate how long all take."""
 
 DONE = ("finished", "diverged")
 """States of a run whose numbers will not change: what diverges once diverges again."""
@@ -113,32 +120,35 @@ def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[
 
 
 def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = lambda: None) -> float:
-    """Seconds that the runs will take, from one timed round and evaluation of each arm; rough."""
+    """Seconds that the runs will take, from a few timed steps and scored rows of each arm; rough."""
     first = {p.arm: p.experiment for p in reversed(planned)}
     data: dict[str, Dataset] = {}
     seconds: dict[str, float] = {}
     for arm, experiment in first.items():
         key = repr(experiment.dataset)
         data[key] = data.get(key) or experiment.dataset.load()
-        with on_threads(experiment.training.threads or 1):
-            cost = a_round(experiment, data[key])
-        seconds[arm] = cost * experiment.training.rounds
+        seconds[arm] = experiment.training.rounds * a_round(experiment, data[key])
         tell()
     return sum(seconds[p.arm] for p in planned) / jobs
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
-    """Seconds of the second round, with an evaluation on the test set and on the clients' rows."""
+    """Seconds of a round's local training, with an evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
-    fed = assembly.federation
-    server, states = start(fed, assembly.x0), ClientStates()
-    began = 0.0
-    for _ in range(2):
-        began = time.perf_counter()
-        server = play_round(fed, experiment.engine, server, states).server
-        evaluate(fed.task, server.x, assembly.x_test, assembly.y_test)
-        evaluate(fed.task, server.x, fed.x, fed.y)
-    return time.perf_counter() - began
+    fed, option = assembly.federation, Option(experiment.engine, experiment.training.threads or 1)
+    work = next_work(fed, start(fed, assembly.x0), experiment.evaluation.local_models)
+    training = 0.0 if work is None else measured_seconds(fed, work, option, math.inf)
+    with on_threads(option.threads):
+        parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
+        return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)
+
+
+def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
+    """Seconds of scoring all rows, from some."""
+    rows = min(len(x), SCORED)
+    began = time.perf_counter()
+    evaluate(fed.task, model, x[:rows], y[:rows])
+    return (time.perf_counter() - began) * len(x) / rows
 
 
 def results(store: RunStore, planned: Sequence[Planned]) -> Results:

@@ -89,7 +89,13 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
     planned = document.scale("quick").seeds * len(document.arms)
     assert f"2 of {planned} runs, of which 2 diverged, 1.0 minutes of rounds in all" in text
     assert "on 2 cores; torch 2.9.0." in text
-    assert f"| drift-demo | quick | 2 of {planned} | {len(document.claims)} | 0 | 0 | {len(document.claims)} |" in text
+    once = sum(set(claim.arms) <= set(arms) for claim in document.claims)
+    claims = len(document.claims)
+    assert f"| drift-demo | quick | 2 of {planned} | {claims} | 0 | 0 | {once} | {claims - once} |" in text
+    assert f"**{claims} claims: 0 hold, 0 fail, {once} undecided, {claims - once} not run.**" in text
+    left = ", ".join(arm for arm in document.tables[0].arms if arm not in arms)
+    assert f"Not run: {left}." in text
+    assert text.count("**not run**") == claims - once
     assert "| IID | 1 | 2.100 (2.100) | 0.500 (0.500) | same |" in text
     assert [line for line in text.splitlines() if line.startswith("# ")] == ["# Results"]
 

@@ -15,7 +15,7 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import Floats
 
-Verdict = Literal["holds", "fails", "undecided"]
+Verdict = Literal["holds", "fails", "undecided", "not run"]
 Arms = Sequence[float]
 
 
@@ -111,13 +111,13 @@ class Claim:
 def judge(claim: Claim, values: Sequence[float], in_document: float | None = None) -> tuple[Verdict, Evidence]:
     """``holds`` if the 95 % interval over seeds lies within what is claimed, ``fails`` if wholly outside, else ``undecided``.
 
-    One seed, or a seed without the number, leaves a claim undecided.
+    One seed, or a seed without the number, leaves a claim undecided; without any it is ``not run``.
     """
     region = Region.read(claim.expect)
     mean, half = mean_interval(values) if values else (math.nan, math.nan)
     evidence = Evidence(tuple(values), mean, half, in_document)
     if not math.isfinite(half):
-        return "undecided", evidence
+        return "undecided" if values else "not run", evidence
     low, high = mean - half, mean + half
     # a number on the edge is not beyond it: no difference at all is no gain
     if low > region.low and high < region.high:

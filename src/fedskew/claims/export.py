@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from fedskew.claims.claim import OVER_ROUNDS
+from fedskew.claims.claim import OVER_ROUNDS, Verdict
 from fedskew.claims.document import DOCUMENTS, Document, load
 from fedskew.claims.quantities import Measured, Numbers, curve, quantity
 from fedskew.claims.verdicts import RULE, Known, markdown, verdicts
@@ -100,11 +100,14 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def overview(exports: Sequence[Mapping[str, Any]]) -> str:
     """One line an export: how many runs and claims, and their verdicts."""
-    lines = ["| document | scale | runs | claims | hold | fail | undecided |", "| --- | --- |" + " ---: |" * 5]
+    lines = [
+        "| document | scale | runs | claims | hold | fail | undecided | not run |",
+        "| --- | --- |" + " ---: |" * 6,
+    ]
     for export in exports:
         document = load(export["document"]).at(export["scale"])
         found = [judged.verdict for judged in verdicts(document, known(export))]
-        counts = " | ".join(str(found.count(verdict)) for verdict in ("holds", "fails", "undecided"))
+        counts = " | ".join(str(found.count(verdict)) for verdict in get_args(Verdict))
         lines.append(
             f"| {export['document']} | {export['scale']} | {done_of(document, export)} | {len(found)} | {counts} |"
         )

@@ -40,6 +40,8 @@ class Judged:
     def reason(self) -> str:
         """The numbers behind the verdict in a line."""
         e = self.evidence
+        if not self.seeds:
+            return f"{self.statistic}; claimed {self.expect}"
         text = f"{self.statistic}: {interval(e.mean, e.half)} over {len(self.seeds)} seeds; claimed {self.expect}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
@@ -112,9 +114,10 @@ def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, An
 
 
 def tally(judged: list[Judged]) -> str:
-    """``22 claims: 15 hold, 5 fail, 2 are undecided``."""
+    """``22 claims: 15 hold, 5 fail, 2 undecided``, and how many were not run, if any."""
     counts = Counter(j.verdict for j in judged)
-    return f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+    text = f"{len(judged)} claims: {counts['holds']} hold, {counts['fails']} fail, {counts['undecided']} undecided"
+    return f"{text}, {counts['not run']} not run" if counts["not run"] else text
 
 
 RULE = (
@@ -145,15 +148,21 @@ def markdown(document: Document, scale: str, known: Known[OfRun], rule: str = RU
 
 
 def table_of(table: Table, known: Known[OfRun]) -> str:
-    """One table in Markdown; a column of the document's where it prints the measure of any arm."""
+    """One table in Markdown, of the arms that were run; a column of the document's where it prints the measure of any arm."""
     printed = [m for m in table.measures if any(m in row for row in table.printed.values())]
     titles = [title for m in table.measures for title in ([f"{m}, document"] if m in printed else []) + [m]]
     lines = ["| | " + " | ".join(titles) + " |", "| --- |" + " ---: |" * len(titles)]
-    for arm, row in cells(table, known).items():
+    rows = cells(table, known)
+    left = [arm for arm in table.arms if not known.get(arm)]
+    for arm in left:
+        del rows[arm]
+    if not rows:
+        return "Not run."
+    for arm, row in rows.items():
         shown = []
         for m, cell in row.items():
             if m in printed:
                 shown.append("–" if cell.document is None else figures(cell.document))
             shown.append(interval(cell.mean, cell.half))
         lines.append(f"| {arm} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines) + (f"\n\nNot run: {', '.join(left)}." if left else "")

@@ -128,7 +128,7 @@ def text_of(path: str) -> str:
         return ""
 
 
-COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow"}
+COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}
 
 
 def print_result(document: Document, scale: str, known: Results) -> None:

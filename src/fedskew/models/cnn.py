@@ -1,6 +1,7 @@
 """Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU.
 
-The ReLU comes after the pooling, where there is a quarter of the numbers: the largest of them is the same, and its gradient.
+The ReLU comes after the pooling, where there is a quarter of the numbers: the largest of them is the same, and its gradient. The
+last one comes after the rows were flattened, so that it and its gradient lie alike in memory.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class CnnNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
-        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2))
-        z = torch.relu(self.fc1(z.flatten(1)))
+        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2).flatten(1))
+        z = torch.relu(self.fc1(z))
         return z, self.out(z)
 
 
@@ -70,8 +71,8 @@ class LeNetNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))
-        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2))
-        z = torch.relu(self.fc2(torch.relu(self.fc1(z.flatten(1)))))
+        z = torch.relu(F.max_pool2d(self.norm2(self.conv2(z)), 2).flatten(1))
+        z = torch.relu(self.fc2(torch.relu(self.fc1(z))))
         return z, self.out(z)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, interleaved. Processes are started before the measuring, as a long run starts
-them once; nothing remembered counts, and nothing is remembered. Sequential rounds over ten times the best are measured once.
+Whole rounds of the first works of `fedskew bench`, interleaved, and from them the time of a run of a thousand, which starts its
+processes once. Nothing remembered counts, and nothing is remembered. Sequential rounds over ten times the best are measured once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import os
 import statistics
 import tempfile
+import time
 from functools import partial
 
 import torch
@@ -33,10 +34,11 @@ def fixed(work: Workload) -> list[Option]:
     return [Option(engine, *way) for way in ways for engine in engines]
 
 
-def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, float]:
-    """Seconds a round; those in several processes one engine after the other, since each has a group of its own."""
+def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, tuple[float, float]]:
+    """Seconds a round, and of the start; several processes one engine after the other, since each has a group of its own."""
     fed, x0 = of_workload(work, LONG)
     times: dict[Option, list[float]] = {option: [] for option in options}
+    starts: dict[Option, float] = {}
     alone = [option for option in options if option.workers == 1]
     for turn in range(repeats + 1):
         for option in alone:
@@ -44,7 +46,9 @@ def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option,
             if turn == 0 or min(times[option]) < 10 * best:
                 times[option].append(seconds(partial(ours, fed, option.engine, x0), option.threads))
     for option in [option for option in options if option.workers > 1]:
+        began = time.perf_counter()
         with helpers(work, option.engine, option.workers, option.threads) as pipes:
+            starts[option] = time.perf_counter() - began
 
             def together(option: Option = option, pipes: list = pipes) -> None:
                 for pipe in pipes:
@@ -52,7 +56,7 @@ def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option,
                 ours(fed, Distributed(option.engine, Group(0, option.workers)), x0)
 
             times[option] = [seconds(together, option.threads) for _ in range(repeats + 1)]
-    return {option: statistics.median(taken[1:] or taken) for option, taken in times.items()}
+    return {o: (statistics.median(taken[1:] or taken), starts.get(o, 0.0)) for o, taken in times.items()}
 
 
 def main() -> None:
@@ -67,9 +71,10 @@ def main() -> None:
             limits = Limits(cores(), cores())
             auto, _ = chosen(*of_workload(work, LONG), False, limits, partial(of_workload, work, LONG))
         found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
-        told = ", ".join(f"{option.label} {1000 * value:.1f} ms" for option, value in found.items())
+        told = ", ".join(f"{option.label} {1000 * a_round:.1f} ms" for option, (a_round, _) in found.items())
         print(f"{work.name}: {told}", flush=True)
-        print(f"  auto takes {auto.label}, {found[auto] / min(found.values()):.2f} times the best", flush=True)
+        runs = {option: LONG * a_round + start for option, (a_round, start) in found.items()}
+        print(f"  auto takes {auto.label}: a run {runs[auto] / min(runs.values()):.2f} times the best", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ SURE = 2
 GAIN = 0.05
 """Share of a run's time that processes must save, their start counted."""
 
-SHORT = 0.3
-"""Seconds up to which rounds are tried whole."""
+SHORT, SHARE = 0.3, 1 / 500
+"""Seconds, and share of the run, up to which rounds are tried whole."""
 
 ROWS = 1 << 30
 """Bytes of the rows, of which every process has its own, up to which processes are started unasked."""
@@ -126,7 +126,7 @@ def among_processes(
     while workers <= min(limits.workers, len(work.clients)):
         option = replace(one, workers=workers, threads=min(limits.threads, max(1, limits.workers // workers)))
         if option.label not in seconds:
-            limit, price = extent(work, seconds[one.label])
+            limit, price = extent(work, rounds, seconds[one.label])
             if rounds * seconds[one.label] * (1 - 1 / workers) < SURE * price:
                 break
             tried(recipe, one, option, limit, seconds, notes)
@@ -137,10 +137,11 @@ def among_processes(
     return best
 
 
-def extent(work: Work, a_round: float) -> tuple[int, float]:
-    """Local steps of a rehearsal, and the seconds that it takes about."""
+def extent(work: Work, rounds: int, a_round: float) -> tuple[int, float]:
+    """Local steps of a rehearsal before a run of so many rounds, and the seconds that it takes about."""
     longest = max(len(plan.index) for plan in work.plans)
-    limit = longest if a_round <= SHORT else min(longest, max(STEPS // 2, int(longest * SHORT / a_round)))
+    short = max(SHORT, SHARE * rounds * a_round)
+    limit = longest if a_round <= short else min(longest, max(STEPS // 2, int(longest * short / a_round)))
     return limit, 2 * STARTING + 2 * (3 + 2 * limit) * a_round / max(longest, 1)
 
 

@@ -646,3 +646,16 @@ def test_a_checkpoint_may_hold_empty_arrays(tmp_path):
     tree, facts = checkpoints.load(checkpoints.latest(tmp_path))
     assert facts["round"] == 1
     assert tree["ids"].shape == (0,)
+
+
+def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
+    """SQLite tells the whole statement that it cannot read, line by line."""
+    store = RunStore(tmp_path)
+    store.close()
+    (place,) = (path for path in tmp_path.iterdir() if path.read_bytes()[:6] == b"SQLite")
+    whole = place.read_bytes()
+    assert whole.count(b"status TEXT NOT NULL") >= 1
+    place.write_bytes(whole.replace(b"status TEXT NOT NULL", b'status TEXT NOT "ULL'))
+    with pytest.raises(BadInput, match="malformed database schema") as caught:
+        RunStore(tmp_path)
+    assert "\n" not in str(caught.value)

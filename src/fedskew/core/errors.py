@@ -15,6 +15,10 @@ class FedskewError(Exception):
 
     exit_code = 1
 
+    def __init__(self, message: str = "") -> None:
+        # what a library says, and is told on here, may have several lines
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))
+
 
 class BadInput(FedskewError):
     """The request cannot be carried out as written; nothing was started."""

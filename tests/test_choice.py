@@ -9,6 +9,8 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -153,6 +155,13 @@ def test_steps_of_the_busiest_process_by_hand() -> None:
     assert steps_of(Option(Stacked(width=2)), work, 99) == 12 + 6 + 2 + 2
     assert steps_of(Option(Stacked(width=2), workers=2), work, 99) == 12 + 2
     assert steps_of(Option(Stacked(width=2)), work, 3) == 3 + 3 + 2 + 2
+
+
+@pytest.mark.parametrize(("rounds", "a_round", "limit"), [(1000, 1.6, 10), (10, 1.6, 2), (1, 0.2, 10), (300, 1.0, 6)])
+def test_a_long_run_rehearses_more_of_a_round(rounds: int, a_round: float, limit: int) -> None:
+    """Whole rounds of 10 steps up to 0.3 s and a five hundredth of the run; of longer ones as many steps as that allows."""
+    work: Any = SimpleNamespace(plans=[SimpleNamespace(index=range(10)), SimpleNamespace(index=range(3))])
+    assert choice.extent(work, rounds, a_round)[0] == limit
 
 
 @pytest.mark.parametrize("limit", [3, 12, 99])

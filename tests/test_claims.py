@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from fedskew.claims.document import DOCUMENTS, Document, document_from, load
 from fedskew.claims.quantities import QUANTITIES, curve, measured, quantity
 from fedskew.claims.verdicts import cells, markdown, verdicts
 from fedskew.core.errors import BadInput
+from fedskew.experiment import reproduce
 from fedskew.experiment.build import check_needs
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
@@ -314,6 +316,16 @@ def test_the_estimate_counts_every_run() -> None:
     seconds = estimate(plan(tiny(), "quick"), jobs=1)
     assert 0 < seconds < 30
     assert estimate([], jobs=1) == 0
+
+
+def test_a_pass_over_all_rows_is_told_from_some(monkeypatch) -> None:
+    told = []
+    clock = iter([10.0, 10.25])
+    monkeypatch.setattr(reproduce, "SCORED", 2)
+    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: told.append((len(x), len(y))))
+    monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
+    assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
+    assert told == [(2, 2)]
 
 
 def test_one_table_alone_needs_its_arms_only() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, some_rows
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
@@ -448,3 +448,10 @@ def test_own_data_cannot_be_loaded_again():
 
 def test_the_catalogue():
     assert {Digits, UciHar, SyntheticSoftmax, Own} <= set(DATASETS.values())
+
+
+def test_some_rows_are_others_in_each_part_and_all_of_them_stay_in_order():
+    train, test = (some_rows(50, 20, part, "mine") for part in (0, 1))
+    assert len(set(train.tolist())) == len(set(test.tolist())) == 20
+    assert train.tolist() != test.tolist()
+    assert some_rows(50, 0, 0, "mine").tolist() == list(range(50))

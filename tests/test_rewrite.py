@@ -134,6 +134,28 @@ def test_weights_that_are_needed_stay(ends):
     assert traced(ends).owned == frozenset()
 
 
+def test_weights_of_one_client_change_in_place_part_by_part():
+    made = Traced(
+        lambda view, carry, x: {"w": torch.addcmul(carry["w"], torch.cat([x[:2], 3 * x[2:]]), view, value=-1)}
+    )
+    w, rate = numbers(5), torch.tensor(0.5, dtype=torch.float64)
+    after = made.repeat(rate, {"w": w}, [(numbers(5, seed=1),), (numbers(5, seed=2),)])["w"]
+    (step,) = made.graphs.values()
+    assert step.owned == {0}
+    assert "cat" not in step.each.__self__.code
+    total = numbers(5, seed=1) + numbers(5, seed=2)
+    torch.testing.assert_close(after, w - 0.5 * total * torch.tensor([1, 1, 3, 3, 3]), rtol=1e-13, atol=1e-13)
+
+
+def test_a_gradient_joined_of_rows_is_not_taken_for_one_of_columns():
+    made = Traced(
+        lambda view, carry, x: {"w": torch.addcmul(carry["w"], torch.cat([x[:1], 3 * x[1:]]), view, value=-1)}
+    )
+    w, x, rate = numbers(3, 4), numbers(3, 4, seed=1), torch.tensor(0.5, dtype=torch.float64)
+    after = made.repeat(rate, {"w": w}, [(x,)])["w"]
+    torch.testing.assert_close(after, w - 0.5 * x * torch.tensor([[1], [3], [3]]), rtol=1e-13, atol=1e-13)
+
+
 def traced(ends, classes=K):
     made = Traced(step_of(ends, classes))
     with torch.no_grad():

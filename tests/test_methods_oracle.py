@@ -57,6 +57,7 @@ SOLVERS = {
     "decaying rate": Sgd(lr=0.2, lr_decay=0.5),
     "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.1),
     "adamw": AdamW(lr=0.01, weight_decay=0.2, lr_decay=0.7),
+    "adam": AdamW(lr=0.01, weight_decay=0.0),
 }
 
 
@@ -83,6 +84,25 @@ def test_fedavg_with_every_solver(solver: str, local: Local, selection) -> None:
         return train_plain(x, real_batches(fed, t, k), optimiser)[0]
 
     compare(fed, train, lambda x, cohort, models: weights("samples", cohort) @ models)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_adamw_where_gradients_are_zero_or_next_to_it(dtype: torch.dtype, decay: float) -> None:
+    """Weights without a gradient stay or decay, and squares below the smallest normal number do no harm."""
+    tiny = torch.finfo(dtype).tiny
+    scale = torch.tensor([0.0, tiny, tiny**0.5 / 8, 1e-15, 1e-8, 1e-3, 10.0], dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    w = torch.randn(len(scale), generator=generator, dtype=dtype)
+    theirs, solver = w.clone().requires_grad_(), AdamW(lr=0.01, weight_decay=decay)
+    optimiser = torch.optim.AdamW([theirs], lr=solver.lr, weight_decay=decay)
+    state = solver.init(w)
+    for _ in range(20):
+        g = scale * torch.randn(len(scale), generator=generator, dtype=dtype)
+        theirs.grad = g
+        optimiser.step()
+        w, state = solver.update(g, state, w, torch.tensor(solver.lr, dtype=dtype))
+    torch.testing.assert_close(w, theirs.detach(), rtol=8 * torch.finfo(dtype).eps, atol=8 * torch.finfo(dtype).eps)
 
 
 @COHORTS

@@ -86,6 +86,10 @@ class AdamW:
         t = opt["t"] + 1
         m = torch.lerp(opt["m"], g, 1 - self.beta1)
         v = torch.lerp(opt["v"], g * g, 1 - self.beta2)
-        w = w * (1 - lr * self.weight_decay)
-        step = (m / (1 - self.beta1**t)) / ((v / (1 - self.beta2**t)).sqrt() + self.eps)
-        return torch.addcmul(w, step, lr, value=-1), {"m": m, "v": v, "t": t}
+        if self.weight_decay:
+            w = w * (1 - lr * self.weight_decay)
+        # the corrections of m and v on scalars, which saves two passes; roots of 0 and of numbers near it are many times slower
+        correction = (1 - self.beta2**t).sqrt()
+        root = v.clamp(min=torch.finfo(v.dtype).tiny).sqrt()
+        step = m / (root + self.eps * correction)
+        return torch.addcmul(w, step, lr * correction / (1 - self.beta1**t), value=-1), {"m": m, "v": v, "t": t}

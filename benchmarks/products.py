@@ -3,7 +3,7 @@
     python benchmarks/products.py [--repeats 50]
 
 A large model's step is such products. MKL uses 512-bit vectors on Intel's processors only; the record of a step takes oneDNN where
-the processor has them and is another's (`fedskew.engine.rewrite.onednn_is_faster`). The table shows what that gains, and from how
+the processor has them and is another's (`fedskew.core.products.onednn_is_faster`). The table shows what that gains, and from how
 many multiplications on.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from fedskew.engine.rewrite import LARGE, onednn_is_faster
+from fedskew.core.products import LARGE, onednn_is_faster
 
 SHAPES = (
     ("MLP 561-128, first layer", 64, 561, 128),

@@ -46,7 +46,7 @@ def cnn() -> nn.Module:
 
 
 def two_rounds(fed: Federation, monkeypatch: pytest.MonkeyPatch, large: int) -> Tensor:
-    monkeypatch.setattr(sequential, "LARGE", large)
+    monkeypatch.setattr(sequential, "MODEL", large)
     server, states = start(fed, fed.task.space.flatten(fed.task.model)), ClientStates()
     for _ in range(2):
         server = play_round(fed, Sequential(), server, states).server

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch.func import vmap
 
 from fedskew.engine.gradient import grad_and_value
-from fedskew.engine.rewrite import onednn_is_faster, rewritten
 from fedskew.engine.trace import Traced, recorded
 
 C, B, D, K, STEPS = 3, 5, 4, 3, 6
@@ -211,39 +210,3 @@ def test_ones_in_the_shape_of_a_value_need_not_know_it():
     graph = recorded(lambda x: [torch.ones_like(x.exp()) + x], (numbers(2),))
     x = numbers(2, seed=3)
     assert torch.equal(graph(x)[0], 1 + x)
-
-
-PRODUCTS = {
-    "product": (lambda a, b: a @ b, (128, 256), (256, 96), True),
-    "transposed": (lambda a, b: a @ b.t(), (128, 256), (96, 256), True),
-    "both transposed": (lambda a, b: a.t() @ b.t(), (256, 128), (96, 256), True),
-    "linear": (lambda a, b: F.linear(a, b[:, :256], b[:, 256]), (128, 256), (96, 257), True),
-    "small": (lambda a, b: a @ b, (16, 16), (16, 16), False),
-    "one row": (lambda a, b: a @ b, (1, 2048), (2048, 2048), False),
-    "a matrix added": (lambda a, b: torch.addmm(a[:, :128], a, b), (128, 256), (256, 128), False),
-    "scaled": (lambda a, b: torch.addmm(b[0], a, b, alpha=2), (128, 256), (256, 128), False),
-}
-
-
-@pytest.mark.parametrize("kind", PRODUCTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_large_products_take_the_faster_library(monkeypatch, kind, dtype):
-    """Where it is asked for, in float32; and the product is the same."""
-    multiply, a, b, wanted = PRODUCTS[kind]
-    a, b = numbers(*a).to(dtype), numbers(*b, seed=1).to(dtype)
-    for faster in (True, False):
-        monkeypatch.setattr("fedskew.engine.rewrite.onednn_is_faster", lambda faster=faster: faster)
-        step = rewritten(recorded(lambda a, b: [multiply(a, b)], (a, b)), 0, 1)
-        assert ("_linear_pointwise" in step.each.__self__.code) == (faster and wanted and dtype == torch.float32)
-        close = {torch.float32: 1e-3, torch.float64: 1e-11}[dtype]
-        ours = step.each(*step.once(a), a, b)[0].double()
-        torch.testing.assert_close(ours, multiply(a.double(), b.double()), rtol=0, atol=close)
-
-
-@pytest.mark.parametrize("said", ["vendor_id : GenuineIntel", "vendor_id : AuthenticAMD"])
-def test_intels_own_library_stays_on_intels_processors(monkeypatch, said):
-    monkeypatch.setattr("fedskew.engine.rewrite.vendor", lambda: said)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert onednn_is_faster.__wrapped__() == ("Intel" not in said and torch.backends.mkl.is_available())
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert not onednn_is_faster.__wrapped__()

@@ -5,16 +5,15 @@ A step of a small model costs its calls, one of a larger model its passes over t
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
-from functools import cache
 from operator import getitem
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+
+from fedskew.core.products import PRODUCTS, suits
 
 aten = torch.ops.aten
 SOFTMAX, DERIVATIVE = aten._log_softmax.default, aten._log_softmax_backward_data.default
@@ -45,9 +44,6 @@ DIRECT = VIEWS | {
     aten.addcmul.default: torch.addcmul,
 }
 
-LARGE, FEW = 1 << 21, 2
-"""Multiplications from which a product is worth oneDNN's longer way to its kernel, and rows below which it is a vector's."""
-
 NARROW = 16
 """Classes up to which a softmax is faster along the first axis, where its kernel takes many rows at a time."""
 
@@ -71,7 +67,7 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             without_value(graph, node)
         elif node.target in (SOFTMAX, DERIVATIVE):
             by_columns(graph, node)
-        elif node.target in (aten.mm.default, aten.addmm.default):
+        elif node.target in PRODUCTS:
             by_onednn(graph, node)
     graph.eliminate_dead_code()
     return parted(recorded, fixed, moving, in_place(graph, inputs_of(graph)[fixed : fixed + moving]))
@@ -124,12 +120,11 @@ def by_columns(graph: Graph, node: Node) -> None:
 def by_onednn(graph: Graph, node: Node) -> None:
     """A large product of float32 matrices, with a vector added to its rows or not, by the library that is faster at it here."""
     *bias, a, b = node.args
-    (m, k), dtype, device = a.meta["like"]  # type: ignore[union-attr]
-    n = b.meta["like"][0][1]  # type: ignore[union-attr]
-    if dtype is not torch.float32 or device.type != "cpu" or m < FEW or m * k * n < LARGE or not onednn_is_faster():
-        return
-    if node.kwargs or (bias and bias[0].meta["like"][0] != (n,)):  # type: ignore[union-attr]
+    (rows, dtype, device), columns = a.meta["like"], b.meta["like"][0]  # type: ignore[union-attr]
+    if node.kwargs or (bias and bias[0].meta["like"][0] != columns[1:]):  # type: ignore[union-attr]
         return  # a scaled sum, or one of two matrices
+    if not suits(rows, columns, dtype, device):
+        return
     with graph.inserting_before(node):
         across = b.args[0] if b.target is aten.t.default else graph.call_function(torch.t, (b,))  # type: ignore[union-attr]
         made = graph.call_function(
@@ -137,30 +132,6 @@ def by_onednn(graph: Graph, node: Node) -> None:
         )
     made.meta.update(node.meta)
     node.replace_all_uses_with(made)
-
-
-@cache
-def onednn_is_faster() -> bool:
-    """Whether oneDNN multiplies float32 matrices faster than the library that PyTorch calls, on this processor.
-
-    That is MKL, which uses the 512-bit vectors of Intel's processors only: on others oneDNN is about twice as fast
-    (`benchmarks/products.py`). A rule and no trial, so that a run that goes on repeats the same digits.
-    """
-    return (
-        torch.backends.mkl.is_available()
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and "GenuineIntel" not in vendor()
-    )
-
-
-def vendor() -> str:
-    """What the system says of the processor."""
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
 
 
 def in_place(graph: Graph, moving: list[Node]) -> dict[int, Node]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedskew.core.products import MODEL, chosen
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
@@ -19,9 +20,6 @@ from fedskew.engine.trace import Traced, Unrecordable, live
 from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
-
-LARGE = 1 << 16
-"""Parameters from which passes over them count: a step of a smaller model would cost its calls, and is stacked for that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +65,12 @@ def steps(program: Program, view: View, plan: Plan, x: Tensor, y: Tensor) -> Car
     """The local steps of one client; those of a large model from a record, which saves passes over its weights."""
     carry = program.init(view)
     record = traced(program)
-    if program.stacks and view.x.device.type == "cpu" and len(view.x) >= LARGE and not record.refused:
+    if program.stacks and view.x.device.type == "cpu" and len(view.x) >= MODEL and not record.refused:
         with suppress(Unrecordable):
             return record.repeat(view, carry, batches(plan, x, y, view.x))
-    for batch in batches(plan, x, y, view.x):
-        carry = program.step(differentiate, view, carry, batch)
+    with chosen(view.x):
+        for batch in batches(plan, x, y, view.x):
+            carry = program.step(differentiate, view, carry, batch)
     return carry
 
 
@@ -105,9 +104,10 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
     """The sum of ``function`` over the batches; a function that returns nothing is asked once."""
     sums: Tree = {}
-    for batch in batches(plan, x, y, model):
-        part = function(batch)
-        if not part:
-            return {}
-        sums = map_leaves(torch.add, sums, part) if sums else part
+    with chosen(model):
+        for batch in batches(plan, x, y, model):
+            part = function(batch)
+            if not part:
+                return {}
+            sums = map_leaves(torch.add, sums, part) if sums else part
     return sums

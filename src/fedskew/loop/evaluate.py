@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedskew.core.products import chosen
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
@@ -16,7 +17,7 @@ CHUNK = 1024
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     """The scores of each row, (n,) each, in float64."""
     parts = []
-    with torch.no_grad():
+    with torch.no_grad(), chosen(w):
         for lo in range(0, max(len(y), 1), CHUNK):
             parts.append(task.scores(task.logits(w, x[lo : lo + CHUNK]), y[lo : lo + CHUNK]))
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}

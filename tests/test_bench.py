@@ -117,7 +117,8 @@ def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
     fed = work.federation()
     x0 = fed.task.space.flatten(fed.task.model)
     with peers.started(FAKE, work, 2) as side:
-        assert torch.equal(side(x0), bench.plain(fed, x0, bench.cohort(fed), None))
+        # up to rounding: sums depend on how a process's memory happens to be aligned
+        torch.testing.assert_close(side(x0), bench.plain(fed, x0, bench.cohort(fed), None), rtol=1e-5, atol=1e-7)
         with pytest.raises(FedskewError, match=r"^Fake: ended unexpectedly: ValueError: not a finite model$"):
             side(x0 * torch.nan)
 

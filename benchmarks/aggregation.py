@@ -8,10 +8,11 @@ busy machine disturbs least, and of the clock.
 PyTorch has no product of float32 rows that adds up in float64, so that a chunk is copied to float64 first: the copy alone is two
 passes' worth, and each norm or product on the twice as large copy in cache is one more. Adding up in float32 would be one pass,
 and would lose what the copy is for: updates that differ in their last digits. The compiled loops (`fedskew[fast]`) convert in
-registers. All pairs of clients, a Gram matrix, would be C^2 P additions and multiplications, far more than memory takes.
+registers. The cosines of all pairs one by one, a Gram matrix, would be C^2 P additions and multiplications, far more than memory
+takes.
 
-A round of FedAvg takes one look at the updates, which tells the mean, drift, distances and norms. Eleven million parameters of
-100 clients take 4.4 GB.
+A round of FedAvg takes one look at the updates, which tells the mean, drift, distances, norms and each update's cosine with the
+mean. Eleven million parameters of 100 clients take 4.4 GB.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def sides(weights: Tensor, deltas: Tensor) -> dict[str, Action]:
     for way, large in (("compiled", 1), ("PyTorch", sys.maxsize)):
         if way == "PyTorch" or vectors.compiled():
             found[f"weighted mean, {way}"] = from_size(large, weighted_sum)
-            found[f"mean, drift, distances, norms, {way}"] = from_size(large, spread)
+            found[f"mean, drift, norms, cosines, {way}"] = from_size(large, spread)
     return found
 
 

@@ -424,7 +424,7 @@ def relabelled(fed: Federation) -> Federation:
     )
 
 
-PER_CLIENT = ("uploads", "states", "scores", "steps", "measures/update_norm", "measures/distance")
+PER_CLIENT = ("uploads", "states", "scores", "steps", "measures/update_norm", "measures/distance", "measures/alignment")
 
 
 TIED = ("fedga:score=accuracy",)

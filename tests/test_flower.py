@@ -71,7 +71,7 @@ def same_as_simulated(experiment: Experiment, folder: Path, **options: object) -
 
 
 # the server sees updates as the codec leaves them; a simulation measures them before
-AFTER_A_CODEC = ("update_norm", "drift", "divergence", "relative_drift", "distance", "signal_to_noise")
+AFTER_A_CODEC = ("update_norm", "drift", "divergence", "relative_drift", "distance", "alignment", "signal_to_noise")
 
 SETTINGS: dict[str, dict[str, object]] = {
     "dp-fedavg": {"algorithm": "dp-fedavg:q=1,noise=0", "selection": "poisson:rate=1"},

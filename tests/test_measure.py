@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 QUICK = settings(
     max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-NAMES = {"divergence", "drift", "relative_drift", "update_norm", "distance"}
+NAMES = {"divergence", "drift", "relative_drift", "update_norm", "distance", "alignment"}
 
 
 # drift
@@ -46,6 +46,7 @@ def plain(models: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         "relative_drift": spread / length if length else 0.0,
         "update_norm": np.array(norm),
         "distance": np.array(distance),
+        "alignment": np.array([models[k] @ weighted / (norm[k] * np.linalg.norm(weighted) or 1) for k in clients]),
     }
 
 
@@ -76,6 +77,7 @@ def test_drift_on_numbers_by_hand():
     assert got["drift"] == pytest.approx(5)
     assert got["distance"].tolist() == pytest.approx([2.5, 7.5])
     assert got["update_norm"].tolist() == pytest.approx([0, 10])
+    assert got["alignment"].tolist() == pytest.approx([0, 1])
     assert got["relative_drift"] == pytest.approx((0.75 * 2.5**2 + 0.25 * 7.5**2) / (0.25 * 100))
 
 
@@ -152,6 +154,15 @@ def test_divergence_equals_drift_where_sizes_are_equal_and_not_otherwise(seed):
     assert equal["divergence"] == pytest.approx(equal["drift"], rel=1e-13)
     ragged = measured(models, sizes)
     assert abs(ragged["divergence"] - ragged["drift"]) > 1e-6
+
+
+def test_alignment_by_hand():
+    """Updates along x, against it, across it and none at all, their mean along x; two that cancel have no mean to follow."""
+    got = measured(np.array([[4.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0], [0.0, 0.0]]), np.ones(5))
+    assert got["alignment"].tolist() == pytest.approx([1, -1, 0, 0, 0], abs=1e-15)
+    assert measured(np.array([[3.0], [-3.0]]), np.ones(2))["alignment"].tolist() == [0, 0]
+    almost = measured(np.array([[3.0, 1e-6], [-3.0, 1e-6]]), np.ones(2))["alignment"]
+    np.testing.assert_allclose(almost, 1e-6 / np.hypot(3, 1e-6), atol=1e-9)
 
 
 def test_one_client_has_no_drift():

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from fedskew.core.products import PRODUCTS, suits
 
 aten = torch.ops.aten
+POOLED = aten.max_pool2d_with_indices_backward.default
 SOFTMAX, DERIVATIVE = aten._log_softmax.default, aten._log_softmax_backward_data.default
 
 VIEWS = {
@@ -69,6 +70,8 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             by_columns(graph, node)
         elif node.target in PRODUCTS:
             by_onednn(graph, node)
+        elif node.target is POOLED:
+            laid_out(graph, node)
     graph.eliminate_dead_code()
     return parted(recorded, fixed, moving, in_place(graph, inputs_of(graph)[fixed : fixed + moving]))
 
@@ -132,6 +135,14 @@ def by_onednn(graph: Graph, node: Node) -> None:
         )
     made.meta.update(node.meta)
     node.replace_all_uses_with(made)
+
+
+def laid_out(graph: Graph, node: Node) -> None:
+    """A pooling's derivative from a gradient that lies in memory as the images do: else all around it is copied there and back."""
+    if "memory_format" in node.meta:
+        with graph.inserting_before(node):
+            kept = {"memory_format": node.meta["memory_format"]}
+            node.update_arg(0, graph.call_function(torch.Tensor.contiguous, node.args[:1], kept))
 
 
 def in_place(graph: Graph, moving: list[Node]) -> dict[int, Node]:

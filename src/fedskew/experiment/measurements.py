@@ -170,7 +170,7 @@ def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
     """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
     work, measures = outcome.work, outcome.measures
-    updates = ("divergence", "drift", "relative_drift", "update_norm") if measures else ()
+    updates = ("divergence", "drift", "relative_drift", "update_norm", "alignment") if measures else ()
     values = {
         **{name: float(measures[name].mean()) for name in updates},
         **({"signal_to_noise": float(signal_to_noise(measures["relative_drift"]))} if measures else {}),
@@ -184,7 +184,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
     rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
-    for name in ("distance", "update_norm") if measures else ():
+    for name in ("distance", "update_norm", "alignment") if measures else ():
         rows += per_client("client", name, work.clients, measures[name])
     for name, reported in outcome.done.uploads.report.items():
         if name in MEASUREMENTS["client"]:

@@ -22,13 +22,18 @@ def of_spread(seen: Spread) -> dict[str, Tensor]:
     ``relative_drift``  weighted mean square distance over weighted mean square update, in 0..1; 0 if all updates agree
     ``update_norm``     (C,) length of each update
     ``distance``        (C,) distance of each local model to the example-weighted mean
+    ``alignment``       (C,) cosine of each update with the example-weighted mean update, -1..1; 0 if either is 0
     """
     total = seen.weights @ seen.squares
     to_weighted, to_uniform = seen.to_weighted, seen.to_uniform
+    # the angle at the origin of a triangle whose three sides are known: no further look at the updates
+    mean = (seen.total.double() / seen.weights.sum()).square().sum()
+    product, lengths = (seen.squares + mean - to_weighted) / 2, (seen.squares * mean).sqrt()
     return {
         "divergence": to_uniform.sqrt().mean(),
         "drift": to_weighted.sqrt().mean(),
         "relative_drift": torch.where(total == 0, 0.0, (seen.weights @ to_weighted) / total),
         "update_norm": seen.squares.sqrt(),
         "distance": to_weighted.sqrt(),
+        "alignment": torch.where(lengths == 0, 0.0, product / lengths).clamp(-1, 1),
     }

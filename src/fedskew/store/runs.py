@@ -94,6 +94,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
         "signal_to_noise": "square length of the mean update over the mean square distance to it, (1 - R) / R of relative drift",
         "update_norm": "mean length of the clients' updates, before a codec",
+        "alignment": "mean cosine of the clients' updates with their example-weighted mean, -1..1",
         "cosine": "mean cosine over all pairs of updates, if `evaluation.layers` asks for it",
         "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
         "local_steps": "local steps of all clients",
@@ -143,6 +144,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",
+        "alignment": "per client: cosine of its update with the example-weighted mean update; below 0 it pulls the other way",
         "cluster": "per client: the cluster whose model it trained, from 0, where the method has clusters",
     },
 }

@@ -68,6 +68,14 @@ def test_runs_side_by_side_have_no_workers(tmp_path: Path) -> None:
         compare(quick(), ["fedavg", "scaffold"], seeds=1, folder=tmp_path, jobs=2)
 
 
+@pytest.mark.parametrize(("workers", "jobs"), [(99999, 1), (1, 99999)])
+def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path, workers: int, jobs: int) -> None:
+    """Each loads PyTorch: of a typing error's many, memory would run out."""
+    with pytest.raises(BadInput, match="99999 processes side by side are too many here; take at most"):
+        compare(quick(workers=workers), ["fedavg"], seeds=1, folder=tmp_path, jobs=jobs)
+    assert not multiprocessing.active_children()
+
+
 def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, alone: Numbers) -> None:
     toml = tmp_path / "mine.toml"
     toml.write_text(quick(workers=1).toml())

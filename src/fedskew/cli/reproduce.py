@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import re
 from pathlib import Path
@@ -23,6 +22,7 @@ from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.drift_bound import drift_bound
 from fedskew.experiment.drift_demo import Reproduced, drift_demo
+from fedskew.experiment.remembered import cores
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.report.bounds import draw_bound
 from fedskew.report.words import figures
@@ -112,10 +112,9 @@ def hardware() -> dict[str, str]:
     """The processor, its cores and the memory of this machine, as far as it says."""
     names = re.findall(r"^model name\s*: (.*)$", text_of("/proc/cpuinfo"), re.M) or [platform.processor()]
     memory = re.search(r"MemTotal:\s*(\d+) kB", text_of("/proc/meminfo"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "processor": names[0] or platform.machine(),
-        "cores": f"{cores} cores",
+        "cores": f"{cores()} cores",
         **({"memory": f"{int(memory[1]) / 2**20:.0f} GiB of memory"} if memory else {}),
     }
 

@@ -28,7 +28,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.processes import by_launcher, follow_launcher, launched
-from fedskew.experiment.remembered import place
+from fedskew.experiment.remembered import cores, place
 from fedskew.experiment.run import register
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
@@ -110,8 +110,7 @@ def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
     """Runs side by side; one after the other where each has several processes of its own."""
     if not parsed.jobs and (workers > 1 or by_launcher()[1] > 1):
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(parsed.jobs or cores, runs))
+    return max(1, min(parsed.jobs or cores(), runs))
 
 
 def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], dataset: Dataset, title: str) -> None:

@@ -14,8 +14,12 @@ from fedskew.experiment.choice import settled
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import partition_of
+from fedskew.experiment.remembered import cores
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.store.runs import RunStore
+
+PER_CORE = 8
+"""Processes for each core at most: each holds PyTorch and the data, and of a typing error's many memory would run out."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ def prepare(
     require(
         jobs == 1 or workers <= 1,
         f"{jobs} runs side by side with {workers} workers each: choose one of them, jobs for many runs, workers for a large one",
+    )
+    most = PER_CORE * cores()
+    require(
+        max(jobs, workers) <= most,
+        f"{max(jobs, workers)} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
     )
     made: dict[str, Experiment] = {}
     engines: dict[str, dict[str, Any]] = {}

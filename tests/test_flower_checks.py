@@ -54,6 +54,8 @@ def met(client: int = 0, rows: int = 6, measured_rows: int = 0, label_counts: tu
         met(client=4),
         met(rows=0, label_counts=(0, 0, 0)),
         met(measured_rows=-1),
+        met(rows=10**15, label_counts=(10**15, 0, 0)),
+        met(measured_rows=10**15),
         met(label_counts=(1, 2)),
         met(label_counts=(1, 2, 2)),
         met(label_counts=(-1, 4, 3)),

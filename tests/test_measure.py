@@ -113,6 +113,18 @@ def test_weighted_sum_over_several_chunks(monkeypatch):
     torch.testing.assert_close(vectors.weighted_sum(weights, cube), exact.float().view(10, 10), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("at", [0, 13, 4999])
+def test_one_number_that_is_not_finite_is_found(dtype, bad, at):
+    values = torch.full((50, 100), torch.finfo(dtype).max, dtype=dtype)
+    values.view(-1)[1::2] *= -1
+    assert vectors.all_finite(values)
+    assert vectors.all_finite(values[:0])
+    values.view(-1)[at] = bad
+    assert not vectors.all_finite(values)
+
+
 @QUICK
 @given(
     hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=st.floats(-1e3, 1e3, width=32)),

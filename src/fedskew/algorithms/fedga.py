@@ -25,7 +25,7 @@ from fedskew.core.algorithm import SERVER_DATA, Algorithm
 from fedskew.core.errors import require
 from fedskew.core.records import Cohort, Server
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.vectors import all_finite, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class FedGA(Algorithm):
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         deltas = cohort.uploads.delta
-        finite = [k for k in range(cohort.size) if bool(deltas[k].isfinite().all())]
+        finite = [k for k in range(cohort.size) if all_finite(deltas[k])]
         if not finite:
             return torch.zeros_like(server.x), server.state
         p = self.weights(server, cohort)

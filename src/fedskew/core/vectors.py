@@ -150,6 +150,11 @@ def unit(v: Tensor) -> Tensor:
     return v / torch.linalg.vector_norm(v, dtype=torch.float64).clamp(min=1e-12).to(v.dtype)
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether no number is infinite or NaN, in one pass without room for answers: `isfinite` takes ten times as long."""
+    return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
+
+
 def finite_rows(rows: Tensor) -> Tensor:
     """The rows of (C, P) that hold finite numbers only."""
     finite = rows.isfinite().all(1)

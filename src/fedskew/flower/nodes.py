@@ -23,6 +23,10 @@ POLL = 0.25
 """Seconds between two looks for nodes or replies."""
 
 
+MOST_ROWS = 1 << 26
+"""Of one client; the server keeps sixteen bytes for each, and one that says more would exhaust its memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """How the server deals with its nodes.
@@ -136,6 +140,10 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client} with {reply.rows} rows is none of this run")
         if before and (before.rows, before.measured_rows) != (reply.rows, reply.measured_rows):
             raise Rejected("garbage", f"client {reply.client} had {before.rows} rows, and has {reply.rows}")
+        if max(reply.rows, reply.measured_rows) > MOST_ROWS:
+            raise Rejected(
+                "garbage", f"client {reply.client} says {reply.rows} rows; at most {MOST_ROWS:,} are believed"
+            )
         counts = reply.label_counts
         wanted = self.recipe.classes if self.deployment.labels else 0
         if len(counts) != wanted or (counts and (min(counts) < 0 or sum(counts) != reply.rows)):

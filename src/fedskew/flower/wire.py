@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedskew.core.errors import FedskewError
 from fedskew.core.trees import Tree, from_leaves, leaves
+from fedskew.core.vectors import all_finite
 
 MAGIC = b"fedskew1"
 START = struct.Struct(
@@ -145,7 +146,7 @@ def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
 def check_finite_leaves(tree: Tree) -> None:
     """Raise `Rejected` at the first leaf with a value that is not finite."""
     for name, leaf in leaves(tree):
-        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+        if leaf.is_floating_point() and not all_finite(leaf):
             raise Rejected("not_finite", f"{name} holds values that are not finite")
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, pick
+from fedskew.core.vectors import all_finite
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
@@ -121,7 +122,7 @@ class Faulty:
             return "missing"
         if got.shape != like.shape:
             return "wrong_shape"
-        if not bool(got.isfinite().all()):
+        if not all_finite(got):
             return "not_finite"
         return "too_long" if 0 < self.faults.longest < float(got.double().norm()) else None
 

@@ -16,7 +16,7 @@ from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.spans import span
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
-from fedskew.core.vectors import Spread, spread
+from fedskew.core.vectors import Spread, all_finite, spread
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program
@@ -327,7 +327,7 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             uploads, memory, sent = transmit(fed, work, done.uploads)
     with span("aggregation"):
         after = close_round(fed, server, work, done._replace(uploads=uploads), seen)
-    if not bool(after.x.isfinite().all()):
+    if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
     with span("client states"):

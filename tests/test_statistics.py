@@ -14,7 +14,6 @@ from fedskew.core.errors import BadInput
 from fedskew.measure.intervals import verdict
 from fedskew.measure.statistics import (
     benjamini_hochberg,
-    bootstrap_interval,
     cliffs_delta,
     hedges_g,
     holm,
@@ -76,28 +75,6 @@ def test_hedges_correction_removes_the_bias() -> None:
     estimates = [hedges_g(sample) for sample in rng.normal(0.8, 1.0, (8000, 6))]
     # five standard errors of this mean are 0.045; Cohen's d without the correction is 0.15 too high
     assert np.mean(estimates) == pytest.approx(0.8, abs=0.05)
-
-
-@pytest.mark.parametrize("n", [5, 10, 20])
-def test_bootstrap_intervals_cover_what_they_say(n: int) -> None:
-    rng = np.random.default_rng(4)
-    ends = [bootstrap_interval(s, rng, resamples=800) for s in rng.normal(2.0, 3.0, (2000, n))]
-    assert 0.93 < np.mean([low <= 2.0 <= high for low, high in ends]) < 0.97
-
-
-def test_bootstrap_intervals_of_nothing_to_resample() -> None:
-    rng = np.random.default_rng(5)
-    for few in ([1.0], [0.1, 0.4]):
-        assert all(math.isnan(end) for end in bootstrap_interval(few, rng))
-    assert bootstrap_interval([0.1, 0.1, 0.1], rng) == (0.1, 0.1)
-    assert bootstrap_interval([2.0, 2.0, 2.0], rng) == (2.0, 2.0)
-
-
-def test_bootstrap_intervals_move_with_their_values() -> None:
-    """Of three tenths a resample without spread has a computed one."""
-    whole = bootstrap_interval([1.0, 2.0, 4.0], np.random.default_rng(6))
-    tenths = bootstrap_interval([0.1, 0.2, 0.4], np.random.default_rng(6))
-    assert tenths == pytest.approx([end / 10 for end in whole])
 
 
 def test_a_verdict_needs_an_interval_without_zero() -> None:

@@ -78,28 +78,6 @@ def adjusted(p: Sequence[float], adjust: Callable[[Floats], Floats]) -> list[flo
     return [float(value) for value in result]
 
 
-def bootstrap_interval(
-    values: Sequence[float], rng: np.random.Generator, confidence: float = 0.95, resamples: int = 2000
-) -> tuple[float, float]:
-    """Bootstrap-t interval of a mean: as Student's, with the quantiles of resampled t statistics (Efron and Tibshirani 1993).
-
-    It may be skewed as the sample is. (NaN, NaN) below three values: resamples of two have either no spread, and are left out, or
-    the sample's own mean.
-    """
-    v = np.asarray(values, dtype=float)
-    n = len(v)
-    if n < 3:
-        return math.nan, math.nan
-    if alike(v):
-        return float(v[0]), float(v[0])
-    drawn = v[rng.integers(n, size=(resamples, n))]
-    drawn = drawn[(drawn != drawn[:, :1]).any(1)]
-    error = v.std(ddof=1) / math.sqrt(n)
-    t = (drawn.mean(1) - v.mean()) / (drawn.std(1, ddof=1) / math.sqrt(n))
-    low, high = np.quantile(t, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return float(v.mean() - high * error), float(v.mean() - low * error)
-
-
 class Ranks(NamedTuple):
     """Methods ranked over blocks (data sets); rank 1 is the best."""
 

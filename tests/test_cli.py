@@ -52,6 +52,16 @@ def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
+@pytest.mark.parametrize(("jobs", "told"), [("0", "at least 1, got 0"), ("-2", "at least 1"), ("99999", "too many")])
+@pytest.mark.parametrize(
+    "verb", [("compare",), ("tune",), ("reproduce", "failure-modes"), ("reproduce", "contradictions")]
+)
+def test_jobs_that_cannot_be_are_refused_in_one_line(verb, jobs, told, tmp_path, capsys) -> None:
+    code, out, err = call(capsys, *verb, "--jobs", jobs, "--runs", str(tmp_path), *(QUICK if len(verb) == 1 else ()))
+    assert (code, out) == (2, "")
+    assert told in err.splitlines()[-1]
+
+
 def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
     """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
     script = (

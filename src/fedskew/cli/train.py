@@ -23,9 +23,17 @@ from fedskew.cli.output import (
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.cli.tune import print_choice, tune_all
-from fedskew.core.errors import Interrupted
+from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
+from fedskew.experiment.compare import (
+    check_processes,
+    execute_all,
+    plan,
+    prepare,
+    register_all,
+    seeds_from,
+    worst_error,
+)
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.processes import by_launcher, follow_launcher, launched
 from fedskew.experiment.remembered import cores, place
@@ -108,9 +116,12 @@ def asked_budget(parsed: argparse.Namespace) -> Budget | None:
 
 def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
     """Runs side by side; one after the other where each has several processes of its own."""
-    if not parsed.jobs and (workers > 1 or by_launcher()[1] > 1):
+    if parsed.jobs is None and (workers > 1 or by_launcher()[1] > 1):
         return 1
-    return max(1, min(parsed.jobs or cores(), runs))
+    jobs = cores() if parsed.jobs is None else parsed.jobs
+    require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
+    check_processes(jobs)
+    return max(1, min(jobs, runs))
 
 
 def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], dataset: Dataset, title: str) -> None:

@@ -69,11 +69,7 @@ def prepare(
         jobs == 1 or workers <= 1,
         f"{jobs} runs side by side with {workers} workers each: choose one of them, jobs for many runs, workers for a large one",
     )
-    most = PER_CORE * cores()
-    require(
-        max(jobs, workers) <= most,
-        f"{max(jobs, workers)} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
-    )
+    check_processes(max(jobs, workers))
     made: dict[str, Experiment] = {}
     engines: dict[str, dict[str, Any]] = {}
     for experiment in experiments:
@@ -81,6 +77,15 @@ def prepare(
             made[experiment.name], facts = settled(experiment, dataset, jobs, assemble(experiment, dataset))
             engines |= {experiment.name: facts} if facts else {}
     return [alike(experiment, made[experiment.name]) for experiment in experiments], dataset, engines
+
+
+def check_processes(count: int) -> None:
+    """Raise `BadInput` for so many processes side by side that a typing error is likely."""
+    most = PER_CORE * cores()
+    require(
+        count <= most,
+        f"{count} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
+    )
 
 
 def alike(experiment: Experiment, first: Experiment) -> Experiment:

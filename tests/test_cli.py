@@ -17,6 +17,7 @@ import pytest
 from fedskew.cli.main import main
 from fedskew.core.component import build
 from fedskew.experiment.config import COMPONENTS, from_toml
+from fedskew.store.runs import RunStore
 
 QUICK = ["--rounds", "2", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
 
@@ -60,6 +61,19 @@ def test_jobs_that_cannot_be_are_refused_in_one_line(verb, jobs, told, tmp_path,
     code, out, err = call(capsys, *verb, "--jobs", jobs, "--runs", str(tmp_path), *(QUICK if len(verb) == 1 else ()))
     assert (code, out) == (2, "")
     assert told in err.splitlines()[-1]
+
+
+def test_another_component_by_set_comes_with_its_own_options(tmp_path, capsys) -> None:
+    words = ["run", *QUICK, "--runs", str(tmp_path)]
+    assert call(capsys, *words, "--lr", "0.02", "--set", "server.name=adam", "--set", "solver.name=adamw")[0] == 0
+    assert call(capsys, *words, "--set", "server.lr=0.5", "--set", "server.name=sgd")[0] == 0
+    assert call(capsys, *words, "--set", "algorithm.mu=1.0", "--set", "algorithm.name=fedprox")[0] == 0
+    records = RunStore(tmp_path).runs()
+    first, second, third = (from_toml(record.experiment) for record in records)
+    assert (first.server.lr, first.solver.lr, first.solver.weight_decay) == (0.01, 0.02, 0.01)
+    assert second.server.lr == 0.5
+    assert third.algorithm.mu == 1
+    assert [record.name for record in records] == ["fedavg", "fedavg", "fedprox:mu=1.0"]
 
 
 def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:

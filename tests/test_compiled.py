@@ -41,14 +41,15 @@ def plain(weights: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     x, w = rows.astype(np.float64), weights.astype(np.float64)
     to_weighted, to_uniform = x - w @ x / w.sum(), x - x.mean(0)
     parts = {"squares": x, "to_weighted": to_weighted, "to_uniform": to_uniform}
-    return {"total": w @ x, **{name: (part**2).sum(1) for name, part in parts.items()}}
+    of_mean = ((w @ x / w.sum()) ** 2).sum()
+    return {"total": w @ x, "of_mean": of_mean, **{name: (part**2).sum(1) for name, part in parts.items()}}
 
 
 def assert_plain(seen: Spread, weights: np.ndarray, rows: np.ndarray) -> None:
     expected, large = plain(weights, rows), float(np.abs(rows).max(initial=0))
     assert seen.total.dtype == torch.float32
     np.testing.assert_allclose(seen.total, expected["total"], rtol=1e-7, atol=1e-13 * large + 1e-44)
-    for name in ("squares", "to_weighted", "to_uniform"):
+    for name in ("squares", "to_weighted", "to_uniform", "of_mean"):
         got = getattr(seen, name)
         assert got.dtype == torch.float64
         np.testing.assert_allclose(got, expected[name], rtol=1e-11, atol=1e-14 * large**2 * rows.shape[1], err_msg=name)

@@ -19,7 +19,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.results import compare, run
-from fedskew.experiment.run import execute, register
+from fedskew.experiment.run import alive, execute, register, since
 from fedskew.store.runs import RunStore
 
 torch.set_num_threads(1)
@@ -383,14 +383,47 @@ def test_fedavgm_is_fedavg_under_the_momentum_slot(tmp_path) -> None:
 def test_a_run_that_another_process_carries_out_is_left_to_it(tmp_path) -> None:
     runs = run(small(rounds=2), data=DATA, folder=tmp_path)
     number = runs.ids[0]
-    for process, free in ((os.getppid(), False), (2**22 + 1, True)):
+    parent = os.getppid()
+    cases = (
+        (parent, since(parent), False),
+        (parent, "", False),
+        (parent, "another boot 1", True),
+        (2**22 + 1, "", True),
+    )
+    for process, began, free in cases:
         runs.store.update(number, status="running")
-        runs.store.add_facts(number, {"process": {"id": process, "host": platform.node()}})
+        runs.store.add_facts(number, {"process": {"id": process, "host": platform.node(), "since": began}})
         if free:
             execute(runs.store, number, DATA)
         else:
             with pytest.raises(BadInput, match=f"process {process} is carrying it out"):
                 execute(runs.store, number, DATA)
+
+
+def test_a_number_that_another_users_process_has_now_is_free(monkeypatch) -> None:
+    def refused(process: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    assert not alive(os.getppid(), "")
+    assert not alive(os.getppid(), "another boot 1")
+    assert alive(os.getppid(), since(os.getppid()))
+
+
+def test_another_algorithm_brings_its_own_name_and_a_given_one_stays() -> None:
+    base = small("fedprox:mu=0.1")
+    assert base.replace(algorithm="scaffold").name == "scaffold"
+    assert base.replace(algorithm__mu=1.0).name == "fedprox:mu=1.0"
+    assert base.replace(solver="adamw").name == "fedprox:mu=0.1"
+    assert base.replace(name="mine").replace(algorithm="scaffold").name == "mine"
+    assert base.replace(algorithm="scaffold", name="mine").name == "mine"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cohort_by_chance_may_be_empty_in_any_round(tmp_path, seed) -> None:
+    """Whether the first round's draw is empty decides nothing."""
+    given = small("median", selection="poisson:rate=0.3", training__seed=seed)
+    assert run(given, data=DATA, folder=tmp_path).records[0].status == "finished"
 
 
 def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path) -> None:

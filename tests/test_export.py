@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.data.datasets.own import from_torch
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.export import export, write_program
@@ -40,6 +41,23 @@ def test_safetensors_holds_the_parameters_by_name(stored: RunStore, tmp_path: Pa
     assert main(["export", "1", "--runs", str(stored.folder), "--output", str(path)]) == 0
     shapes = sorted(tuple(leaf.shape) for leaf in load_file(path).values())
     assert shapes == [(8,), (8, 64), (10,), (10, 8)]
+
+
+def test_the_weights_of_a_module_of_ones_own_load_into_it(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\n\nclass Net(nn.Sequential):\n    def __init__(self, shape, classes):\n"
+        "        super().__init__(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))\n"
+    )
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    data = from_torch((rows, (rows[:, 0] > 0).long()), (rows, (rows[:, 0] > 0).long()))
+    given = Experiment(
+        model=f"module:{tmp_path / 'net.py'}::Net", skew="iid", clients={"number": 2}, training={"rounds": 1}
+    )
+    store = run(given.replace(engine="sequential"), data=data, folder=tmp_path).store
+    net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    net.load_state_dict(load_file(export(store, 1, dataset=data)))
+    with pytest.raises(BadInput, match="this experiment used data given from Python"):
+        export(store, 1)
 
 
 def test_onnx_gives_the_logits_of_torchscript_for_any_number_of_rows(stored: RunStore) -> None:

@@ -177,6 +177,19 @@ def test_alignment_by_hand():
     np.testing.assert_allclose(almost, 1e-6 / np.hypot(3, 1e-6), atol=1e-9)
 
 
+def test_the_alignment_of_an_update_beside_a_far_longer_one():
+    """Of float32 updates: the mean's length is that of the mean in float64, not of the rounded one."""
+    across = np.random.default_rng(0).standard_normal(4000)
+    long, short = 1e4 * across / np.linalg.norm(across), np.random.default_rng(1).standard_normal(4000)
+    short *= 2.2e-4 / np.linalg.norm(short)
+    updates = torch.tensor(np.stack([long, short + 1e-8 * long]), dtype=torch.float32)
+    exact = updates.double().numpy()
+    mean = exact.mean(0)
+    cosines = exact @ mean / np.linalg.norm(exact, axis=1) / np.linalg.norm(mean)
+    got = drift(updates, torch.ones(2))["alignment"].numpy()
+    np.testing.assert_allclose(got, cosines, atol=1e-6)
+
+
 def test_one_client_has_no_drift():
     got = measured(np.array([[3.0, 4.0]]), np.array([11.0]))
     assert got["divergence"] == got["drift"] == got["relative_drift"] == got["distance"][0] == 0

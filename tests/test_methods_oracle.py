@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedskew.algorithms import FedAvg, FedDyn, FedNova, FedProx, Moon, Scaffold
 from fedskew.loop.plan import Local
+from fedskew.slots import Adam as AdamServer
 from fedskew.slots import AdamW, Everyone, ServerSgd, Sgd, Uniform
 from tests.reference import (
     assert_close,
@@ -103,6 +104,26 @@ def test_adamw_where_gradients_are_zero_or_next_to_it(dtype: torch.dtype, decay:
         optimiser.step()
         w, state = solver.update(g, state, w, torch.tensor(solver.lr, dtype=dtype))
     torch.testing.assert_close(w, theirs.detach(), rtol=8 * torch.finfo(dtype).eps, atol=8 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9, 0.999999, 0.99999999])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        lambda beta: AdamW(lr=0.01, beta2=beta, weight_decay=0.0),
+        lambda beta: AdamServer(lr=0.01, beta2=beta, tau=1e-8, initial_v="zero", bias_correction=True),
+    ],
+)
+def test_steps_are_corrected_up_to_the_longest_memory(solver, beta: float) -> None:
+    """Ten gradients of 1 move each weight by ten times the rate, in float32, too."""
+    optimiser, w, lr = solver(beta), torch.zeros(3), torch.tensor(0.01)
+    state = optimiser.init(w)
+    for _ in range(10):
+        if isinstance(optimiser, AdamW):
+            w, state = optimiser.update(torch.ones(3), state, w, lr)
+        else:
+            w, state = optimiser.update(torch.ones(3), state, w)
+    torch.testing.assert_close(w, torch.full((3,), -0.1), rtol=2e-3, atol=0)
 
 
 @COHORTS

@@ -15,6 +15,7 @@ from fedskew.experiment.results import run
 from fedskew.models import Module
 
 NET = """
+import torch
 from torch import nn
 
 class Net(nn.Sequential):
@@ -46,6 +47,36 @@ class Unused(Both):
 class Normed(nn.Sequential):
     def __init__(self, shape, classes):
         super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, classes))
+
+class BatchOnly(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, classes))
+
+class Recurrent(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.inner, self.out = getattr(nn, type(self).__name__)(1, 3, batch_first=True), nn.Linear(3, classes)
+    def forward(self, x):
+        return self.out(self.inner(x[..., None])[0][:, -1])
+
+class GRU(Recurrent): pass
+class LSTM(Recurrent): pass
+class RNN(Recurrent): pass
+
+class Words(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 5), nn.Linear(5, classes)
+    def forward(self, x):
+        return self.out(self.words(x).mean(1))
+
+class Like(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.w, self.out = nn.Parameter(torch.randn_like(torch.empty(4, 4))), nn.Linear(4, classes)
+        nn.Parameter(torch.empty(3)).data.log_normal_()
+    def forward(self, x):
+        return self.out(x @ self.w)
 
 class Wide(nn.Sequential):
     def __init__(self, shape, classes):
@@ -117,6 +148,36 @@ def test_parameters_are_drawn_from_the_runs_stream(file):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+def test_what_the_module_draws_its_own_way_is_the_seeds_too(file):
+    state = torch.random.get_rng_state()
+    one = made(file, "Like", 1)
+    torch.rand(5)
+    two, other = made(file, "Like", 1), made(file, "Like", 2)
+    assert torch.equal(one.inner.w, two.inner.w)
+    assert not torch.equal(one.inner.w, other.inner.w)
+    torch.random.set_rng_state(state)
+    made(file, "Like", 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("engine", ["auto", "sequential"])
+def test_recurrent_modules_run_one_client_after_the_other(file, tmp_path, name, engine):
+    assert not made(file, name).stacks
+    runs = run(experiment(f"module:{file}::{name}", engine=engine), data=DATA, folder=tmp_path)
+    assert runs.records[0].status == "finished"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_rows_of_integers_are_ids_for_an_embedding_and_numbers_for_others(file, tmp_path, engine):
+    ids = np.random.default_rng(0).integers(0, 9, (60, 4))
+    data = Dataset(x=ids, y=LABELS, x_test=ids[:20], y_test=LABELS[:20], classes=("a", "b"))
+    for model, words in ((f"module:{file}::Words", True), (f"module:{file}::Net", False), ("softmax", False)):
+        given = experiment(model, engine=engine)
+        assert assemble(given, data).federation.x.is_floating_point() is not words
+        assert run(given, data=data, folder=tmp_path).records[0].status == "finished"
+
+
 def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
     ends = [
         run(experiment(f"module:{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
@@ -131,7 +192,8 @@ def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Normed", "running statistics do not federate; use torch.nn.GroupNorm"),
+        ("Normed", "statistics of a batch do not federate; use torch.nn.GroupNorm"),
+        ("BatchOnly", "statistics of a batch do not federate; use torch.nn.GroupNorm"),
         ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
         ("Unused", "Unused: its layer of one output a class is not called"),

@@ -29,6 +29,7 @@ def fresh() -> dict:
     return {
         "flag": torch.tensor(True),
         "half": torch.zeros(3, dtype=torch.bfloat16),
+        "none": torch.zeros(0),
         "inner": {"c": torch.full((2, 2), 0.5, dtype=torch.float64)},
         "seen": torch.tensor(7),
     }
@@ -39,6 +40,7 @@ def states_of(clients: np.ndarray, draw: int) -> dict:
     n, base = len(clients), torch.as_tensor(clients) + 100 * draw
     return {
         "flag": base % 2 == 0,
+        "none": torch.zeros(n, 0),
         "half": (base[:, None] + torch.arange(3)).to(torch.bfloat16),
         "inner": {"c": base.double()[:, None, None] / 7 + torch.arange(4).view(1, 2, 2)},
         "seen": base.clone().view(n),

@@ -70,7 +70,10 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
             (f"system.{key}", value) for key, value in parse(f"system:{parsed.system}", "--system")[1].items()
         ] + settings
     table = base.table()
-    for key, value in settings:
+    if base.unnamed:
+        del table["name"]
+    # another component first, which comes with its own options
+    for key, value in sorted(settings, key=lambda setting: not setting[0].endswith(".name")):
         section, option = key.split(".")
         require(
             not isinstance(table.get(section), list),
@@ -78,6 +81,8 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
         )
         if section not in (*COMPONENTS, *SETTINGS):
             raise BadInput(f"--set: unknown section {section!r}; known are: {', '.join([*COMPONENTS, *SETTINGS])}")
+        if option == "name" and section in COMPONENTS and value != table[section]["name"]:
+            table[section] = {}
         table[section][option] = typed(section, option, value)
     base = from_table_of_sections(table, "options")
     if given.get("algorithm"):

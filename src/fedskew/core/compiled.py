@@ -79,7 +79,7 @@ def add_up(numbers: Any, step: int, weights: Any, first: int, total: Any) -> Non
 
 @native
 def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: Any) -> None:
-    """The same sum, and adds to ``found`` (3, C) these columns' part of the squares and square distances of a `Spread`.
+    """The same sum, and adds to ``found`` (3, C + 1) these columns' part of the squares and square distances of a `Spread`.
 
     A block of columns is looked at twice, the second time from cache, while the next one is on its way.
     """
@@ -112,12 +112,14 @@ def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: A
                 between[j] += x
                 square += x * x
             found[0, c] += square
-        apart = 0.0
+        apart, length = 0.0, 0.0
         for j in range(width):
             total[start + j] = mean[j]
             mean[j] /= whole
+            length += mean[j] * mean[j]
             between[j] = between[j] / len(weights) - mean[j]
             apart += between[j] * between[j]
+        found[0, len(weights)] += length
         for c in range(len(weights)):
             part, square, along = row(numbers, step, c, first + start, width), 0.0, 0.0
             for j in range(start + width, min(start + width + BLOCK, len(total)), LINE):
@@ -152,14 +154,17 @@ def weighted_sum(weights: Floats, rows: Rows, threads: int) -> Rows:
 
 
 def spread(weights: Floats, rows: Rows, threads: int) -> tuple[Rows, Floats]:
-    """``weights @ rows`` (P,), and (3, C) of each row: square length, square distances to the weighted and the plain mean."""
+    """``weights @ rows`` (P,), and (3, C + 1) of each row: square length, square distances to the weighted and the plain mean.
+
+    The last column begins with the square length of the weighted mean.
+    """
     total = np.empty(rows.shape[1], dtype=np.float32)
     numbers, step = in_one_piece(rows)
     found: dict[int, Floats] = {}
 
     def turn(at: slice) -> None:
-        found[at.start] = np.zeros((3, len(rows)))
+        found[at.start] = np.zeros((3, len(rows) + 1))
         look(numbers, step, weights, at.start, total[at], found[at.start])
 
     in_turns(turn, len(total), threads)
-    return total, sum((found[start] for start in sorted(found)), np.zeros((3, len(rows))))
+    return total, sum((found[start] for start in sorted(found)), np.zeros((3, len(rows) + 1)))

@@ -63,10 +63,10 @@ class Batch(NamedTuple):
         return self.sum(values) / self.mask.sum().clamp(min=1)
 
 
-def rows_of(values: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An array of rows as a tensor of this type; integers, such as word ids, stay integers. Nothing is copied that fits."""
+def rows_of(values: Any, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:
+    """An array of rows as a tensor of this type, or of integers if it holds such ``ids``. Nothing is copied that fits."""
     rows = torch.as_tensor(values, device=device)
-    return rows.to(dtype if rows.is_floating_point() else torch.long)
+    return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
 
 
 class Carry(NamedTuple):

@@ -75,6 +75,11 @@ class Classification:
         return bool(getattr(self.model, "stacks", True))
 
     @property
+    def ids(self) -> bool:
+        """Whether the module takes rows of integers, such as word ids, as they are."""
+        return bool(getattr(self.model, "ids", False))
+
+    @property
     def num_features(self) -> int:
         """What the output layer takes: the last linear layer with one output a class."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]

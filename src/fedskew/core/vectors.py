@@ -118,6 +118,7 @@ class Spread(NamedTuple):
     squares: Tensor  # (C,) square lengths
     to_weighted: Tensor  # (C,) square distances to the weighted mean
     to_uniform: Tensor  # (C,) square distances to the plain mean
+    of_mean: Tensor  # () square length of the weighted mean
 
 
 def spread(weights: Tensor, rows: Tensor) -> Spread:
@@ -125,10 +126,13 @@ def spread(weights: Tensor, rows: Tensor) -> Spread:
     w = weights.double()
     if sums := fast(rows):
         total, found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
-        return Spread(rows, w, torch.from_numpy(total), *torch.from_numpy(found).clamp(min=0))
+        told = torch.from_numpy(found)
+        squares, to_weighted, to_uniform = told[:, :-1].clamp(min=0)
+        return Spread(rows, w, torch.from_numpy(total), squares, to_weighted, to_uniform, told[0, -1])
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
     total = rows.new_empty(rows.shape[1])
     squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)
+    of_mean = rows.new_zeros((), dtype=torch.float64)
     done = 0
     for part in column_chunks(rows):
         squares += torch.linalg.vector_norm(part, dim=1).square()
@@ -136,13 +140,15 @@ def spread(weights: Tensor, rows: Tensor) -> Spread:
         total[done : done + len(mean)] = mean
         done += len(mean)
         # centred in place at the weighted mean: no further copy of the chunk
-        part -= mean / whole
+        mean /= whole
+        of_mean += mean.square().sum()
+        part -= mean
         here = torch.linalg.vector_norm(part, dim=1).square()
         # from there, where numbers are small, to the uniform mean
         between = equal @ part
         to_uniform += here - 2 * (part @ between) + between.square().sum()
         to_weighted += here
-    return Spread(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0))
+    return Spread(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0), of_mean)
 
 
 def unit(v: Tensor) -> Tensor:

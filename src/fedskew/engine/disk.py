@@ -120,7 +120,9 @@ def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
     done, result = 0, {}
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()
-        part = records[:, done : done + size].copy("C")
-        result[path] = torch.from_numpy(part).view(leaf.dtype).view(len(records), *leaf.shape).to(leaf.device)
+        part = torch.from_numpy(records[:, done : done + size].copy("C"))
+        # bytes of none cannot be seen as numbers
+        numbers = part.view(leaf.dtype) if size else part.to(leaf.dtype)
+        result[path] = numbers.view(len(records), *leaf.shape).to(leaf.device)
         done += size
     return result

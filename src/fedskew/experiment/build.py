@@ -100,7 +100,9 @@ def assemble(
     check_engine(experiment, task)
     y = torch.as_tensor(data.labels.at(0), device=device)
     # the rows as the model reads them; where clients are elsewhere only the data set has the server's
-    own_x, own_y = (x, y) if len(x) else (rows_of(dataset.x, dtype, device), torch.as_tensor(dataset.y, device=device))
+    own_x, own_y = x, y
+    if not len(x):
+        own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), torch.as_tensor(dataset.y, device=device)
     server_data = batch_of(own_x, own_y, server_rows(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
@@ -303,7 +305,9 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
     """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
     selection, name = experiment.selection, name_of(experiment.algorithm)
     selection.check(num_clients)
-    size = len(selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0)))
+    # by chance a cohort has any size, and a round with nobody is only counted
+    drawn = selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
+    size = num_clients if isinstance(selection, Poisson) else len(drawn)
     needed = experiment.algorithm.fewest(size)
     require(
         size >= needed,

@@ -247,14 +247,30 @@ class Experiment:
             object.__setattr__(self, "name", label(self.algorithm, COMPONENTS["algorithm"]))
 
     def replace(self, **sections: Any) -> Experiment:
-        """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``."""
+        """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``.
+
+        A name that was not given goes with the algorithm.
+        """
         inner: dict[str, dict[str, Any]] = {}
         for key in [k for k in sections if "__" in k]:
             section, _, option = key.partition("__")
             inner.setdefault(section, {})[option] = sections.pop(key)
         for section, options in inner.items():
             sections[section] = dataclasses.replace(sections.get(section, getattr(self, section)), **options)
+        if "algorithm" in sections and self.unnamed:
+            sections.setdefault("name", "")
         return dataclasses.replace(self, **sections)
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether the name is only what the algorithm is called, in its shortest form or not, and goes with it."""
+        methods = COMPONENTS["algorithm"]
+        try:
+            return (
+                self.name == label(self.algorithm, methods) or build("algorithm", methods, self.name) == self.algorithm
+            )
+        except BadInput:
+            return False
 
     def table(self) -> dict[str, Any]:
         """The experiment as nested plain values, complete."""

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import rows_of
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.prepare import fitted, tasks_of
 from fedskew.experiment.watching import tell_damaged
+from fedskew.models.own import OwnNet
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -46,11 +48,13 @@ def export(
     form: Format = "safetensors",
     path: Path | None = None,
     warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
 ) -> Path:
     """Write the global model of a run's newest checkpoint; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken. Raises
+    logits (n, K). ``dataset`` is the data that a program gave to the run, if it did. ``warn``
+    hears a line if the newest checkpoint is damaged and the one before is taken. Raises
     `BadInput` if the model cannot be written so, or clients share none, or not all of it.
     """
     require(
@@ -63,7 +67,7 @@ def export(
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
     tell_damaged(warn, store, run, found[1]["round"])
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
-    dataset = experiment.dataset.load()
+    dataset = dataset or experiment.dataset.load()
     held = client_data(experiment, dataset)
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
@@ -81,11 +85,12 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":
-            path.write_bytes(save(named))
+            own = isinstance(tasks[0].model, OwnNet)
+            path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
         else:
             net = model.build(shape, classes, torch.Generator()).to(dtype)
             net.load_state_dict(named, strict=False)
-            example = rows_of(x_test[:2], dtype, torch.device("cpu"))
+            example = rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids)
             write_program(Logits(net).eval(), example, form, path)
     except OSError as error:
         raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None

@@ -70,7 +70,7 @@ def prepared(
     task = tasks[0]
     net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
     frozen = sum(p.numel() * p.element_size() for p in task.model.parameters() if not p.requires_grad)
-    train, test = (rows_of(part, dtype, device) for part in (x, x_test))
+    train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
         train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
             [len(x), len(x_test)]

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ def execute(
     experiment = from_toml(record.experiment, f"run {run}")
     threads = torch.get_num_threads()
     try:
-        store.add_facts(run, {"process": {"id": os.getpid(), "host": platform.node()}})
+        store.add_facts(run, {"process": {"id": os.getpid(), "host": platform.node(), "since": since(os.getpid())}})
         dataset = dataset or experiment.dataset.load()
         experiment, choice = settled(experiment, dataset)
         if choice:
@@ -163,9 +164,32 @@ def check_not_running(record: RunRecord) -> None:
     process = record.facts.get("process", {})
     if record.status != "running" or process.get("host") != platform.node() or process["id"] == os.getpid():
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process["id"], 0)
+    if alive(process["id"], process.get("since", "")):
         raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
+
+
+def alive(process: int, began: str) -> bool:
+    """Whether the process that started then, if that is known, still runs; another may have its number by now."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return bool(began) and began == since(process)
+    return not began or began == since(process)
+
+
+def since(process: int) -> str:
+    """When a process started, in the clock's ticks of one start of the machine; nothing where the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # the program's name, in brackets, may hold spaces
+        ticks = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        )
+    except (OSError, IndexError):
+        return ""
+    return f"{boot} {ticks}"
 
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:

@@ -27,8 +27,8 @@ def of_spread(seen: Spread) -> dict[str, Tensor]:
     total = seen.weights @ seen.squares
     to_weighted, to_uniform = seen.to_weighted, seen.to_uniform
     # the angle at the origin of a triangle whose three sides are known: no further look at the updates
-    mean = (seen.total.double() / seen.weights.sum()).square().sum()
-    product, lengths = (seen.squares + mean - to_weighted) / 2, (seen.squares * mean).sqrt()
+    product = (seen.squares + seen.of_mean - to_weighted) / 2
+    lengths = (seen.squares * seen.of_mean).sqrt()
     return {
         "divergence": to_uniform.sqrt().mean(),
         "drift": to_weighted.sqrt().mean(),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.core import own
 from fedskew.core.errors import BadInput, require
@@ -24,7 +25,7 @@ class OwnNet(nn.Module):
 
     def __init__(self, inner: nn.Module, classes: int) -> None:
         super().__init__()
-        self.inner, self.stacks = inner, True
+        self.inner, self.stacks, self.ids = inner, True, False
         linear = [part for part in inner.modules() if isinstance(part, nn.Linear) and part.out_features == classes]
         require(
             bool(linear),
@@ -50,8 +51,8 @@ class OwnNet(nn.Module):
 class Module:
     """A `torch.nn.Module` class of yours, called as ``CLASS(shape, classes)`` with the shape of a row and the number of classes.
 
-    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Parameters that require no gradient are
-    frozen. Dropout is off; BatchNorm is refused.
+    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Rows of integers reach it as integers if it
+    takes no others, as an embedding does. Parameters that require no gradient are frozen. Dropout is off; BatchNorm is refused.
     """
 
     source: str
@@ -99,13 +100,19 @@ class Module:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """The module, its parameters drawn from ``generator``; tried on two rows."""
         cls = self.loaded()
-        with Draws(generator):
+        # what `Draws` does not know draws from the global generator, which here is one of the run's, too
+        with torch.random.fork_rng(devices=[]), Draws(generator):
+            torch.default_generator.manual_seed(generator.initial_seed())
             net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
         for part in net.modules():
-            statistics = getattr(part, "running_mean", None) is not None
-            require(not statistics, f"model {cls.__name__}: running statistics do not federate; use torch.nn.GroupNorm")
+            statistics = isinstance(part, _BatchNorm) or getattr(part, "running_mean", None) is not None
+            require(
+                not statistics, f"model {cls.__name__}: statistics of a batch do not federate; use torch.nn.GroupNorm"
+            )
         require(any(p.requires_grad for p in net.parameters()), f"model {cls.__name__} has no trainable parameters")
         x = torch.zeros(2, *shape)
+        net.ids = not works(net, x) and works(net, x.long())
+        x = x.long() if net.ids else x
         z, logits = called(net, f"model {cls.__name__}: fails on rows of shape {shape}", x)
         got = tuple(getattr(logits, "shape", ()))
         require(
@@ -129,16 +136,31 @@ def called(what: Any, failing: str, *args: Any) -> Any:
         raise BadInput(f"{failing}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from None
 
 
+def works(net: nn.Module, x: Tensor) -> bool:
+    """Whether the module takes such rows."""
+    try:
+        with torch.no_grad():
+            net(x)
+    except BadInput:
+        return True
+    except Exception:
+        return False
+    return True
+
+
 def stacks(net: nn.Module, x: Tensor) -> bool:
-    """Whether gradients of two models at once can be computed."""
+    """Whether results and gradients of two models at once can be computed; recurrent layers have another way for each."""
     space = ParameterSpace(net)
     w = space.flatten(net)
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
         return functional_call(net, space.unflatten(w), (x,))[1].sum()
 
+    two = torch.stack([w, w]), torch.stack([x, x])
     try:
-        vmap(grad(loss))(torch.stack([w, w]), torch.stack([x, x]))
+        vmap(grad(loss))(*two)
+        with torch.no_grad():
+            vmap(loss)(*two)
     except Exception:
         return False
     return True

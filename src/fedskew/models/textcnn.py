@@ -16,6 +16,8 @@ from fedskew.models.initial import drawn
 
 
 class TextCnnNet(nn.Module):
+    ids = True
+
     def __init__(self, vocabulary: int, embedding: int, filters: int, widths: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)

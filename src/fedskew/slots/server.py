@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedskew.core.errors import require
 from fedskew.core.trees import Tree
+from fedskew.slots.solvers import gathered
 
 
 def check_rate(lr: float) -> None:
@@ -124,7 +125,7 @@ class _MovingSquares(_Adaptive):
     def rate(self, t: Tensor) -> Tensor | float:
         if not self.bias_correction:
             return self.lr
-        return self.lr * (1 - self.beta2**t).sqrt() / (1 - self.beta1**t)
+        return self.lr * gathered(self.beta2, t).sqrt() / gathered(self.beta1, t)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,11 @@ def check_rate(lr: float, decay: float) -> None:
     require(0 < decay <= 1, f"lr_decay is the factor per round, above 0 and at most 1, got {decay}")
 
 
+def gathered(beta: float, t: Tensor) -> Tensor:
+    """``1 - beta**t``: the weight that an exponential mean has given to t values, to the last digit near ``beta`` 1, too."""
+    return -torch.expm1(t * (math.log(beta) if beta else -math.inf))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
     """SGD as in `torch.optim.SGD`, dampening 0; the rate is ``lr * lr_decay ** round``.
@@ -89,7 +94,7 @@ class AdamW:
         if self.weight_decay:
             w = w * (1 - lr * self.weight_decay)
         # the corrections of m and v on scalars, which saves two passes; roots of 0 and of numbers near it are many times slower
-        correction = (1 - self.beta2**t).sqrt()
+        correction = gathered(self.beta2, t).sqrt()
         root = v.clamp(min=torch.finfo(v.dtype).tiny).sqrt()
         step = m / (root + self.eps * correction)
-        return torch.addcmul(w, step, lr * correction / (1 - self.beta1**t), value=-1), {"m": m, "v": v, "t": t}
+        return torch.addcmul(w, step, lr * correction / gathered(self.beta1, t), value=-1), {"m": m, "v": v, "t": t}

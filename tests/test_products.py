@@ -109,6 +109,22 @@ class Wide(nn.Module):
         return z, self.out(z * float(z.isfinite().all()))
 
 
+def test_images_are_evaluated_as_convolutions_are_fastest():
+    """A pixel's channels side by side: the same numbers in half the time."""
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            seen.append(x.stride())
+            return x.flatten(1), x.flatten(1)[:, :4]
+
+    task = Classification(Looks(), ParameterSpace(nn.Linear(1, 1)), 4)
+    images, labels = numbers(5, 3, 8, 8), torch.zeros(5, dtype=torch.long)
+    told = evaluate(task, numbers(2), images, labels)
+    assert seen == [(192, 1, 24, 3)]
+    assert told["accuracy"] == float((images.flatten(1)[:, :4].argmax(1) == 0).double().mean())
+
+
 def test_what_cannot_be_recorded_takes_it_too_forward_and_backward(faster):
     """Ten rows through 1024 x 512 are worth it, and both their gradients; ten through 64 x 1024 are not."""
     torch.manual_seed(0)

@@ -69,6 +69,11 @@ def rows_of(values: Any, dtype: torch.dtype, device: torch.device, ids: bool) ->
     return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Rows as convolutions on a CPU are fastest: of images the channels of a pixel side by side; others as they are."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
 class Carry(NamedTuple):
     """What a client carries from one local step to the next."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.products import MODEL, chosen
-from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
+from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View, channels_last
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.memory import keep_freed_memory
@@ -89,16 +89,14 @@ def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tre
 
 
 def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
-    """The batches of a plan, masks in the model's type, as rows may be integers; images are channels-last, which CPUs prefer."""
+    """The batches of a plan, masks in the model's type, as rows may be integers."""
     index = torch.as_tensor(plan.index, device=x.device)
     mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
     warp = None if plan.warp is None else torch.as_tensor(plan.warp, device=x.device)
     for t, (rows, m) in enumerate(zip(index, mask, strict=True)):
         inputs = x.index_select(0, rows)
         inputs = inputs if warp is None else warped(inputs, warp[t])
-        if inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        yield Batch(inputs, y.index_select(0, rows), m)
+        yield Batch(channels_last(inputs), y.index_select(0, rows), m)
 
 
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:

@@ -16,7 +16,7 @@ from torch.func import grad
 from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch, rows_of
+from fedskew.core.records import Batch, channels_last, rows_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
@@ -171,7 +171,9 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
 def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """These rows in one batch; None if there are none."""
     at = torch.as_tensor(rows, device=x.device)
-    return Batch(x[at], y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
+    return (
+        Batch(channels_last(x[at]), y[at], torch.ones(len(rows), dtype=dtype, device=x.device)) if len(rows) else None
+    )
 
 
 def check_engine(experiment: Experiment, task: Classification) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.products import chosen
+from fedskew.core.records import channels_last
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
@@ -19,7 +20,8 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     parts = []
     with torch.no_grad(), chosen(w):
         for lo in range(0, max(len(y), 1), CHUNK):
-            parts.append(task.scores(task.logits(w, x[lo : lo + CHUNK]), y[lo : lo + CHUNK]))
+            logits = task.logits(w, channels_last(x[lo : lo + CHUNK]))
+            parts.append(task.scores(logits, y[lo : lo + CHUNK]))
     return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
 
 

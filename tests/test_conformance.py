@@ -124,7 +124,7 @@ ENGINE: dict[str, tuple[Any, str]] = {  # and the size from which it works as fo
     "narrowing": (Stacked(), "stacked.SMALL"),
     "three-wide": (Stacked(width=3), ""),
     "one-wide": (Stacked(width=1), ""),
-    "recorded": (Sequential(), "sequential.LARGE"),
+    "recorded": (Sequential(), "sequential.MODEL"),
 }
 ROUNDS = 4
 
@@ -381,7 +381,7 @@ def test_engines_agree_on_every_model(monkeypatch, model):
     x0 = fed.task.space.flatten(net)
     runs = []
     for engine, size in ((Sequential(), 1 << 62), (Stacked(), 0), (Sequential(), 0)):
-        monkeypatch.setattr("fedskew.engine.sequential.LARGE", size)
+        monkeypatch.setattr("fedskew.engine.sequential.MODEL", size)
         states = ClientStates()
         runs.append(record(play(fed, x0, 2, engine, states=states), states))
     assert_close(runs[1], runs[0])

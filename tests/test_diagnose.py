@@ -217,6 +217,18 @@ def test_details_name_every_measure_and_their_chance():
     assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
 
 
+def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_out(monkeypatch):
+    monkeypatch.setattr("fedskew.measure.heterogeneity.details.FITTED_ROWS", 20)
+    rng = np.random.default_rng(0)
+    y, client = np.r_[1, np.zeros(599, dtype=np.int64)], rng.integers(0, 3, 600)
+    counts = np.zeros((3, 2), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    told = details(rng.standard_normal((600, 4)), y, client, counts)["gradient"]
+    assert {name for name, value in told.items() if value is None} == {
+        f"{name} at the pooled fit" for name in ("zeta^2", "B^2", "G^2")
+    }
+
+
 # what the user sees
 
 

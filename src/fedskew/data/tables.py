@@ -77,7 +77,7 @@ def survey(
         bool(client) or len(files) > 1,
         f"{files[0]}: name the column that says whose a row is with --client, or give a folder with one file a client",
     )
-    reading, labels, owners = Reading(files), Codes(), Codes()
+    reading, labels, owners = Reading(files, frozenset(filter(None, (label, client)))), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     kept = Kept(most, fair, stream(seed, "diagnose", 1))
     dropped = {label: 0, client: 0}
@@ -213,10 +213,11 @@ def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values as text; 1.0 and 1 are the same."""
-    if pa.types.is_floating(column.type) and bool(pc.all(pc.equal(column, pc.round(column))).as_py()):
-        column = column.cast(pa.int64())
-    return pc.utf8_trim_whitespace(column.cast(pa.string()))
+    """Values as text; 1.0 and 1 are the same, 01 and 1 are not."""
+    if pa.types.is_floating(column.type) and bool(pc.all(pc.less(pc.abs(column), 2**53)).as_py()):
+        whole = pc.equal(column, pc.round(column))
+        column = column.cast(pa.int64()) if pc.all(whole).as_py() else column
+    return pc.replace_substring_regex(pc.utf8_trim_whitespace(column.cast(pa.string())), r"^(-?\d+)\.0+$", r"\1")
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:

@@ -290,6 +290,7 @@ def test_files_on_the_command_line(quick, capsys, tmp_path):
         (["--dataset", "digits", "--label", "y"], "has its own"),
         (["a.csv", "--label", "y", "--client", "k"], "no such file"),
         (["--dataset", "digits", "--skew", "natural"], "does not say whose rows"),
+        (["--dataset", "digits", "--seed", "-1"], "seed must be at least 0, got -1"),
     ],
 )
 def test_bad_requests_are_one_line(arguments, words, capsys):

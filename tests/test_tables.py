@@ -127,6 +127,24 @@ def test_lines_with_too_many_cells_are_counted(tmp_path):
     assert survey([path], "label", "who").notes == ("1 lines dropped: too few or too many cells",)
 
 
+def test_labels_without_words_and_numbers_of_any_size(tmp_path):
+    path = tmp_path / "t.parquet"
+    lists = pa.table({"age": np.arange(100), "who": ["anna", "ben"] * 50, "label": [["no"]] * 100})
+    pyarrow.parquet.write_table(lists, path)
+    refused("t.parquet: column 'label' holds list<", "give words", paths=[path], label="label", client="who")
+    for large, name in ((np.inf, "inf"), (1e20, "1e+20")):
+        write(frame().assign(label=np.where(np.arange(400) % 2, large, 1.0)), path)
+        assert survey([path], "label", "who").classes == ("1", name)
+
+
+def test_moments_of_time_in_one_file_may_be_fractions_in_another(tmp_path):
+    write(frame().assign(age=1_600_000_000_123_456_789), tmp_path / "a.parquet")
+    write(frame().assign(age=0.5), tmp_path / "b.parquet")
+    found = survey([tmp_path], "label", "who").table["age"].to_pylist()
+    assert found[0] == pytest.approx(1.6e18)
+    assert found[-1] == 0.5
+
+
 def test_a_column_that_changes_its_type_midway(tmp_path, monkeypatch):
     """Whole numbers, then fractions, then words, each in blocks of their own: nothing is lost or read twice."""
     monkeypatch.setattr(files, "BLOCK", 1000)

@@ -28,6 +28,7 @@ LINE_EVERY = 5.0
 
 
 def diagnose(parsed: argparse.Namespace) -> int:
+    require(parsed.seed >= 0, f"diagnose: seed must be at least 0, got {parsed.seed}")
     with progress() as tell:
         found = told(subject(parsed, tell), parsed.seed, tell)
     if parsed.html:

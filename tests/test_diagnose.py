@@ -200,6 +200,14 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     assert found.alone == 80
 
 
+def test_clients_without_a_common_label_reach_the_bound_that_is_told():
+    """Every client is part of everybody: with equal clients nothing in common is 1 - 1/clients."""
+    for clients in (2, 5):
+        y = np.repeat(np.arange(clients), 40)
+        found = diagnose(np.random.default_rng(0).standard_normal((len(y), 3)), y, y, permutations=9)
+        assert found.face("label").value == pytest.approx(1 - 1 / clients)
+
+
 def test_details_name_every_measure_and_their_chance():
     rng = np.random.default_rng(0)
     y, client = rng.integers(0, 2, 600), rng.integers(0, 3, 600)
@@ -246,6 +254,7 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
     out = capsys.readouterr().out
     assert out.startswith("The clients differ mostly by label")
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
+    assert "0 alike, at most 0.88 where these 8 clients have nothing in common" in " ".join(out.split())
     for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
         assert word in out
 
@@ -259,6 +268,7 @@ def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
     page = (tmp_path / "d.html").read_text()
     assert page.count("<svg") == 2
     assert "The clients differ mostly by label" in page
+    assert "0 alike, at most 1 − 1/clients" in page
     assert f"{told['faces'][0]['value']:.2f}" in page
     # self-contained: nothing is fetched, nothing runs
     assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)|<script', page)

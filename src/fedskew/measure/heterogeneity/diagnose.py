@@ -42,7 +42,7 @@ MEANINGS = {
     "quantity": "share of the rows to be moved until all clients hold equally many",
     "concept": "how far a client's labels for the same kind of input are from everybody's",
 }
-"""The faces; each number is a total variation distance: 0 alike, 1 nothing in common."""
+"""The faces; each number is a total variation distance, 0 alike, at most 1 - 1/clients: every client is part of everybody."""
 
 STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
 """Words for a strength below these bounds: conventions, not tests."""

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from fedskew.advice import advise as advice
 from fedskew.cli.main import main
+from fedskew.core.component import build, parse, shown
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.table import Table
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import arguments_of, from_experiment, table_arguments
@@ -417,11 +419,22 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
     assert main([*words[1:], *short, str(tmp_path)]) == 0
 
 
+@QUICK
+@given(st.lists(st.text("ab01 ,[]\"'\\=:.#\né", min_size=1, max_size=8), max_size=3))
+def test_any_text_can_be_written_as_an_option(values):
+    options = {f"o{i}": value for i, value in enumerate(values)} | {"all": values}
+    spec = "table:" + ",".join(f"{name}={shown(value)}" for name, value in options.items())
+    assert parse(spec, "here") == ("table", options)
+
+
 def test_the_advised_command_names_files_and_skews():
     assert table_arguments([Path("my data.csv")], "y", "k") == (
         "--dataset 'table:path=my data.csv,label=y,client=k' --skew natural"
     )
     assert table_arguments([Path("a.csv"), Path("b.csv")], "y", "k") == ""
+    odd = shlex.split(table_arguments([Path("it's [1].csv")], "2020", "site,no"))
+    told = build("dataset", {"table": Table}, odd[1])
+    assert (told.path, told.label, told.client) == ("it's [1].csv", "2020", "site,no")
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]
     told = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
     assert told == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,18 @@ def test_tables_by_chance_are_rows_dealt_at_random():
     probability = stats.hypergeom(12, 5, 4).pmf(cells)
     values = [label_distance(np.array([[c, 4 - c], [5 - c, 3 + c]])) for c in cells]
     assert drawn.mean() == pytest.approx(probability @ values, abs=0.01)
+
+
+def test_random_tables_are_not_held_all_at_once():
+    counts = np.random.default_rng(0).integers(0, 4, (200, 10))
+    tracemalloc.start()
+    try:
+        label_chance(counts, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 999 of them are 16 MB
+    assert peak < 100 * counts.nbytes
 
 
 @QUICK

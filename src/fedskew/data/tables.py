@@ -24,7 +24,7 @@ MOST_LABELS = 1000
 FEW_LABELS = 20
 """So many classes may have a row or two each."""
 MOST_CELLS = 1_000_000
-"""Clients x classes that can be compared: what is measured of them takes a few hundred bytes each."""
+"""Clients x classes that can be compared: what is measured of them takes a few hundred bytes each, and 32 kB a client."""
 MOST_BYTES = 1 << 29
 """Of rows in memory, unless their number is given; to make numbers of them takes about six times as much."""
 

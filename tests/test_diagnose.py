@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from fedskew.advice import advise as advice
 from fedskew.cli.main import main
+from fedskew.core.component import build, parse, shown
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
+from fedskew.data.datasets.table import Table
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import arguments_of, from_experiment, table_arguments
@@ -62,6 +65,18 @@ def test_tables_by_chance_are_rows_dealt_at_random():
     probability = stats.hypergeom(12, 5, 4).pmf(cells)
     values = [label_distance(np.array([[c, 4 - c], [5 - c, 3 + c]])) for c in cells]
     assert drawn.mean() == pytest.approx(probability @ values, abs=0.01)
+
+
+def test_random_tables_are_not_held_all_at_once():
+    counts = np.random.default_rng(0).integers(0, 4, (200, 10))
+    tracemalloc.start()
+    try:
+        label_chance(counts, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 999 of them are 16 MB
+    assert peak < 100 * counts.nbytes
 
 
 @QUICK
@@ -200,6 +215,14 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     assert found.alone == 80
 
 
+def test_clients_without_a_common_label_reach_the_bound_that_is_told():
+    """Every client is part of everybody: with equal clients nothing in common is 1 - 1/clients."""
+    for clients in (2, 5):
+        y = np.repeat(np.arange(clients), 40)
+        found = diagnose(np.random.default_rng(0).standard_normal((len(y), 3)), y, y, permutations=9)
+        assert found.face("label").value == pytest.approx(1 - 1 / clients)
+
+
 def test_details_name_every_measure_and_their_chance():
     rng = np.random.default_rng(0)
     y, client = rng.integers(0, 2, 600), rng.integers(0, 3, 600)
@@ -215,6 +238,18 @@ def test_details_name_every_measure_and_their_chance():
     swapped = details(x, ((x[:, 0] > client) ^ (client == 0)).astype(int), client, counts)["gradient"]
     assert swapped["optimum gap"] > 2 * swapped["optimum gap by chance"]
     assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
+
+
+def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_out(monkeypatch):
+    monkeypatch.setattr("fedskew.measure.heterogeneity.details.FITTED_ROWS", 20)
+    rng = np.random.default_rng(0)
+    y, client = np.r_[1, np.zeros(599, dtype=np.int64)], rng.integers(0, 3, 600)
+    counts = np.zeros((3, 2), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    told = details(rng.standard_normal((600, 4)), y, client, counts)["gradient"]
+    assert {name for name, value in told.items() if value is None} == {
+        f"{name} at the pooled fit" for name in ("zeta^2", "B^2", "G^2")
+    }
 
 
 # what the user sees
@@ -234,6 +269,7 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
     out = capsys.readouterr().out
     assert out.startswith("The clients differ mostly by label")
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith("fedskew compare"))
+    assert "0 alike, at most 0.88 where these 8 clients have nothing in common" in " ".join(out.split())
     for word in (*MEANINGS, "chance", "interval", "8 clients", "What to try", "fedskew compare --dataset digits"):
         assert word in out
 
@@ -247,6 +283,7 @@ def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
     page = (tmp_path / "d.html").read_text()
     assert page.count("<svg") == 2
     assert "The clients differ mostly by label" in page
+    assert "0 alike, at most 1 − 1/clients" in page
     assert f"{told['faces'][0]['value']:.2f}" in page
     # self-contained: nothing is fetched, nothing runs
     assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)|<script', page)
@@ -278,6 +315,7 @@ def test_files_on_the_command_line(quick, capsys, tmp_path):
         (["--dataset", "digits", "--label", "y"], "has its own"),
         (["a.csv", "--label", "y", "--client", "k"], "no such file"),
         (["--dataset", "digits", "--skew", "natural"], "does not say whose rows"),
+        (["--dataset", "digits", "--seed", "-1"], "seed must be at least 0, got -1"),
     ],
 )
 def test_bad_requests_are_one_line(arguments, words, capsys):
@@ -394,11 +432,22 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
     assert main([*words[1:], *short, str(tmp_path)]) == 0
 
 
+@QUICK
+@given(st.lists(st.text("ab01 ,[]\"'\\=:.#\né", min_size=1, max_size=8), max_size=3))
+def test_any_text_can_be_written_as_an_option(values):
+    options = {f"o{i}": value for i, value in enumerate(values)} | {"all": values}
+    spec = "table:" + ",".join(f"{name}={shown(value)}" for name, value in options.items())
+    assert parse(spec, "here") == ("table", options)
+
+
 def test_the_advised_command_names_files_and_skews():
     assert table_arguments([Path("my data.csv")], "y", "k") == (
         "--dataset 'table:path=my data.csv,label=y,client=k' --skew natural"
     )
     assert table_arguments([Path("a.csv"), Path("b.csv")], "y", "k") == ""
+    odd = shlex.split(table_arguments([Path("it's [1].csv")], "2020", "site,no"))
+    told = build("dataset", {"table": Table}, odd[1])
+    assert (told.path, told.label, told.client) == ("it's [1].csv", "2020", "site,no")
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]
     told = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
     assert told == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -529,6 +531,20 @@ def test_a_folder_gives_back_the_very_clients(tmp_path, capsys) -> None:
     (folder / "partition.npz").write_bytes(b"something else")
     with pytest.raises(BadInput, match="cannot read"):
         client_data(back, data)
+
+
+def test_the_command_of_an_exported_folder_runs_whatever_the_names_are(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my data").mkdir()
+    rows = [f"{i * i % 17},{'ab'[i % 2]},{i % 3}" for i in range(60)]
+    Path("my data/t.csv").write_text("\n".join(["size,the client,2020", *rows]) + "\n")
+    words = ["--dataset", 'table:path=my data/t.csv,label="2020",client=the client', "--skew", "natural"]
+    code, out, _ = call(capsys, "skew", *words, "--export", "out, 2", "--json")
+    assert code == 0
+    line = next(line for line in Path("out, 2/README.md").read_text().splitlines() if "fedskew run" in line)
+    code, again, _ = call(capsys, "skew", *shlex.split(line)[2:], "--json")
+    assert code == 0
+    assert json.loads(again)["by_client"] == json.loads(out)["by_client"]
 
 
 def test_a_damaged_partition_is_refused(tmp_path, capsys) -> None:

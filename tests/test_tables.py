@@ -109,10 +109,40 @@ def test_labels_that_are_numbers_are_classes_in_order_and_nan_is_none(tmp_path):
     assert found.notes == ("1 of 400 rows dropped: no value in 'label'",)
 
 
+def test_names_are_text_wherever_the_column_ceases_to_look_like_numbers(tmp_path, monkeypatch):
+    """A leading zero, a number of twenty digits, a word at the end: names stay what they are in the file."""
+    monkeypatch.setattr(files, "BLOCK", 1000)
+    ids = np.array(["01", "1", "02", "12345678901234567890"], dtype=object)[np.arange(3000) % 4]
+    ids[-1] = "V04"
+    table = frame(3000).rename(columns={"who": " who "}).assign(label=np.array(["0", "1.0", "1"])[np.arange(3000) % 3])
+    found = survey([write(table.assign(**{" who ": ids}), tmp_path / "t.csv")], "label", "who")
+    assert found.clients == ("01", "1", "02", "12345678901234567890", "V04")
+    assert found.counts.sum(1).tolist() == [750, 750, 750, 749, 1]
+    assert found.classes == ("0", "1")
+
+
 def test_lines_with_too_many_cells_are_counted(tmp_path):
     path = write(frame(20), tmp_path / "t.csv")
     path.write_text(path.read_text() + "1,2,3\n")
     assert survey([path], "label", "who").notes == ("1 lines dropped: too few or too many cells",)
+
+
+def test_labels_without_words_and_numbers_of_any_size(tmp_path):
+    path = tmp_path / "t.parquet"
+    lists = pa.table({"age": np.arange(100), "who": ["anna", "ben"] * 50, "label": [["no"]] * 100})
+    pyarrow.parquet.write_table(lists, path)
+    refused("t.parquet: column 'label' holds list<", "give words", paths=[path], label="label", client="who")
+    for large, name in ((np.inf, "inf"), (1e20, "1e+20")):
+        write(frame().assign(label=np.where(np.arange(400) % 2, large, 1.0)), path)
+        assert survey([path], "label", "who").classes == ("1", name)
+
+
+def test_moments_of_time_in_one_file_may_be_fractions_in_another(tmp_path):
+    write(frame().assign(age=1_600_000_000_123_456_789), tmp_path / "a.parquet")
+    write(frame().assign(age=0.5), tmp_path / "b.parquet")
+    found = survey([tmp_path], "label", "who").table["age"].to_pylist()
+    assert found[0] == pytest.approx(1.6e18)
+    assert found[-1] == 0.5
 
 
 def test_a_column_that_changes_its_type_midway(tmp_path, monkeypatch):
@@ -277,7 +307,7 @@ def test_files_that_are_not_there(tmp_path, name):
     refused(name, paths=[tmp_path / name], label="label", client="who")
 
 
-def test_bad_input_is_one_clear_line(tmp_path):
+def test_bad_input_is_one_clear_line(tmp_path, monkeypatch):
     path = write(frame(), tmp_path / "t.csv")
     refused("no column 'lable'", "did you mean 'label'", paths=[path], label="lable", client="who")
     refused("no column 'whom'", "did you mean 'who'", paths=[path], label="label", client="whom")
@@ -291,7 +321,17 @@ def test_bad_input_is_one_clear_line(tmp_path):
     (tmp_path / "latin.csv").write_bytes("a,label,who\n1,é,b\n".encode("latin-1"))
     (tmp_path / "zip.csv").write_bytes(b"PK\x03\x04\0\0a,label\n")
     refused("zip.csv: cannot be read as csv: it is no text", paths=[tmp_path / "zip.csv"], label="label", client="who")
-    refused("latin.csv: cannot be read as csv", paths=[tmp_path / "latin.csv"], label="label", client="who")
+    refused(
+        "latin.csv: cannot be read as csv: column 2 is not UTF-8",
+        paths=[tmp_path / "latin.csv"],
+        label="label",
+        client="who",
+    )
+    late = "a,label,who\n" + "1,e,b\n" * 200 + "1,é,b\n"
+    (tmp_path / "late.csv").write_bytes(late.encode("latin-1"))
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "BLOCK", 1000)
+        refused("late.csv: cannot be read as csv: column 2 is", paths=[tmp_path / "late.csv"], label="a", client="who")
     other = write(frame().rename(columns={"age": "years"}), tmp_path / "u.csv")
     refused("u.csv: its columns differ", "age, years", paths=[path, other], label="label", client="who")
     many = write(frame(3000).assign(label=np.arange(3000)), tmp_path / "m.csv")

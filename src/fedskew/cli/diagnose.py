@@ -28,6 +28,7 @@ LINE_EVERY = 5.0
 
 
 def diagnose(parsed: argparse.Namespace) -> int:
+    require(parsed.seed >= 0, f"diagnose: seed must be at least 0, got {parsed.seed}")
     with progress() as tell:
         found = told(subject(parsed, tell), parsed.seed, tell)
     if parsed.html:
@@ -118,9 +119,10 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     for face in found["faces"]:
         console.print(f"{face['face']:9}{face['meaning']}", style="dim", markup=False)
     console.print(
-        "Each number is a total variation distance, 0 alike to 1 nothing in common, with its 95 % interval over resampled "
-        "clients. Chance: rows dealt at random to clients of these sizes. Strength: what is beyond chance, as a share of what "
-        "is possible. p is corrected for the four tests.",
+        f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
+        f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
+        "clients. Chance: rows dealt at random to clients of these sizes. Strength: (number - chance) / (1 - chance). p is "
+        "corrected for the four tests.",
         style="dim",
         markup=False,
     )

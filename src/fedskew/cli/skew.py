@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
+from fedskew.core.component import shown
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -53,7 +54,7 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
         "export: rows that several clients share, or that are pooled, are no clients' own; leave out shared_data and pooled",
     )
     labels = data.labels.at(0)
-    skews = [f"from-folder:path={parsed.export}"]
+    skews = [f"from-folder:path={shown(str(parsed.export))}"]
     skews += [text for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True) if one.face in KEPT]
     export(
         parsed.export,

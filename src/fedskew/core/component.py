@@ -7,6 +7,7 @@ a file of the user's own, ``"./mine.py::Mine:mu=0.1"``.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -70,15 +71,20 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
     return name.strip(), options
 
 
+SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
+"""A value in quotes, or else one character."""
+
+
 def split(text: str) -> list[str]:
-    """The parts between the commas outside brackets; none of an empty text."""
+    """The parts between the commas outside brackets and quotes; none of an empty text."""
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth == 0:
+    for found in SIGN.finditer(text):
+        sign = found[0]
+        depth += (sign == "[") - (sign == "]")
+        if sign == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += sign
     return parts if text else []
 
 
@@ -152,9 +158,11 @@ def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in a compact form."""
+    """A value as it is written in a compact form; text in quotes where it would be read as something else."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ",".join(shown(v) for v in value) + "]"
+    if isinstance(value, str) and (re.search(r"""[,\[\]"']""", value) or literal(value.strip()) != value):
+        return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -31,6 +31,7 @@ class Reading:
     """A walk over files, and what could not be read on the way."""
 
     files: Sequence[Path]
+    texts: frozenset[str] = frozenset()  # columns of CSV files that are read as text: 01 is not 1
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # files without rows
     share: float = 0.0  # of the bytes that are read
@@ -87,7 +88,7 @@ class Reading:
 
     def csv(self, path: Path, delimiter: str) -> Iterator[tuple[pa.Table, float]]:
         """A column that ceases to be of the type that it began with is read as a wider one from there on."""
-        types: dict[str, pa.DataType] = {}
+        types: dict[str, pa.DataType] = dict.fromkeys(self.texts, pa.string())
         done = 0
         while True:
             skip, self.malformed_here = done, 0
@@ -103,7 +104,11 @@ class Reading:
                 found = re.search(r"In CSV column #(\d+):.*?CSV conversion error to (\w+)", str(error))
                 if not found:
                     raise
-                name = self.names[int(found[1])]
+                require(
+                    found[2] != "string",
+                    f"{path}: cannot be read as csv: column {int(found[1]) + 1} is not UTF-8 text; convert the file to UTF-8",
+                )
+                name = self.header[int(found[1])]
                 types[name] = pa.float64() if found[2] == "int64" else pa.string()
 
     def csv_of_types(
@@ -129,7 +134,13 @@ class Reading:
                     strings_can_be_null=True, column_types=types, decimal_point="," if delimiter == ";" else "."
                 ),
             )
-            self.names = reader.schema.names
+            self.header = reader.schema.names
+            spaced = {name for name in self.header if name.strip() in self.texts} - types.keys()
+            if spaced:
+                types |= dict.fromkeys(spaced, pa.string())
+                self.malformed_here = 0
+                yield from self.csv_of_types(path, delimiter, types)
+                return
             odd = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
             require(
                 not odd, f"{path}: cannot be read as csv: column {odd[:1]} is not UTF-8 text; convert the file to UTF-8"

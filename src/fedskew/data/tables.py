@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedskew.core.errors import require, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
 from fedskew.data.files import Reading, files_of, stem
@@ -24,7 +24,7 @@ MOST_LABELS = 1000
 FEW_LABELS = 20
 """So many classes may have a row or two each."""
 MOST_CELLS = 1_000_000
-"""Clients x classes that can be compared: what is measured of them takes a few hundred bytes each."""
+"""Clients x classes that can be compared: what is measured of them takes a few hundred bytes each, and 32 kB a client."""
 MOST_BYTES = 1 << 29
 """Of rows in memory, unless their number is given; to make numbers of them takes about six times as much."""
 
@@ -77,7 +77,7 @@ def survey(
         bool(client) or len(files) > 1,
         f"{files[0]}: name the column that says whose a row is with --client, or give a folder with one file a client",
     )
-    reading, labels, owners = Reading(files), Codes(), Codes()
+    reading, labels, owners = Reading(files, frozenset(filter(None, (label, client)))), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     kept = Kept(most, fair, stream(seed, "diagnose", 1))
     dropped = {label: 0, client: 0}
@@ -97,12 +97,12 @@ def survey(
             part = part.filter(there)
         if not len(part):
             continue
-        y = labels(words(part[label]))
+        y = labels(words(part, label, path))
         require(
             len(labels.of) <= MOST_LABELS,
             f"{path}: column {label!r} has more than {MOST_LABELS} different values; labels are classes: put numbers into bins",
         )
-        owner = owners(words(part[client]) if client else pa.chunked_array([[stem(path)] * len(part)]))
+        owner = owners(words(part, client, path) if client else pa.chunked_array([[stem(path)] * len(part)]))
         require(
             most is None or not fair or len(owners.of) * len(labels.of) <= MOST_CELLS,
             f"{path}: {len(owners.of)} different clients and more in {client or 'the files'!r}, and {len(labels.of)} classes, "
@@ -201,7 +201,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         one = types.pop() if len(types) == 1 else pa.float64() if numbers and types else pa.string()
         fields.append(pa.field(name, one))
     schema = pa.schema(fields)
-    return pa.concat_tables([t.select(names).cast(schema) for t in tables]).combine_chunks()
+    return pa.concat_tables([t.select(names).cast(schema, safe=False) for t in tables]).combine_chunks()
 
 
 def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -212,11 +212,17 @@ def present(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return there
 
 
-def words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values as text; 1.0 and 1 are the same."""
-    if pa.types.is_floating(column.type) and bool(pc.all(pc.equal(column, pc.round(column))).as_py()):
-        column = column.cast(pa.int64())
-    return pc.utf8_trim_whitespace(column.cast(pa.string()))
+def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+    """A column's values as text; 1.0 and 1 are the same, 01 and 1 are not."""
+    column = part[name]
+    if pa.types.is_floating(column.type) and bool(pc.all(pc.less(pc.abs(column), 2**53)).as_py()):
+        whole = pc.equal(column, pc.round(column))
+        column = column.cast(pa.int64()) if pc.all(whole).as_py() else column
+    try:
+        text = pc.utf8_trim_whitespace(column.cast(pa.string()))
+    except pa.ArrowException:
+        raise BadInput(f"{path}: column {name!r} holds {column.type}; give words or whole numbers") from None
+    return pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:

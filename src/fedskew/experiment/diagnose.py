@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedskew.advice.advise import advise
+from fedskew.core.component import shown
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
@@ -78,8 +79,8 @@ def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 
     if len(paths) != 1:
         return ""
     spec = (
-        f"table:path={paths[0]},label={label}"
-        + (f",client={client}" if client else "")
+        f"table:path={shown(str(paths[0]))},label={shown(label)}"
+        + (f",client={shown(client)}" if client else "")
         + (f",rows={rows}" if rows else "")
     )
     return shlex.join(["--dataset", spec, "--skew", "natural"])

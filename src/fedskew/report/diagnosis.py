@@ -92,7 +92,7 @@ def draw_faces(found: Mapping[str, Any]) -> Figure:
         axes.set_yticks(range(len(faces)), [face["face"] for face in faces], color=INK)
         axes.set_ylim(len(faces) - 0.5, -0.5)
         axes.set_xlim(-0.02, 1.02)
-        axes.set_xlabel("total variation distance: 0 alike, 1 nothing in common")
+        axes.set_xlabel("total variation distance: 0 alike, at most 1 − 1/clients")
         axes.grid(axis="x")
         axes.tick_params(length=0)
     return figure

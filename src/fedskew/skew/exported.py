@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def export(
         if drawn:
             save(folder / "transforms.npz", drawn)
             save(folder / "rows.npz", rows)
-        text = README.format(dataset=facts["dataset"], seed=facts["partition_seed"], skews=again)
+        text = README.format(dataset=shlex.quote(facts["dataset"]), seed=facts["partition_seed"], skews=again)
         (folder / "README.md").write_text(text, encoding="utf-8")
         told = {**facts, "empty": partition.empty, "unassigned": partition.unassigned, "clients": list(partition.names)}
         (folder / "partition.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -70,17 +70,24 @@ def details(
 
 
 def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float]:
-    """Dissimilarity of softmax regression's gradients at zero and at a model fitted to everybody's rows."""
+    """Dissimilarity of softmax regression's gradients at zero and at a model fitted to everybody's rows.
+
+    Not finite at the fit where the fitted rows have one label.
+    """
     from sklearn.linear_model import LogisticRegression
 
     clients, classes = counts.shape
     weights = counts.sum(1) / counts.sum()
     start = np.zeros((classes, z.shape[1] + 1))
-    model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[:FITTED_ROWS], y[:FITTED_ROWS])
+    fitted = slice(FITTED_ROWS)
     end = start.copy()
-    own = np.column_stack([model.coef_, model.intercept_])
-    # two classes have one row of coefficients
-    end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
+    if len(np.unique(y[fitted])) < 2:
+        end[:] = np.nan
+    else:
+        model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3).fit(z[fitted], y[fitted])
+        own = np.column_stack([model.coef_, model.intercept_])
+        # two classes have one row of coefficients
+        end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
     found: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):
         told = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)

@@ -42,7 +42,7 @@ MEANINGS = {
     "quantity": "share of the rows to be moved until all clients hold equally many",
     "concept": "how far a client's labels for the same kind of input are from everybody's",
 }
-"""The faces; each number is a total variation distance: 0 alike, 1 nothing in common."""
+"""The faces; each number is a total variation distance, 0 alike, at most 1 - 1/clients: every client is part of everybody."""
 
 STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
 """Words for a strength below these bounds: conventions, not tests."""
@@ -192,7 +192,9 @@ def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
     """The label face of `TABLES` random tables with these margins: what dealing all rows at random gives."""
     sizes, n = counts.sum(1), counts.sum()
     everybody = counts.sum(0) / n
-    drawn = stats.random_table(sizes, counts.sum(0)).rvs(size=TABLES, random_state=rng)
+    tables = stats.random_table(sizes, counts.sum(0))
+    # one after the other: all of them take 8 kB a client and class
+    drawn = (tables.rvs(size=1, random_state=rng) for _ in range(TABLES))
     return [float(np.abs(t - sizes[:, None] * everybody).sum() / (2 * n)) for t in drawn]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.measure.intervals import mean_interval
 from fedskew.report import experiments, html, plots, tables, words
@@ -194,6 +195,27 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     row = tables.summary(store, store.runs()).iloc[0]
     assert (row.finished, row.seeds) == (4, 2)
     assert (row.accuracy, row.accuracy_half) == pytest.approx(mean_interval([0.5, 0.7]))
+
+
+@pytest.mark.parametrize(
+    ("methods", "told"),
+    [
+        ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
+        ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
+        ({"a": {0: "finished", 1: "interrupted"}}, "one seed: no interval"),
+        ({"a": {0: "interrupted"}}, "no run has finished;"),
+    ],
+)
+def test_the_table_counts_seeds_and_not_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], told: str
+) -> None:
+    store = RunStore(tmp_path)
+    for _ in range(2):
+        for name, runs in methods.items():
+            for seed, status in runs.items():
+                add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
+    print_summary(store, store.runs())
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:

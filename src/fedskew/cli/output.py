@@ -86,11 +86,13 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
         table.add_row(*cells)
     console = Console(highlight=False)
     console.print(table)
-    seeds = int(frame["runs"].max())
+    fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
-        f"mean and 95 % interval over {seeds} seeds"
+        f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
         if seeds > 1
         else "one seed: no interval, nothing can be said of certainty"
+        if seeds
+        else "no run has finished"
     )
     loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(

@@ -104,9 +104,9 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     )
 
 
-def print_ranks(store: RunStore, records: Sequence[RunRecord]) -> None:
+def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
     """The methods' mean ranks, where the runs are on several data sets."""
-    found = ranking(store, records)
+    found = ranking(store, records, budget)
     if found is None:
         return
     names, blocks, ranks = found

@@ -275,6 +275,18 @@ def test_clients_are_ranked_within_each_run(tmp_path: Path) -> None:
     assert table.client_name.tolist() == ["hospital 1", "", ""]
 
 
+@pytest.mark.parametrize(("skew", "named"), [("label-dirichlet", False), ("natural", True), ("from-folder", True)])
+def test_a_number_names_no_client_over_several_partition_seeds(tmp_path: Path, skew: str, named: bool) -> None:
+    store = RunStore(tmp_path)
+    for seed in (0, 1):
+        text = toml("a", seed, seed, 1).replace("label-dirichlet", skew)
+        add(store, "a", seed, [0.1, 0.5], partition_seed=seed, experiment=text)
+        add(store, "b", seed, [0.1, 0.5], partition_seed=7, experiment=text)
+    table = tables.per_client(store, store.runs()).set_index("method")
+    assert table.loc["b", "client_name"].tolist() == ["0", "2", "1"]
+    assert table.loc["a", "client_name"].tolist() == (["0", "2", "1"] if named else ["", "", ""])
+
+
 def test_each_sign_of_trouble_is_told_once_with_who_shows_it(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     numbers = [add(store, name, seed, [0.1, 0.5]) for name in ("a", "b") for seed in (0, 1)]

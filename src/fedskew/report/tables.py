@@ -6,6 +6,7 @@ not make an interval narrower than the evidence allows.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import cliffs_delta, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
+from fedskew.report.experiments import parsed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -246,12 +248,17 @@ WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = 'accura
 """Of the runs in a JSON object, each with the last round that counts."""
 
 
+OWN_CLIENTS = {"natural", "from-folder"}
+"""Skews that deal the same clients under every partition seed."""
+
+
 def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """Accuracy of the global model on each client's data at the last measured round of the finished runs, within the budget.
 
     Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
     to best, and each rank is averaged over the runs that have it. Columns method, rank, accuracy (0..1), runs,
-    client_name (where one and the same client holds the rank in all runs of the method, else empty).
+    client_name (where one and the same client holds the rank in all runs of the method, else empty: a number names one
+    client only under one partition seed, unless the partition brings its own names).
     """
     import pandas as pd
 
@@ -266,6 +273,7 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     )
     table = table.merge(names, on=["run", "client"], how="left")
     table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
+    table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})
     table = table.sort_values(["run", "accuracy", "client"])
     table["rank"] = table.groupby("run").cumcount() + 1
     table["method"] = pd.Categorical(table["method"], categories=methods(records))
@@ -274,10 +282,19 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
         accuracy=("accuracy", "mean"),
         runs=("run", "size"),
         names=("client_name", "nunique"),
+        dealings=("dealing", "nunique"),
         client_name=("client_name", "first"),
     ).reset_index()
-    result["client_name"] = result["client_name"].where(result["names"] == 1, "")
-    return result.drop(columns="names").assign(method=result["method"].astype(str))
+    result["client_name"] = result["client_name"].where((result["names"] == 1) & (result["dealings"] == 1), "")
+    return result.drop(columns=["names", "dealings"]).assign(method=result["method"].astype(str))
+
+
+def dealing(record: RunRecord) -> str:
+    """What decides which client is which: the data, the skews and, unless these bring the data's own clients, the seed."""
+    table = parsed(record)
+    skews = table.get("skew", [])
+    names = {skew.get("name") for skew in (skews if isinstance(skews, list) else [skews])}
+    return json.dumps([table.get("dataset"), skews, None if names & OWN_CLIENTS else record.partition_seed])
 
 
 MEASURING = ("evaluation", "measures", "scores of local models")

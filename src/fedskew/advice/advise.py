@@ -46,7 +46,7 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         }
     strength = strengths[dominant]
     cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
-    close = [c for c in cases if abs(c["strengths"][dominant] - strength) <= NEAR]
+    close = [c for c in cases if abs(c["strengths"][c["dominant"]] - strength) <= NEAR]
     near = [c for c in close if not foreign(c, strengths)]
     if not near:
         return {

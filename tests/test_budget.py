@@ -6,25 +6,36 @@ import math
 
 import pytest
 
+from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import holm, paired_p
 from fedskew.report.budget import Budget, budget_from
+from fedskew.report.files import write_figures
 from fedskew.report.html import page
 from fedskew.report.plots import plot
 from fedskew.report.ranks import ranking
-from fedskew.report.tables import summary
+from fedskew.report.tables import per_client, summary
 from fedskew.store.runs import RunStore
 
 
-def add(store: RunStore, name: str, seed: int, accuracies: list[float], cost: float = 1.0, toml: str = "") -> None:
-    """A finished run; every round costs ``cost`` in everything that costs."""
+def add(
+    store: RunStore,
+    name: str,
+    seed: int,
+    accuracies: list[float],
+    cost: float = 1.0,
+    toml: str = "",
+    clients: int = 0,
+) -> None:
+    """A finished run; every round costs ``cost`` in everything that costs, and gives each client a tenth of accuracy."""
     run = store.add_run(
         name=name, experiment=toml, experiment_hash="", seed=seed, partition_seed=seed, rounds=len(accuracies)
     )
     for round_, accuracy in enumerate(accuracies, 1):
         spent = ("local_steps", "update_amount", "bytes_up", "bytes_down", "seconds")
         rows = [(None, "round", what, cost) for what in spent]
-        store.write_round(run, round_, [(None, "test", "accuracy", accuracy), *rows])
+        own = [(k, "global-model", "accuracy", round_ / 10) for k in range(clients)]
+        store.write_round(run, round_, [(None, "test", "accuracy", accuracy), *rows, *own])
     store.update(run, status="finished")
 
 
@@ -70,6 +81,38 @@ def test_wrong_budgets_are_one_line(text: str) -> None:
 
 def test_the_report_says_its_budget(store: RunStore) -> None:
     assert "within a common budget: bytes=6." in page(store, store.runs(), Budget("bytes", 6.0))
+
+
+def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys) -> None:
+    """``late`` wins in the end and ``early`` after one round; two data sets, of which one was run for longer."""
+    made = RunStore(tmp_path)
+    for number, rounds in enumerate((2, 3)):
+        toml = f'[dataset]\nname = "d{number}"\n'
+        for name, first, last in (("late", 0.1, 0.9), ("early", 0.5, 0.6)):
+            add(made, name, 0, [first] + [last] * (rounds - 1), toml=toml, clients=3)
+    one, two, records = Budget("rounds", 1), Budget("rounds"), made.runs()
+    for budget, order in ((one, ["early", "late"]), (two, ["late", "early"])):
+        last = int(budget.amount or 2)
+        names, _, ranks = ranking(made, records, budget)
+        assert [names[k] for k in ranks.mean.argsort()] == order
+        assert per_client(made, records, budget)["accuracy"].tolist() == pytest.approx([last / 10] * 6)
+        assert max(plot(made, records, "accuracy", budget).axes[0].lines[0].get_xdata()) == last
+        assert plot(made, records, "clients", budget).axes[0].lines[0].get_ydata()[0] == pytest.approx(last / 10)
+        assert plot(made, records, "ranks", budget).axes[0].texts[0].get_text().startswith(order[0])
+    assert per_client(made, records)["accuracy"].tolist() == pytest.approx([0.25] * 6)
+    text = page(made, records, one)
+    assert "rounds within the budget only: rounds=1." in text
+    assert text != page(made, records)
+    assert main(["show", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
+    assert "1.00  early" in capsys.readouterr().out
+    assert main(["show", "1", "--runs", str(tmp_path), "--budget", "rounds=1"]) == 0
+    assert "0.9000" not in capsys.readouterr().out
+    words = ["report", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1", "--output", str(tmp_path / "p.html")]
+    assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
+    assert "early,1,0.1,2" in (tmp_path / "t" / "clients.csv").read_text()
+    assert write_figures(made, records, tmp_path / "whole")
+    for name in ("accuracy.png", "clients.png", "ranks.png"):
+        assert (tmp_path / "f" / name).read_bytes() != (tmp_path / "whole" / name).read_bytes()
 
 
 def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:

@@ -399,6 +399,27 @@ def test_without_evidence_advice_says_so(monkeypatch):
     assert "plain averaging" in advice.advise("", dict.fromkeys(MEANINGS, 0.0))["because"]
 
 
+def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
+    cases = [
+        case(0.4, ("far", 0.2, "higher")),
+        case(0.65, ("a", 0.2, "higher"), quantity=0.3),
+        case(0.78, ("b", 0.2, "higher"), quantity=0.3, concept=0.1),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.74})["caution"]
+    assert told == (
+        "Our runs near that (0.65, 0.78) also show the face quantity and concept, which your data do not, "
+        "so no method is recommended: compare some."
+    )
+    assert "only at 0.40, 0.65, 0.78" in advice.advise("label", {"label": 0.1})["caution"]
+
+
+def test_what_was_not_tried_is_not_said_to_have_failed(monkeypatch):
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
+    told = advice.advise("label", {"label": 0.5})["because"]
+    assert told.endswith("on its own held-out rows, nothing was tried.")
+
+
 def test_the_packaged_evidence_is_whole():
     assert {found["dominant"] for found in advice.evidence()["cases"]} == set(MEANINGS)
     for found in advice.evidence()["cases"]:

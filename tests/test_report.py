@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.measure.intervals import mean_interval
 from fedskew.report import experiments, html, plots, tables, words
@@ -196,6 +197,27 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     assert (row.accuracy, row.accuracy_half) == pytest.approx(mean_interval([0.5, 0.7]))
 
 
+@pytest.mark.parametrize(
+    ("methods", "told"),
+    [
+        ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
+        ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
+        ({"a": {0: "finished", 1: "interrupted"}}, "one seed: no interval"),
+        ({"a": {0: "interrupted"}}, "no run has finished;"),
+    ],
+)
+def test_the_table_counts_seeds_and_not_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], told: str
+) -> None:
+    store = RunStore(tmp_path)
+    for _ in range(2):
+        for name, runs in methods.items():
+            for seed, status in runs.items():
+                add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
+    print_summary(store, store.runs())
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
 def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     add(store, "a", 0, [0.1, 0.5], clients=())
@@ -251,6 +273,18 @@ def test_clients_are_ranked_within_each_run(tmp_path: Path) -> None:
     assert table.accuracy.tolist() == pytest.approx([0.15, 0.5, 0.95])
     assert table.runs.tolist() == [2, 2, 2]
     assert table.client_name.tolist() == ["hospital 1", "", ""]
+
+
+@pytest.mark.parametrize(("skew", "named"), [("label-dirichlet", False), ("natural", True), ("from-folder", True)])
+def test_a_number_names_no_client_over_several_partition_seeds(tmp_path: Path, skew: str, named: bool) -> None:
+    store = RunStore(tmp_path)
+    for seed in (0, 1):
+        text = toml("a", seed, seed, 1).replace("label-dirichlet", skew)
+        add(store, "a", seed, [0.1, 0.5], partition_seed=seed, experiment=text)
+        add(store, "b", seed, [0.1, 0.5], partition_seed=7, experiment=text)
+    table = tables.per_client(store, store.runs()).set_index("method")
+    assert table.loc["b", "client_name"].tolist() == ["0", "2", "1"]
+    assert table.loc["a", "client_name"].tolist() == (["0", "2", "1"] if named else ["", "", ""])
 
 
 def test_each_sign_of_trouble_is_told_once_with_who_shows_it(tmp_path: Path) -> None:

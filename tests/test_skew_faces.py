@@ -241,6 +241,13 @@ def test_clusters_are_equal_and_a_share_of_the_clients_is_concerned() -> None:
     assert np.bincount(some["group"]).tolist() == [24, 6]
 
 
+@pytest.mark.parametrize(("clusters", "clients", "dealt"), [(2, 0.3, [7, 3]), (3, 0.4, [6, 2, 2]), (2, 0.01, [9, 1])])
+def test_of_a_share_of_the_clients_each_one_changes(clusters: int, clients: float, dealt: list[int]) -> None:
+    for seed in range(12):
+        group = ConceptSwap(clusters=clusters, clients=clients).who(10, np.random.default_rng(seed))["group"]
+        assert np.bincount(group, minlength=clusters).tolist() == dealt
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_a_flip_moves_labels_only_in_a_half_space(share: float) -> None:
     skew = ConceptFlip(clusters=2, share=share)

@@ -51,6 +51,13 @@ def test_into_a_pipe_it_prints_once(store, capsys) -> None:
     assert "warning: diverging in 1 of 1 run of scaffold: run 2, divergence grows" in out
 
 
+def test_runs_that_have_not_begun_are_expected_to_go_as_fast_as_the_others(store, capsys) -> None:
+    for _ in range(2):
+        store.add_run(name="fedprox", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=5)
+    assert main(["watch", "1-4", "--runs", str(store.folder)]) == 0
+    assert "about 24 s of training left" in capsys.readouterr().out
+
+
 def test_a_run_without_a_round_has_no_numbers(tmp_path, capsys) -> None:
     store = RunStore(tmp_path)
     store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)

@@ -46,14 +46,13 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         }
     strength = strengths[dominant]
     cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
-    near = [c for c in cases if abs(c["strengths"][c["dominant"]] - strength) <= NEAR and not foreign(c, strengths)]
+    close = [c for c in cases if abs(c["strengths"][c["dominant"]] - strength) <= NEAR]
+    near = [c for c in close if not foreign(c, strengths)]
     if not near:
-        reach = ", ".join(sorted(f"{c['strengths'][c['dominant']]:.2f}" for c in cases))
         return {
             "methods": [],
             "because": f"The {dominant} face dominates at strength {strength:.2f}.",
-            "caution": f"We have no runs of our own near that ({f'only at {reach}' if reach else 'none for this face'}), so "
-            "no method is recommended: compare some.",
+            "caution": f"{missing(cases, close, dominant, strengths)}, so no method is recommended: compare some.",
             "command": command(["fedavg", "scaffold", "fedprox:mu=0.1"], data),
         }
     methods = [line for measure in MEASURES for line in helpful(near, measure)]
@@ -68,9 +67,23 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
     }
 
 
-def foreign(case: Mapping[str, Any], strengths: Mapping[str, float]) -> bool:
-    """Whether the case shows a face that these data do not: what helped may have helped against that."""
-    return any(value >= SHOWS and not strengths.get(face) for face, value in case["strengths"].items())
+def foreign(case: Mapping[str, Any], strengths: Mapping[str, float]) -> list[str]:
+    """The faces that the case shows and these data do not: what helped may have helped against them."""
+    return [face for face, value in case["strengths"].items() if value >= SHOWS and not strengths.get(face)]
+
+
+def missing(
+    cases: Sequence[Mapping[str, Any]],
+    close: Sequence[Mapping[str, Any]],
+    dominant: str,
+    strengths: Mapping[str, float],
+) -> str:
+    """Why none of our runs on this face says anything about these data."""
+    at = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in close or cases))
+    if close:
+        others = dict.fromkeys(face for case in close for face in foreign(case, strengths))
+        return f"Our runs near that ({at}) also show the face {' and '.join(others)}, which your data do not"
+    return f"We have no runs of our own near that ({f'only at {at}' if at else 'none for this face'})"
 
 
 def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
@@ -93,7 +106,8 @@ def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
 def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
     """That no method helped on the measure, and which were tried."""
     tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
-    return f"For {MEASURES[measure]}, none was reliably above FedAvg of {', '.join(tried) or 'no methods tried'}."
+    found = f"none was reliably above FedAvg of {', '.join(tried)}" if tried else "nothing was tried"
+    return f"For {MEASURES[measure]}, {found}."
 
 
 def counted(cases: int) -> str:

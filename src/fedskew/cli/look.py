@@ -29,9 +29,10 @@ from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.references import citations
-from fedskew.report.budget import budget_from
+from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
+from fedskew.report.tables import read
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -186,17 +187,17 @@ def show(parsed: argparse.Namespace) -> int:
         print_json({**summary_json(store, records, budget), **facts})
         return 0
     if len(records) == 1:
-        show_one(store, records[0])
+        show_one(store, records[0], budget)
     print_summary(store, records, budget)
-    print_ranks(store, records)
+    print_ranks(store, records, budget)
     print_unfinished(records)
     print_warnings(records)
     print_measuring(records)
     return 0
 
 
-def show_one(store: RunStore, record: RunRecord) -> None:
-    """Settings, engine and curve of one run."""
+def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
+    """Settings, engine and curve of one run, as far as the budget goes."""
     console = Console(highlight=False)
     console.print(
         f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {record.rounds} rounds", style="bold"
@@ -207,7 +208,7 @@ def show_one(store: RunStore, record: RunRecord) -> None:
         f"engine: {engine.get('choice', engine.get('name', 'not chosen yet'))} {engine.get('estimated_seconds_a_round', '')}",
         markup=False,
     )
-    frame = store.measurements([record.id], per_client=False)
+    frame = read(store, [record], budget)
     if frame.empty:
         return
     wide = frame.assign(key=frame["split"] + " " + frame["name"]).pivot_table(
@@ -247,7 +248,7 @@ def report(parsed: argparse.Namespace) -> int:
         )
         return serve(store, records, parsed.port, budget)
     path = write_report(store, records, path, budget)
-    figures = write_figures(store, records, parsed.figures) if parsed.figures else []
+    figures = write_figures(store, records, parsed.figures, budget) if parsed.figures else []
     files = figures + (write_tables(store, records, parsed.tables, budget) if parsed.tables else [])
     if parsed.json:
         print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})

@@ -86,11 +86,13 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
         table.add_row(*cells)
     console = Console(highlight=False)
     console.print(table)
-    seeds = int(frame["runs"].max())
+    fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
-        f"mean and 95 % interval over {seeds} seeds"
+        f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
         if seeds > 1
         else "one seed: no interval, nothing can be said of certainty"
+        if seeds
+        else "no run has finished"
     )
     loss = "; epsilon: privacy loss of all rounds" if private else ""
     console.print(
@@ -102,9 +104,9 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     )
 
 
-def print_ranks(store: RunStore, records: Sequence[RunRecord]) -> None:
+def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
     """The methods' mean ranks, where the runs are on several data sets."""
-    found = ranking(store, records)
+    found = ranking(store, records, budget)
     if found is None:
         return
     names, blocks, ranks = found

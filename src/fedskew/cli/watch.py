@@ -43,9 +43,14 @@ class Seen:
     pace: float
 
     @property
+    def rounds_left(self) -> int:
+        """Rounds to its end; 0 for a run that has ended."""
+        return self.record.rounds - self.record.rounds_done if self.record.status in OPEN else 0
+
+    @property
     def left(self) -> float:
-        """Seconds to its end at that pace; 0 for a run that has ended."""
-        return self.pace * (self.record.rounds - self.record.rounds_done) if self.record.status in OPEN else 0.0
+        """Seconds to its end at that pace; NaN for a run that has not begun."""
+        return self.pace * self.rounds_left if self.rounds_left else 0.0
 
     def row(self) -> dict[str, Any]:
         r = self.record
@@ -120,10 +125,17 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
         cells = [number(100 * s.accuracy, 1), number(100 * s.worst_client, 1), number(s.drift, 3), number(s.pace, 2)]
         table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(r))
     ended = sum(s.record.status not in OPEN for s in seen)
-    left = sum(s.left for s in seen if math.isfinite(s.left))
+    left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
     return Group(table, Text(text, style="dim"), *signs)
+
+
+def remaining(seen: Sequence[Seen]) -> float:
+    """Seconds of training that are left; a run that has not begun is taken to go at the mean pace of the others."""
+    paces = [s.pace for s in seen if math.isfinite(s.pace)]
+    usual = sum(paces) / len(paces) if paces else 0.0
+    return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
 def state(record: RunRecord) -> str:

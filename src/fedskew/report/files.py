@@ -22,7 +22,9 @@ SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
-def write_figures(store: RunStore, records: Sequence[RunRecord], folder: Path) -> list[Path]:
+def write_figures(
+    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
+) -> list[Path]:
     """Every picture for which these runs have measurements, ``NAME.pdf``, ``.svg`` and ``.png``; the files.
 
     Raises `FedskewError` if a file cannot be written.
@@ -30,10 +32,10 @@ def write_figures(store: RunStore, records: Sequence[RunRecord], folder: Path) -
     written = []
     with told(folder):
         for what in plots.PICTURES:
-            if what == "clients" and tables.per_client(store, records).empty:
+            if what == "clients" and tables.per_client(store, records, budget).empty:
                 continue
             try:
-                figure = plots.plot(store, records, what)
+                figure = plots.plot(store, records, what, budget)
             except BadInput:  # not measured, or not what these runs can show
                 continue
             with plots.styled(SAVING):
@@ -60,7 +62,7 @@ def write_tables(
         curves = tables.curves_of(frame, records, curve.split, curve.name)
         if len(curves):
             texts[f"{key}.csv"] = csv(curves)
-    clients = tables.per_client(store, records)
+    clients = tables.per_client(store, records, budget)
     if len(clients):
         texts["clients.csv"] = csv(clients)
     with told(folder):

@@ -89,7 +89,9 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
-        figures=rank_figure(store, records) + curve_figures(frame, records) + client_figure(store, records),
+        figures=rank_figure(store, records, budget)
+        + curve_figures(frame, records)
+        + client_figure(store, records, budget),
         partition=partition(store, records),
         profiles=profiles,
         measuring=tables.measuring(records),
@@ -150,23 +152,22 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
     return made
 
 
-def rank_figure(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
     """The methods' ranks, where the runs are on several data sets."""
     from markupsafe import Markup
 
-    if ranking(store, records) is None:
+    if ranking(store, records, budget) is None:
         return []
     heading = "ranks over the data sets"
-    return [
-        {"key": "ranks", "heading": heading, "svg": Markup(inline(draw_ranks(store, records), "figure-ranks", heading))}
-    ]
+    figure = draw_ranks(store, records, budget)
+    return [{"key": "ranks", "heading": heading, "svg": Markup(inline(figure, "figure-ranks", heading))}]
 
 
-def client_figure(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
     """Accuracy by client, if it was measured: key, heading and SVG."""
     from markupsafe import Markup
 
-    table = tables.per_client(store, records)
+    table = tables.per_client(store, records, budget)
     if table.empty:
         return []
     figure = plots.draw_clients(table, tables.methods(records), alone=False)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedskew.core.errors import require, suggestion
 from fedskew.report import tables
+from fedskew.report.budget import Budget
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ CURVES = {
 PICTURES = (*CURVES, "clients", "partition", "ranks")
 
 
-def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") -> Figure:
-    """One of `PICTURES`, with a legend; ``partition`` is that of the first run.
+def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
+    """One of `PICTURES`, with a legend; ``partition`` is that of the first run. Under a budget, every run ends where it is spent.
 
     Raises `BadInput` for any other name, without records, and for a run that has not noted its partition.
     """
@@ -91,15 +92,15 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy") 
     order = tables.methods(records)
     if what in CURVES:
         curve = CURVES[what]
-        table = tables.curves(store, records, curve.split, curve.name)
+        table = tables.curves(store, records, curve.split, curve.name, budget)
         require(len(table) > 0, f"none of these runs has measured {curve.label}")
         return draw_curves(table, curve, order)
     if what == "clients":
-        return draw_clients(tables.per_client(store, records), order)
+        return draw_clients(tables.per_client(store, records, budget), order)
     if what == "ranks":
         from fedskew.report.ranks import draw_ranks
 
-        return draw_ranks(store, records)
+        return draw_ranks(store, records, budget)
     rows = store.partition(records[0].id)
     require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
     return draw_partition(rows, known_clients(records[0]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import require
 from fedskew.measure.statistics import Ranks, rank_methods
+from fedskew.report.budget import Budget
 from fedskew.report.experiments import parsed
 from fedskew.report.plots import INK, MUTED, SERIES, WIDTH, styled
 from fedskew.report.tables import methods, per_seed, read
@@ -25,34 +26,37 @@ def block(record: RunRecord) -> str:
     return json.dumps({key: table.get(key) for key in ("dataset", "skew")}, sort_keys=True)
 
 
-def scores(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """Mean test accuracy over seeds, one row a data set; only methods that finished on each of them."""
     import pandas as pd
 
+    frame = read(store, records, budget)
     rows: dict[str, Any] = {}
     for name in dict.fromkeys(map(block, records)):
-        own = [record for record in records if block(record) == name]
-        seeds = per_seed(read(store, own))["accuracy"]
+        own = [record.id for record in records if block(record) == name]
+        seeds = per_seed(frame[frame["run"].isin(own)])["accuracy"]
         rows[name] = seeds.groupby("method").mean().to_dict()
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table[[method for method in methods(records) if method in table]].dropna(axis=1)
 
 
-def ranking(store: RunStore, records: Sequence[RunRecord]) -> tuple[list[str], int, Ranks] | None:
+def ranking(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None
+) -> tuple[list[str], int, Ranks] | None:
     """The methods, the number of data sets and the ranks; None below two data sets or two methods in common."""
     if len(set(map(block, records))) < 2:
         return None
-    table = scores(store, records)
+    table = scores(store, records, budget)
     if len(table.columns) < 2:
         return None
     return list(table.columns), len(table), rank_methods(table.to_numpy(dtype=float))
 
 
-def draw_ranks(store: RunStore, records: Sequence[RunRecord]) -> Figure:
+def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> Figure:
     """Demsar's picture: mean ranks on an axis, and a bar over methods that the critical difference does not part."""
     from matplotlib.figure import Figure
 
-    found = ranking(store, records)
+    found = ranking(store, records, budget)
     require(found is not None, "ranks: need runs of at least two methods in common on at least two data sets")
     assert found is not None
     names, blocks, ranks = found

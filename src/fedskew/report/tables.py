@@ -6,6 +6,8 @@ not make an interval narrower than the evidence allows.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import cliffs_delta, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
+from fedskew.report.experiments import parsed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -195,13 +198,15 @@ def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "run", "status", "rounds_done", "rounds", "message"])
 
 
-def curves(store: RunStore, records: Sequence[RunRecord], split: str, name: str) -> pd.DataFrame:
+def curves(
+    store: RunStore, records: Sequence[RunRecord], split: str, name: str, budget: Budget | None = None
+) -> pd.DataFrame:
     """A measurement over the rounds, from every run as far as it came.
 
     Columns method, round, mean, low, high (95 % interval over seeds; NaN below two), runs (seeds that reached the
     round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
     """
-    return curves_of(read(store, records), records, split, name)
+    return curves_of(read(store, records, budget), records, split, name)
 
 
 def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], split: str, name: str) -> pd.DataFrame:
@@ -231,33 +236,44 @@ def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], split: str, nam
 
 LAST_CLIENT_ACCURACY = """
 SELECT runs.id AS run, runs.name AS method, m.client, m.value AS accuracy
-FROM runs JOIN measurements m ON m.run = runs.id AND m.round = (
+FROM json_each(?) wanted JOIN runs ON runs.id = CAST(wanted.key AS INTEGER)
+JOIN measurements m ON m.run = runs.id AND m.round = (
   SELECT last.round FROM measurements last
-  WHERE last.run = runs.id AND last.split = 'global-model' AND last.name = 'accuracy'
+  WHERE last.run = runs.id AND last.split = 'global-model' AND last.name = 'accuracy' AND last.round <= wanted.value
   ORDER BY last.round DESC LIMIT 1
 )
 WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = 'accuracy' AND m.client IS NOT NULL
-  AND m.value IS NOT NULL AND runs.id IN ({marks})
+  AND m.value IS NOT NULL
 """
+"""Of the runs in a JSON object, each with the last round that counts."""
 
 
-def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """Accuracy of the global model on each client's data at the last measured round of the finished runs.
+OWN_CLIENTS = {"natural", "from-folder"}
+"""Skews that deal the same clients under every partition seed."""
+
+
+def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
+    """Accuracy of the global model on each client's data at the last measured round of the finished runs, within the budget.
 
     Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
     to best, and each rank is averaged over the runs that have it. Columns method, rank, accuracy (0..1), runs,
-    client_name (where one and the same client holds the rank in all runs of the method, else empty).
+    client_name (where one and the same client holds the rank in all runs of the method, else empty: a number names one
+    client only under one partition seed, unless the partition brings its own names).
     """
     import pandas as pd
 
     ids = list(dict.fromkeys(record.id for record in records))
     marks = ",".join("?" * len(ids))
-    table = pd.read_sql_query(LAST_CLIENT_ACCURACY.format(marks=marks), store.db, params=ids)
+    last = pd.Series(sys.maxsize, index=ids)
+    if budget:
+        last = read(store, records, budget).groupby("run")["round"].max()
+    table = pd.read_sql_query(LAST_CLIENT_ACCURACY, store.db, params=[last.to_json()])
     names = pd.read_sql_query(
         f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
     )
     table = table.merge(names, on=["run", "client"], how="left")
     table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
+    table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})
     table = table.sort_values(["run", "accuracy", "client"])
     table["rank"] = table.groupby("run").cumcount() + 1
     table["method"] = pd.Categorical(table["method"], categories=methods(records))
@@ -266,10 +282,19 @@ def per_client(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
         accuracy=("accuracy", "mean"),
         runs=("run", "size"),
         names=("client_name", "nunique"),
+        dealings=("dealing", "nunique"),
         client_name=("client_name", "first"),
     ).reset_index()
-    result["client_name"] = result["client_name"].where(result["names"] == 1, "")
-    return result.drop(columns="names").assign(method=result["method"].astype(str))
+    result["client_name"] = result["client_name"].where((result["names"] == 1) & (result["dealings"] == 1), "")
+    return result.drop(columns=["names", "dealings"]).assign(method=result["method"].astype(str))
+
+
+def dealing(record: RunRecord) -> str:
+    """What decides which client is which: the data, the skews and, unless these bring the data's own clients, the seed."""
+    table = parsed(record)
+    skews = table.get("skew", [])
+    names = {skew.get("name") for skew in (skews if isinstance(skews, list) else [skews])}
+    return json.dumps([table.get("dataset"), skews, None if names & OWN_CLIENTS else record.partition_seed])
 
 
 MEASURING = ("evaluation", "measures", "scores of local models")

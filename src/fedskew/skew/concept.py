@@ -23,7 +23,8 @@ class Concept:
     """Who changes to another concept, when, and how far.
 
     ``clusters``: that many clusters of clients, dealt by chance, of which the first keeps the concept of the data and each other
-    one gets its own; 1: all change to the same one. ``clients``: the share of the clients that are concerned at all.
+    one gets its own; 1: all change to the same one. ``clients`` below 1: that share of the clients changes, dealt over the
+    other clusters, and all others keep the concept of the data.
     ``rho``: the share of the rows that change. ``at_round``: the first round, counted from 0, under the new concept; ``stagger``
     lets each client begin up to so many rounds later. ``course``: ``sudden``; ``gradual`` (row after row, by chance, over
     ``rounds`` rounds); ``incremental`` (the concept itself moves: class after class, or from the far side of the region on);
@@ -70,7 +71,10 @@ class Concept:
     def who(self, num_clients: int, rng: np.random.Generator) -> Own:
         """The concept that each client changes to (0: it keeps that of the data) and its first round under it, (K,) each."""
         group = clusters(self.clusters, num_clients, rng) if self.clusters > 1 else np.ones(num_clients, dtype=np.int64)
-        group[rng.permutation(num_clients)[max(1, round(self.clients * num_clients)) :]] = 0
+        concerned = rng.permutation(num_clients)[: max(1, round(self.clients * num_clients))]
+        if self.clients < 1:
+            group = np.zeros(num_clients, dtype=np.int64)
+            group[concerned] = 1 + np.arange(len(concerned)) % self.kinds
         return {"group": group, "start": self.at_round + rng.integers(0, self.stagger + 1, num_clients)}
 
     def reach(self, since: Ints) -> NDArray[np.float64]:

@@ -75,6 +75,9 @@ SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
 """A value in quotes, or else one character."""
 
 
+SPECIAL = re.compile(r"""[,\[\]"']""")
+
+
 def split(text: str) -> list[str]:
     """The parts between the commas outside brackets and quotes; none of an empty text."""
     parts, depth = [""], 0
@@ -157,12 +160,18 @@ def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str
     return table["name"] + (":" + ",".join(options) if options else "")
 
 
+def without_brackets(text: str) -> str:
+    """The text without what stands in brackets, which nothing splits."""
+    inner = re.sub(r"\[[^\[\]]*\]", "", text)
+    return inner if inner == text else without_brackets(inner)
+
+
 def shown(value: Any) -> str:
     """A value as it is written in a compact form; text in quotes where it would be read as something else."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ",".join(shown(v) for v in value) + "]"
-    if isinstance(value, str) and (re.search(r"""[,\[\]"']""", value) or literal(value.strip()) != value):
+    if isinstance(value, str) and (SPECIAL.search(without_brackets(value)) or literal(value.strip()) != value):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

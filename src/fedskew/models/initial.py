@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
@@ -49,9 +49,17 @@ class Draws(TorchFunctionMode):
 
     NAMES = frozenset(
         {"uniform_", "normal_", "trunc_normal_", "orthogonal_", "sparse_", "bernoulli_", "exponential_", "random_"}
+        | {"log_normal_", "cauchy_", "geometric_", "poisson"}
         | {f"{kind}_{shape}_" for kind in ("kaiming", "xavier") for shape in ("uniform", "normal")}
         | {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial"}
     )
+
+    LIKE: ClassVar[dict[str, Callable[..., Tensor]]] = {
+        "rand_like": torch.Tensor.uniform_,
+        "randn_like": torch.Tensor.normal_,
+        "randint_like": torch.Tensor.random_,
+    }
+    """What takes no generator, and what draws the same numbers from one."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -61,7 +69,14 @@ class Draws(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if getattr(func, "__name__", "") in self.NAMES and kwargs.get("generator") is None:
+        name = getattr(func, "__name__", "")
+        if name in self.LIKE:
+            like, *ends = args
+            ends += [kwargs.pop(end) for end in ("low", "high") if end in kwargs]
+            drawn = torch.empty_like(like, **{**kwargs, "requires_grad": False})
+            drawn = self.LIKE[name](drawn, *([0] if len(ends) == 1 else []), *ends, generator=self.generator)
+            return drawn.requires_grad_(kwargs.get("requires_grad", False))
+        if name in self.NAMES and kwargs.get("generator") is None:
             kwargs["generator"] = self.generator
         return func(*args, **kwargs)
 

@@ -100,9 +100,7 @@ class Module:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """The module, its parameters drawn from ``generator``; tried on two rows."""
         cls = self.loaded()
-        # what `Draws` does not know draws from the global generator, which here is one of the run's, too
-        with torch.random.fork_rng(devices=[]), Draws(generator):
-            torch.default_generator.manual_seed(generator.initial_seed())
+        with Draws(generator):
             net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
         for part in net.modules():
             statistics = isinstance(part, _BatchNorm) or getattr(part, "running_mean", None) is not None

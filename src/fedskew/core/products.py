@@ -42,9 +42,18 @@ class ByOnednn(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in PRODUCTS and not kwargs:
             *bias, a, b = args
-            if suits(a.shape, b.shape, a.dtype, a.device) and all(c.shape == b.shape[1:] for c in bias):
+            vectors = all(c.shape == b.shape[1:] for c in bias)
+            if vectors and all(map(dense, args)) and suits(a.shape, b.shape, a.dtype, a.device):
                 return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias[0] if bias else None, "none", [], "")
         return func(*args, **(kwargs or {}))
+
+
+def dense(value: Tensor) -> bool:
+    """Whether a vector, a matrix or its transpose lies in memory in one piece.
+
+    Matrices with gaps may take oneDNN hundreds of times as long, and of a vector with gaps it reads the wrong numbers.
+    """
+    return value.is_contiguous() or (value.dim() == 2 and value.t().is_contiguous())
 
 
 def suits(a: torch.Size, b: torch.Size, dtype: torch.dtype, device: torch.device) -> bool:

@@ -126,7 +126,7 @@ def by_onednn(graph: Graph, node: Node) -> None:
     (rows, dtype, device), columns = a.meta["like"], b.meta["like"][0]  # type: ignore[union-attr]
     if node.kwargs or (bias and bias[0].meta["like"][0] != columns[1:]):  # type: ignore[union-attr]
         return  # a scaled sum, or one of two matrices
-    if not suits(rows, columns, dtype, device):
+    if not (all(node.meta["dense"] for node in (*bias, a, b)) and suits(rows, columns, dtype, device)):  # type: ignore[union-attr]
         return
     with graph.inserting_before(node):
         across = b.args[0] if b.target is aten.t.default else graph.call_function(torch.t, (b,))  # type: ignore[union-attr]

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
+from fedskew.core.products import dense
 from fedskew.core.records import Batch, Carry, View
 from fedskew.engine.gradient import grad_and_value
 from fedskew.engine.rewrite import POOLED, Step, rewritten
@@ -107,7 +108,7 @@ class Recorder(TorchDispatchMode):
         self.constants: dict[str, Any] = {}
         self.nodes = {id(leaf): self.graph.placeholder(f"in{i}") for i, leaf in enumerate(inputs)}
         for leaf in inputs:
-            self.nodes[id(leaf)].meta["like"] = like(leaf)
+            note(self.nodes[id(leaf)], leaf)
         self.alive: list[Any] = list(inputs)  # an identity counts as long as its tensor lives
 
     @classmethod
@@ -133,12 +134,13 @@ class Recorder(TorchDispatchMode):
         if func is POOLED and args[1].is_contiguous(memory_format=torch.channels_last):
             made.meta["memory_format"] = torch.channels_last
         if isinstance(out, Tensor):
-            made.meta["like"] = like(out)
+            note(made, out)
             self.nodes[id(out)] = made
         else:
             for i, part in enumerate(out):
                 self.nodes[id(part)] = self.graph.call_function(getitem, (made, i))
-                self.nodes[id(part)].meta["like"] = None if part is None else like(part)
+                if part is not None:
+                    note(self.nodes[id(part)], part)
         return out
 
     def node(self, value: Any) -> Any:
@@ -150,7 +152,7 @@ class Recorder(TorchDispatchMode):
             self.constants[name] = value
             self.alive.append(value)
             self.nodes[id(value)] = self.graph.get_attr(name)
-            self.nodes[id(value)].meta["like"] = like(value)
+            note(self.nodes[id(value)], value)
         return self.nodes[id(value)]
 
 
@@ -161,6 +163,12 @@ def idle(func: Any, args: Any, out: Any) -> bool:
     return func is aten.mul.Scalar and bool(args[1] == 1) and out.dtype == args[0].dtype
 
 
+def note(node: Node, value: Tensor) -> None:
+    """Keep what a rewrite of the graph needs to know of a value."""
+    node.meta["like"] = like(value)
+    node.meta["dense"] = dense(value)
+
+
 def like(value: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    """What a rewrite of the graph needs to know of a value."""
+    """What is alike in values that can take each other's place."""
     return value.shape, value.dtype, value.device

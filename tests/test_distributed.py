@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedskew.engine.distributed import Distributed, Group, balanced
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
+from fedskew.experiment.processes import work
 from tests import test_conformance as table
 
 CASES = [*((spec, Sequential()) for spec in table.FIRST), ("fedavg", Stacked()), ("scaffold", Stacked())]
@@ -36,13 +37,11 @@ def test_shares_by_hand() -> None:
     assert [share.tolist() for share in balanced([3, 5, 8, 4], 2)] == [[0, 2], [1, 3]]
 
 
-def other(place: str) -> None:
+def other(group: Group) -> None:
     """The second process: the same rounds."""
-    dist.init_process_group("gloo", store=dist.FileStore(place, 2), rank=1, world_size=2)
     torch.set_num_threads(1)
     for spec, engine in CASES:
-        table.run(table.federation(spec), Distributed(engine, Group(1, 2)))
-    group = Group(1, 2)
+        table.run(table.federation(spec), Distributed(engine, group))
     assert group.share_text() == "grüße"
     assert group.agree(False)
     tree = group.share_tree()
@@ -53,7 +52,7 @@ def other(place: str) -> None:
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     place = str(tmp_path_factory.mktemp("group") / "store")
-    process = multiprocessing.get_context("spawn").Process(target=other, args=(place,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=work, args=(place, 1, 2, other), daemon=True)
     process.start()
     dist.init_process_group("gloo", store=dist.FileStore(place, 2), rank=0, world_size=2)
     yield Group(0, 2)

@@ -140,8 +140,12 @@ def work(place: str, rank: int, size: int, act: Callable[[Group], None]) -> None
     store = dist.FileStore(place, size)
     store.set(f"worker {rank}", "here")
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    with suppress(Lost):
-        act(joined())
+    try:
+        with suppress(Lost):
+            act(joined())
+    finally:
+        # a process that ends with its group's threads alive is aborted, with a line on the user's terminal
+        dist.destroy_process_group()
 
 
 def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:

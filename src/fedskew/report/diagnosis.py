@@ -24,7 +24,7 @@ def answer(found: Mapping[str, Any]) -> str:
     by_name = {face["face"]: face for face in found["faces"]}
     first = by_name[found["dominant"]]
     others = [f for f in found["faces"] if f is not first and f["p"] <= 0.05 and f["strength"] >= 0.05]
-    text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f} of 1."
+    text = f"The clients differ mostly by {first['face']}: {first['verdict']}, strength {first['strength']:.2f}."
     if others:
         named = [f"{face['face']} ({face['verdict']}, {face['strength']:.2f})" for face in others]
         text += f" Also {words.listed(named)}."

@@ -18,10 +18,9 @@ from functools import partial
 import torch
 
 from fedskew.engine.choose import Option
-from fedskew.engine.distributed import Distributed, Group
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.bench import LONG, WORKLOADS, Workload, helpers, of_workload, ours, seconds
+from fedskew.experiment.bench import LONG, WORKLOADS, Workload, helpers, of_workload, ours, ours_together, seconds
 from fedskew.experiment.choice import Limits, chosen
 from fedskew.experiment.remembered import cores
 
@@ -49,12 +48,7 @@ def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option,
         began = time.perf_counter()
         with helpers(work, option.engine, option.workers, option.threads) as pipes:
             starts[option] = time.perf_counter() - began
-
-            def together(option: Option = option, pipes: list = pipes) -> None:
-                for pipe in pipes:
-                    pipe.send(("ours", x0.numpy()))
-                ours(fed, Distributed(option.engine, Group(0, option.workers)), x0)
-
+            together = partial(ours_together, fed, option.engine, pipes, x0)
             times[option] = [seconds(together, option.threads) for _ in range(repeats + 1)]
     return {o: (statistics.median(taken[1:] or taken), starts.get(o, 0.0)) for o, taken in times.items()}
 

@@ -15,6 +15,7 @@ import torch
 
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
+from fedskew.engine.sequential import Sequential
 from fedskew.experiment import bench, peers
 from fedskew.experiment.bench import FULL, WORKLOADS, measure, ratio
 from fedskew.experiment.peers import Peer
@@ -195,9 +196,24 @@ def test_peers_stand_in_the_table_and_count_for_the_ratio():
 def test_half_precision_is_measured_against_our_own_float32():
     work = next(work for work in WORKLOADS if work.bf16)
     small = dataclasses.replace(work, clients=2, rows=10, batch=5)
-    found = measure(small, repeats=1, processes=1)
-    assert set(found["seconds"]) == {"float32", "fedskew, bf16"}
+    found = measure(small, repeats=1, processes=2)
+    assert set(found["seconds"]) == {
+        *("float32", "float32, 2 processes"),
+        *("fedskew, bf16", "fedskew, bf16, 2 processes"),
+    }
     assert 0 < found["largest_difference"] < 0.01
+
+
+def test_helpers_compute_in_the_precision_that_they_are_told():
+    work = next(work for work in WORKLOADS if work.bf16)
+    small = dataclasses.replace(work, clients=2, rows=10, batch=5)
+    fed = small.federation()
+    x0 = fed.task.space.flatten(fed.task.model)
+    with bench.helpers(small, Sequential(), 2, 1) as pipes:
+        for kind in (bench.in_precision(fed, False), fed):
+            alone, together = bench.ours(kind, Sequential(), x0), bench.ours_together(kind, Sequential(), pipes, x0)
+            assert (alone - together).abs().max() < 1e-6
+    assert (bench.ours(bench.in_precision(fed, False), Sequential(), x0) - alone).abs().max() > 1e-5
 
 
 def test_a_round_draws_its_clients_from_a_population():

@@ -170,16 +170,16 @@ def share(fed: Federation, rank: int, size: int) -> Ints:
 
 
 def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, threads: int, pipe: Any) -> None:
-    """A process beside the first: takes part in rounds of either kind until it hears of no more."""
+    """A process beside the first: takes part in rounds of each kind until it hears of no more."""
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", store=dist.FileStore(place, size), rank=rank, world_size=size)
-    fed, together = work.federation(), Distributed(engine, Group(rank, size))
+    fed, group = work.federation(), Group(rank, size)
     while message := pipe.recv():
         kind, x0 = message[0], torch.from_numpy(message[1])
         if kind == "plain":
             pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
         else:
-            ours(fed, together, x0)
+            ours(in_precision(fed, kind == "bf16"), Distributed(engine, group), x0)
     dist.destroy_process_group()
 
 
@@ -208,6 +208,20 @@ def helpers(work: Workload, engine: Engine, size: int, threads: int) -> Iterator
             dist.destroy_process_group()
 
 
+def ours_together(fed: Federation, engine: Engine, pipes: list[Any], x0: Tensor) -> Tensor:
+    """The next global model (P,), as the first of several processes."""
+    task: Any = fed.task
+    for pipe in pipes:
+        pipe.send(("bf16" if task.bf16 else "full", x0.numpy()))
+    return ours(fed, Distributed(engine, Group(0, len(pipes) + 1)), x0)
+
+
+def in_precision(fed: Federation, bf16: bool) -> Federation:
+    """The same work in half precision or in full."""
+    task: Any = fed.task
+    return replace(fed, task=replace(task, bf16=bf16))
+
+
 Side = Callable[[Tensor], Tensor]
 """Plays a round: the next global model (P,) from this one."""
 
@@ -224,11 +238,6 @@ def sides(
         total = plain(fed, x0, share(fed, 0, size), work.memory_format)
         return total + sum(torch.from_numpy(pipe.recv()) for pipe in pipes)
 
-    def ours_together(x0: Tensor) -> Tensor:
-        for pipe in pipes:
-            pipe.send(("ours", x0.numpy()))
-        return ours(fed, Distributed(engine, Group(0, size)), x0)
-
     cores = threads * size
     found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
@@ -238,7 +247,17 @@ def sides(
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
     if pipes:
         found[f"plain, {size} processes"] = (plain_together, threads)
-        found[f"fedskew, {size} processes"] = (ours_together, threads)
+        found[f"fedskew, {size} processes"] = (partial(ours_together, fed, engine, pipes), threads)
+    return found
+
+
+def precisions(fed: Federation, pipes: list[Any], threads: int) -> dict[str, tuple[Side, int]]:
+    """Ours in full and in half precision by name, each with the threads of this process."""
+    size, engine, found = len(pipes) + 1, Sequential(), dict[str, tuple[Side, int]]()
+    for name, kind in (("float32", in_precision(fed, False)), ("fedskew, bf16", in_precision(fed, True))):
+        found[name] = (partial(ours, kind, engine), threads * size)
+        if pipes:
+            found[f"{name}, {size} processes"] = (partial(ours_together, kind, engine, pipes), threads)
     return found
 
 
@@ -268,19 +287,18 @@ def measure(
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
     ``chosen`` is the work's `option_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
-    against our own float32 only.
+    against our own float32 only, both also in several processes.
     """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     threads = max(1, cores // processes)
-    fed = replace(work, bf16=False).federation()
+    fed = work.federation()
     task: Any = fed.task
     x0 = task.space.flatten(task.model)
     try:
         torch.set_num_threads(threads * processes)
         if work.bf16:
-            kinds = {"float32": fed, "fedskew, bf16": work.federation()}
-            taken = {name: (partial(ours, kind, Sequential()), cores) for name, kind in kinds.items()}
-            return compared(work, "sequential", x0, repeats, taken)
+            with helpers(work, Sequential(), processes, threads) as pipes:
+                return compared(work, "sequential", x0, repeats, precisions(fed, pipes, threads))
         option = chosen or option_for(work)
         with helpers(work, option.engine, processes, threads) as pipes:
             others = {peer: (side, threads) for peer, side in (peers or {}).items()}

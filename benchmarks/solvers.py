@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from benchmarks.products import microseconds
 from torch import Tensor
 
 from fedskew.engine.memory import keep_freed_memory
 from fedskew.slots import AdamW
+from products import microseconds
 
 SIZES = (372_727, 3_800_000)
 SPARSE = 0.1

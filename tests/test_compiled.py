@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from fedskew.core import records, vectors
+from fedskew.core import compiled, records, vectors
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import Spread, fast, spread, weighted_sum
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.measure.drift import drift
 
-compiled = pytest.importorskip("fedskew.core.compiled")
+sums = pytest.importorskip("fedskew.core.compiled.sums")
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 NUMBERS = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 1e30, -1e30, 1e-38, 2.0**-149])
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 40)), elements=NUMBERS)
@@ -32,9 +32,9 @@ ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 40)), 
 def for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compiled sums whatever the size."""
     monkeypatch.setattr(vectors, "LARGE", 1)
-    vectors.compiled.cache_clear()
+    compiled.compiled.cache_clear()
     yield
-    vectors.compiled.cache_clear()
+    compiled.compiled.cache_clear()
 
 
 def plain(weights: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ def test_compiled_sums_are_those_of_plain_numpy(rows: np.ndarray, weights: list[
     """Repeated columns reach over several blocks and stripes, whose width divides nothing here."""
     rows, w = np.tile(rows, times), np.array(weights[: len(rows)])
     matrix = torch.from_numpy(rows)
-    assert fast(matrix) is compiled
+    assert fast(matrix) is sums
     seen = spread(torch.from_numpy(w), matrix)
     assert_plain(seen, w, rows)
     total = weighted_sum(torch.from_numpy(w), matrix)
@@ -88,9 +88,7 @@ def test_compiled_sums_are_those_of_plain_numpy(rows: np.ndarray, weights: list[
     )
 
 
-@pytest.mark.parametrize(
-    "columns", [1, compiled.BLOCK - 1, compiled.BLOCK, 16 * compiled.BLOCK + 1, 3 * compiled.STRIPE]
-)
+@pytest.mark.parametrize("columns", [1, sums.BLOCK - 1, sums.BLOCK, 16 * sums.BLOCK + 1, 3 * sums.STRIPE])
 @pytest.mark.parametrize("clients", [1, 2, 4, 8])
 def test_whole_numbers_come_out_exactly(clients: int, columns: int) -> None:
     """Weights and numbers of clients are powers of two: no rounding on any path, so that all must agree to the last bit."""
@@ -119,7 +117,7 @@ def test_what_is_not_finite_stays_so_and_is_found(wrong: float) -> None:
 def test_views_are_summed_where_they_lie() -> None:
     whole, weights = whole_numbers(8, 1000), torch.tensor([0.25, 0.25, 0.25, 0.25])
     for rows in (whole[:4, 3:770], whole[::2], whole[1::2, 500:], whole[2:3].expand(4, 1000), whole[3:7]):
-        assert fast(rows) is compiled
+        assert fast(rows) is sums
         assert_same(spread(weights, rows), spread(weights, rows.clone()))
         assert_plain(spread(weights, rows), weights.numpy(), rows.numpy())
     assert fast(whole[:, ::2]) is None
@@ -137,12 +135,12 @@ def test_numbers_of_another_type_are_pytorchs(kind: torch.dtype) -> None:
 def test_the_number_of_threads_changes_no_bit() -> None:
     drawn = np.random.default_rng(3)
     rows, weights = drawn.standard_normal((6, 20_000)).astype(np.float32), drawn.random(6)
-    first, found = compiled.spread(weights, rows, 1)
+    first, found = sums.spread(weights, rows, 1)
     for threads in (2, 3, 5):
-        again, found_again = compiled.spread(weights, rows, threads)
+        again, found_again = sums.spread(weights, rows, threads)
         assert (first == again).all()
         assert (found == found_again).all()
-        assert (compiled.weighted_sum(weights, rows, threads) == compiled.weighted_sum(weights, rows, 1)).all()
+        assert (sums.weighted_sum(weights, rows, threads) == sums.weighted_sum(weights, rows, 1)).all()
 
 
 def test_updates_that_agree_but_for_their_last_digits() -> None:
@@ -162,8 +160,8 @@ def test_without_numba_pytorch_does_it(reason: type[Exception], monkeypatch: pyt
 
     rows, weights = whole_numbers(4, 3000), torch.tensor([0.5, 0.25, 0.125, 0.125])
     expected = spread(weights, rows)
-    monkeypatch.setattr(vectors, "import_module", refuse)
-    vectors.compiled.cache_clear()
+    monkeypatch.setattr(compiled, "import_module", refuse)
+    compiled.compiled.cache_clear()
     assert fast(rows) is None
     torch.testing.assert_close(spread(weights, rows), expected, rtol=1e-15, atol=0)
     torch.testing.assert_close(weighted_sum(weights, rows), expected.total, rtol=0, atol=0)

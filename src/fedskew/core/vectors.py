@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from functools import cache
-from importlib import import_module
 from math import prod
 from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from fedskew.core.compiled import compiled
 
 CHUNK = 1 << 19
 """Numbers taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
@@ -77,19 +77,10 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
-@cache
-def compiled() -> ModuleType | None:
-    """The sums that numba compiles (extra ``fast``), where it is installed and finds a folder for what it compiles."""
-    try:
-        return import_module("fedskew.core.compiled")
-    except (ImportError, RuntimeError):
-        return None
-
-
 def fast(rows: Tensor) -> ModuleType | None:
     """The compiled sums, if they fit this matrix and pay: many numbers of float32 in memory, each row in one piece."""
     fits = rows.dim() == 2 and rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.stride(1) == 1
-    return compiled() if fits and rows.numel() >= LARGE else None
+    return compiled("sums") if fits and rows.numel() >= LARGE else None
 
 
 def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:

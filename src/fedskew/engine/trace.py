@@ -43,7 +43,8 @@ def live(program: Program) -> Callable[..., Carry]:
 
 
 class Traced:
-    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes.
+    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes and number
+    of threads, on which it depends what is fast.
 
     ``refused`` once it was found to be `Unrecordable`.
     """
@@ -61,7 +62,12 @@ class Traced:
         for rest in rests:
             if step is None:
                 leaves = (*fixed, *moving, *rest)
-                key = (view_tree, carry_tree, *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves))
+                key = (
+                    torch.get_num_threads(),
+                    view_tree,
+                    carry_tree,
+                    *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves),
+                )
                 if key not in self.graphs:
                     self.refused = True
                     self.graphs[key] = self.trace(leaves, view_tree, carry_tree)

@@ -1,7 +1,6 @@
 """Sums over rows (C, P) of float32 in float64 at the speed of memory: loops that numba compiles for this processor.
 
-Only `fedskew.core.vectors` asks for them. Compiled code lies beside this file, or where that cannot be written in numba's cache
-of the user, so that the next process need not compile again.
+Only `fedskew.core.vectors` asks for them.
 
 A stripe of columns is one thread's work, and how the columns are cut depends on the shape alone: so does every rounding.
 """

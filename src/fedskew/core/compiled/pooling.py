@@ -2,8 +2,8 @@
 
 PyTorch keeps the place of the largest as a number of 64 bits, four times what it belongs to, and goes over images of bfloat16 a
 number at a time. Here a place is a number from 0 to 3 in 8 bits, and 16 channels go through the processor together, which numba's
-compiler does not find by itself. The numbers that come out are the same, also of infinities and what is not a number. Images of
-float32, whose passes are bound by memory, gain nothing (`benchmarks/pooling.py`).
+compiler does not find by itself (`benchmarks/pooling.py`). The numbers that come out are the same, also of infinities and what is
+not a number. A step with images of float32 gained nothing.
 """
 
 from __future__ import annotations

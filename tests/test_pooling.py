@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fedskew.core import compiled
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
 from fedskew.engine import rewrite, sequential
 from fedskew.engine.sequential import traced
 from fedskew.loop.federation import Federation
@@ -110,6 +113,55 @@ def test_a_record_is_made_for_a_number_of_threads(monkeypatch: pytest.MonkeyPatc
         torch.set_num_threads(before)
     shapes = [key[1:] for key in traced(fed.program).graphs]
     assert [key[0] for key in traced(fed.program).graphs] == [1] * (len(shapes) // 2) + [2] * (len(shapes) // 2)
+
+
+class Pooled(nn.Module):
+    """One convolution and a pooling of some kind, whose places it may use."""
+
+    stacks = True
+
+    def __init__(self, places: bool = False, **window: int) -> None:
+        super().__init__()
+        self.places, self.window = places, window
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.out = nn.LazyLinear(4)
+        self.forward(torch.zeros(1, 3, 8, 8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z, places = F.max_pool2d_with_indices(self.conv(x), **self.window)
+        z = z.flatten(1) + (0.01 * places.flatten(1) if self.places else 0)
+        return z, self.out(z)
+
+
+@pytest.mark.parametrize(
+    ("window", "ours"),
+    [
+        ({"kernel_size": 2}, True),
+        ({"kernel_size": 2, "stride": 2, "ceil_mode": True}, True),
+        ({"kernel_size": 3, "stride": 2}, False),
+        ({"kernel_size": 2, "stride": 1}, False),
+        ({"kernel_size": 2, "padding": 1}, False),
+        ({"kernel_size": 2, "dilation": 2}, False),
+        ({"kernel_size": 2, "places": True}, False),
+    ],
+)
+def test_pairs_of_pixels_take_it_and_no_other_window(
+    monkeypatch: pytest.MonkeyPatch, window: dict[str, int], ours: bool
+) -> None:
+    torch.manual_seed(0)
+    fed = replace(images(bf16=True), task=Classification(net := Pooled(**window), ParameterSpace(net), 4, bf16=True))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        first = two_rounds(fed, monkeypatch, 0)
+        with Poolings() as poolings:
+            assert torch.equal(two_rounds(fed, monkeypatch, 0), first)
+        assert bool(poolings.seen) is not ours
+        sequential.traced.cache_clear()
+        monkeypatch.setattr(rewrite, "compiled", lambda name: None)
+        assert torch.equal(two_rounds(fed, monkeypatch, 0), first)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_without_numba_it_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:

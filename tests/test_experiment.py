@@ -182,6 +182,16 @@ def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
 # numbers
 
 
+def test_the_servers_images_lie_as_convolutions_are_fastest() -> None:
+    """A pixel's channels side by side."""
+    numbers = np.random.default_rng(0).random((12, 3, 4, 4))
+    images = Dataset(x=numbers, y=np.arange(12) % 2, x_test=numbers, y_test=np.arange(12) % 2, classes=("a", "b"))
+    settings = {"model": "cnn:hidden=4", "skew": "iid", "clients": {"number": 2}, "server_data": {"share": 0.5}}
+    own = assemble(Experiment(**settings), images).federation.server_data
+    assert own is not None
+    assert own.x.stride() == (48, 1, 12, 3)
+
+
 RESUMED = ["fedavg", "scaffold", "feddyn:alpha=0.1", "moon", "fedadam:lr=0.03", "fednova", "ditto", "ifca", "fedper"]
 RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta=0.2"]
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,19 @@ class Group:
             return result
 
         return map_leaves(whole, mine)
+
+
+@contextmanager
+def member(**options: Any) -> Iterator[Group]:
+    """This process in PyTorch's default group, which ends with the block; ``options`` are those of `init_process_group`."""
+    # Something in a run imports it, and its functions keep, as a default, the group that is there at that time. Such a group is not
+    # destroyed: its threads live on, and one that lets go of a tensor while Python ends has the process aborted.
+    import_module("torch.distributed.nn")
+    dist.init_process_group("gloo", **options)
+    try:
+        yield Group(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
-from fedskew.engine.distributed import Distributed, Group, balanced
+from fedskew.engine.distributed import Distributed, Group, balanced, member
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
@@ -172,15 +172,14 @@ def share(fed: Federation, rank: int, size: int) -> Ints:
 def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, threads: int, pipe: Any) -> None:
     """A process beside the first: takes part in rounds of each kind until it hears of no more."""
     torch.set_num_threads(threads)
-    dist.init_process_group("gloo", store=dist.FileStore(place, size), rank=rank, world_size=size)
-    fed, group = work.federation(), Group(rank, size)
-    while message := pipe.recv():
-        kind, x0 = message[0], torch.from_numpy(message[1])
-        if kind == "plain":
-            pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
-        else:
-            ours(in_precision(fed, kind == "bf16"), Distributed(engine, group), x0)
-    dist.destroy_process_group()
+    fed = work.federation()
+    with member(store=dist.FileStore(place, size), rank=rank, world_size=size) as group:
+        while message := pipe.recv():
+            kind, x0 = message[0], torch.from_numpy(message[1])
+            if kind == "plain":
+                pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
+            else:
+                ours(in_precision(fed, kind == "bf16"), Distributed(engine, group), x0)
 
 
 @contextmanager
@@ -195,17 +194,16 @@ def helpers(work: Workload, engine: Engine, size: int, threads: int) -> Iterator
             process.start()
             pipes.append(near)
             processes.append(process)
-        dist.init_process_group("gloo", store=dist.FileStore(place, size), rank=0, world_size=size)
         try:
-            yield pipes
-            for pipe in pipes:
-                pipe.send(None)
-            for process in processes:
-                process.join(10)
+            with member(store=dist.FileStore(place, size), rank=0, world_size=size):
+                yield pipes
+                for pipe in pipes:
+                    pipe.send(None)
+                for process in processes:
+                    process.join(10)
         finally:
             for process in processes:
                 process.terminate()
-            dist.destroy_process_group()
 
 
 def ours_together(fed: Federation, engine: Engine, pipes: list[Any], x0: Tensor) -> Tensor:

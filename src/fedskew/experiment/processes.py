@@ -24,7 +24,7 @@ from fedskew.core.errors import FedskewError
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.disk import DiskStates
-from fedskew.engine.distributed import Distributed, Group, Lost
+from fedskew.engine.distributed import Distributed, Group, Lost, member
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Experiment, from_toml
@@ -56,23 +56,17 @@ def launched() -> Iterator[None]:
     if by_launcher()[1] == 1:
         yield
         return
-    dist.init_process_group("gloo", timeout=PATIENCE)
-    try:
+    with member(timeout=PATIENCE) as group:
         yield
         with suppress(Lost):
-            joined().share_text()
-    finally:
-        dist.destroy_process_group()
+            group.share_text()
 
 
 def follow_launcher() -> None:
     """As another rank of ``torchrun``: take part in the runs of rank 0 until it has no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    dist.init_process_group("gloo", timeout=PATIENCE)
-    try:
-        follow(joined(), None)
-    finally:
-        dist.destroy_process_group()
+    with member(timeout=PATIENCE) as group:
+        follow(group, None)
 
 
 @contextmanager
@@ -113,14 +107,12 @@ def started(folder: str, size: int, act: Callable[[Group], None]) -> Iterator[Se
             time.sleep(0.02)
             if not all(p.is_alive() for p in processes):
                 raise Lost("a worker process did not start")
-        dist.init_process_group("gloo", store=store, rank=0, world_size=size, timeout=PATIENCE)
-        yield processes
+        with member(store=store, rank=0, world_size=size, timeout=PATIENCE):
+            yield processes
     finally:
         for process in processes:
             process.terminate()
             process.join()
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 @contextmanager
@@ -139,13 +131,8 @@ def work(place: str, rank: int, size: int, act: Callable[[Group], None]) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     store = dist.FileStore(place, size)
     store.set(f"worker {rank}", "here")
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    try:
-        with suppress(Lost):
-            act(joined())
-    finally:
-        # a process that ends with its group's threads alive is aborted, with a line on the user's terminal
-        dist.destroy_process_group()
+    with member(store=store, rank=rank, world_size=size, timeout=PATIENCE) as group, suppress(Lost):
+        act(group)
 
 
 def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:

@@ -16,10 +16,10 @@ import torch
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment import bench, peers
+from fedskew.experiment import bench, limits, peers
 from fedskew.experiment.bench import FULL, WORKLOADS, measure, ratio
 from fedskew.experiment.peers import Peer
-from fedskew.report.performance import draw, markdown, rows
+from fedskew.report.performance import distances, draw, markdown, rows
 
 SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for work in (WORKLOADS[0], WORKLOADS[3])]
 
@@ -47,6 +47,7 @@ RESULT = {
     "torch": "2.9",
     "cores": 2,
     "processes": 2,
+    "rates": {"float32": 2e11, "bf16": 5e11, "memory": 4e10},
     "works": [
         {
             "work": "a model",
@@ -55,6 +56,7 @@ RESULT = {
             "ratio": 4.0,
             "wanted": 8.0,
             "largest_difference": 1e-7,
+            "limit": {"operations": 4e9, "bytes": 2e8, "steps": 1000, "seconds": 0.02},
         }
     ],
 }
@@ -214,6 +216,41 @@ def test_helpers_compute_in_the_precision_that_they_are_told():
             alone, together = bench.ours(kind, Sequential(), x0), bench.ours_together(kind, Sequential(), pipes, x0)
             assert (alone - together).abs().max() < 1e-6
     assert (bench.ours(bench.in_precision(fed, False), Sequential(), x0) - alone).abs().max() > 1e-5
+
+
+def test_what_a_round_needs_by_hand():
+    """Rows 3 x 20 in 2 epochs: a product of 30 by 6 forward, one for its weights backward, 2 operations each; 186 parameters."""
+    assert limits.needs(SMALL[0]) == limits.Needs(
+        operations=120 * 2 * 2 * 30 * 6, bytes=60 * 30 * 4 + 3 * 3 * 186 * 4, steps=3 * 2 * 3
+    )
+
+
+def test_a_convolutions_operations_by_hand():
+    """5 x 5 windows: 3 to 32 channels at 32 x 32 without a gradient of the images, 32 to 64 at 16 x 16, and two linear layers."""
+    first, second = 1024 * 75 * 32, 256 * 800 * 64
+    linear = 4096 * 512 + 512 * 10
+    rows = 3 * 20 * 2
+    assert limits.needs(SMALL[1]).operations == rows * 2 * (2 * first + 3 * second + 3 * linear)
+
+
+def test_the_limit_is_the_longer_of_arithmetic_and_memory():
+    of = limits.Rates(float32=1e6, bf16=2e6, memory=1e9)
+    needed = limits.needs(SMALL[0])
+    assert limits.limit(SMALL[0], of)["seconds"] == needed.operations / 1e6
+    assert limits.limit(dataclasses.replace(SMALL[0], bf16=True), of)["seconds"] == needed.operations / 2e6
+    assert limits.limit(SMALL[0], dataclasses.replace(of, memory=1.0))["seconds"] == needed.bytes
+
+
+def test_the_machine_is_measured():
+    found = limits.rates()
+    assert min(found.float32, found.bf16, found.memory) > 1e8
+
+
+def test_distances_to_the_limit():
+    assert distances(RESULT["works"]) == [
+        "a model: arithmetic and memory take at least 20 ms a round, our best 12.5 times that, 250 µs a client's step"
+    ]
+    assert "| a model | 4 | 200 | 20 | 250 | 12.5 | 250 |" in markdown(RESULT)
 
 
 def test_a_round_draws_its_clients_from_a_population():

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from contextlib import ExitStack
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from rich.table import Table
 from fedskew.cli.output import print_json
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.bench import FULL, WORKLOADS, Workload, measure, option_for
+from fedskew.experiment.limits import limit, rates
 from fedskew.experiment.peers import PEERS, started
-from fedskew.report.performance import COLUMNS, draw, rows, verdicts
+from fedskew.report.performance import COLUMNS, distances, draw, rows, verdicts
 
 
 def bench(parsed: argparse.Namespace) -> int:
@@ -33,19 +35,20 @@ def bench(parsed: argparse.Namespace) -> int:
     names = "; ".join(work.name for work in known)
     require(bool(chosen), f"bench: no work's name holds {parsed.only!r}; there are: {names}")
     works = []
-    with Console(stderr=True).status("measuring") as status:
+    with Console(stderr=True).status("measuring the machine") as status:
+        machine = rates()
         for work in chosen:
             status.update(f"measuring {work.name}")
-            works.append(
-                beside(work, parsed.repeats, processes) if parsed.peers else measure(work, parsed.repeats, processes)
-            )
+            act = beside if parsed.peers else measure
+            works.append(act(work, parsed.repeats, processes) | {"limit": limit(work, machine)})
     if parsed.output:
         try:
             draw(works).savefig(parsed.output)
         except (OSError, ValueError) as error:
             raise FedskewError(f"bench: {parsed.output} cannot be written: {str(error).splitlines()[0]}") from None
     if parsed.json:
-        print_json({"torch": torch.__version__, "cores": cores, "processes": processes, "works": works})
+        about = {"torch": torch.__version__, "cores": cores, "processes": processes, "rates": asdict(machine)}
+        print_json({**about, "works": works})
         return 0
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in COLUMNS:
@@ -55,7 +58,7 @@ def bench(parsed: argparse.Namespace) -> int:
     console = Console(highlight=False)
     console.print(f"torch {torch.__version__}, {cores} cores, medians of {parsed.repeats} interleaved rounds")
     console.print(table)
-    for line in verdicts(works):
+    for line in (*verdicts(works), *distances(works)):
         console.print(line, markup=False)
     return 0
 

@@ -18,11 +18,20 @@ def rows(works: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
     """One for each side of each work, the fastest first: medians, and how many times the fastest of fedskew."""
     made = []
     for work in works:
-        medians = {name: statistics.median(taken) for name, taken in work["seconds"].items()}
-        best = min(m for name, m in medians.items() if name.startswith("fedskew"))
+        medians, best = medians_of(work), best_of(work)
         for i, (name, m) in enumerate(sorted(medians.items(), key=lambda item: item[1])):
             made.append((work["work"] if i == 0 else "", name, f"{1000 * m:.1f}", f"{m / best:.2f}"))
     return made
+
+
+def medians_of(work: dict[str, Any]) -> dict[str, float]:
+    """Seconds of every side."""
+    return {name: statistics.median(taken) for name, taken in work["seconds"].items()}
+
+
+def best_of(work: dict[str, Any]) -> float:
+    """Seconds of the fastest of fedskew."""
+    return min(m for name, m in medians_of(work).items() if name.startswith("fedskew"))
 
 
 def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
@@ -31,6 +40,42 @@ def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
         f"{w['work']} ({w['engine']}): {w['ratio']:.2f} times as fast as the best other side, wanted {w['wanted']:g}; "
         f"models equal to {w['largest_difference']:.0e}"
         for w in works
+    ]
+
+
+def distances(works: Sequence[dict[str, Any]]) -> list[str]:
+    """A line a work: how far the fastest of fedskew is from what the machine allows."""
+    return [
+        f"{w['work']}: arithmetic and memory take at least {1000 * w['limit']['seconds']:.3g} ms a round, our best "
+        f"{best_of(w) / w['limit']['seconds']:.3g} times that, {1e6 * best_of(w) / w['limit']['steps']:.3g} µs a client's step"
+        for w in works
+    ]
+
+
+def limits(result: dict[str, Any]) -> list[str]:
+    """The page's part on what the machine allows."""
+    single, half, memory = (f"{result['rates'][kind] / 1e9:.0f}" for kind in ("float32", "bf16", "memory"))
+    table = []
+    for work in result["works"]:
+        needed, best = work["limit"], best_of(work)
+        table.append(
+            f"| {work['work']} | {needed['operations'] / 1e9:.3g} | {needed['bytes'] / 1e6:.3g} | "
+            f"{1000 * needed['seconds']:.3g} | {1000 * best:.4g} | {best / needed['seconds']:.3g} | "
+            f"{1e6 * best / needed['steps']:.4g} |"
+        )
+    return [
+        "## Distance to the machine's limit",
+        "",
+        "The operations are those of the matrix products and convolutions of all steps, forward and backward; the bytes every row",
+        "once, every client's model once, and what it sends twice. The limit is the longer of what both take at the rates that all",
+        f"cores reached in the same run: {single} billion operations a second in a large matrix product of float32, {half} of",
+        f"bfloat16, and {memory} GB a second, read and written, in a large copy.",
+        "A small model's steps are calls, not arithmetic: there the last column tells more, the time of one step of one client.",
+        "",
+        "| work | billion operations | MB | limit, ms | our best, ms | times the limit | µs a client's step |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        *table,
+        "",
     ]
 
 
@@ -55,6 +100,7 @@ def markdown(result: dict[str, Any]) -> str:
             "",
             *(f"- {line}" for line in verdicts(works)),
             "",
+            *limits(result),
         ]
     )
 
@@ -83,7 +129,7 @@ def draw(works: Sequence[dict[str, Any]]) -> Figure:
     with styled():
         figure = Figure(figsize=(7, 1 + 1.2 * len(works)), layout="constrained")
         for axes, work in zip(figure.subplots(len(works), squeeze=False)[:, 0], works, strict=True):
-            medians = {name: 1000 * statistics.median(taken) for name, taken in work["seconds"].items()}
+            medians = {name: 1000 * m for name, m in medians_of(work).items()}
             names = sorted(medians, key=lambda name: -medians[name])
             colours = [SERIES[0] if name.startswith("fedskew") else SERIES[1] for name in names]
             axes.barh(names, [medians[name] for name in names], color=colours)

@@ -1,0 +1,84 @@
+"""What this machine allows at best: a round's operations over the rate of its cores, its bytes over the memory's bandwidth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedskew.core.products import chosen
+from fedskew.experiment.bench import Workload, batches, cohort, module
+
+TRIES = 5
+"""Of which the fastest counts: a limit is what can be reached."""
+SIDE, LARGE = 2048, 1 << 26
+"""Rows and columns of a matrix product that is bound by arithmetic; numbers of a copy that is bound by memory."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the threads that PyTorch has reach together."""
+
+    float32: float  # operations a second in a large matrix product
+    bf16: float  # the same in bfloat16
+    memory: float  # bytes a second, read and written
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What no implementation of a round can do without."""
+
+    operations: float  # multiplications and additions in matrix products and convolutions, forward and backward
+    bytes: float  # every row once; every client's model read once, what it sends written once and read once
+    steps: int  # of all clients together
+
+
+def rates() -> Rates:
+    """Measure the machine; takes about a second."""
+    a, source = torch.ones(SIDE, SIDE), torch.ones(LARGE)
+    half, target = a.bfloat16(), torch.empty_like(source)
+    with torch.no_grad(), chosen(a):
+        return Rates(
+            float32=2 * SIDE**3 / fastest(lambda: F.linear(a, a)),
+            bf16=2 * SIDE**3 / fastest(lambda: F.linear(half, half)),
+            memory=2 * source.nbytes / fastest(lambda: target.copy_(source)),
+        )
+
+
+def fastest(action: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(TRIES):
+        began = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def needs(work: Workload) -> Needs:
+    """Count the operations of a batch as PyTorch's users write it; the others have the same a row."""
+    fed = work.federation()
+    task: Any = fed.task
+    x0 = task.space.flatten(task.model)
+    clients = cohort(fed)
+    x, y = next(batches(fed, int(clients[0]), None))
+    net = module(fed, x0)
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(net(x)[1], y).backward()
+    sizes = fed.partition.sizes[clients]
+    return Needs(
+        operations=counter.get_total_flops() / len(x) * int(sizes.sum()) * work.epochs,
+        bytes=fed.x[0].nbytes * int(sizes.sum()) + 3 * x0.nbytes * len(clients),
+        steps=int((-(-sizes // work.batch)).sum()) * work.epochs,
+    )
+
+
+def limit(work: Workload, of: Rates) -> dict[str, float]:
+    """The needs of a round, and the seconds that it takes at least."""
+    needed = needs(work)
+    arithmetic = needed.operations / (of.bf16 if work.bf16 else of.float32)
+    return {**asdict(needed), "seconds": max(arithmetic, needed.bytes / of.memory)}

@@ -43,13 +43,21 @@ def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def short(number: float) -> str:
+    """Three digits, or all of a whole number of more."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def distances(works: Sequence[dict[str, Any]]) -> list[str]:
     """A line a work: how far the fastest of fedskew is from what the machine allows."""
-    return [
-        f"{w['work']}: arithmetic and memory take at least {1000 * w['limit']['seconds']:.3g} ms a round, our best "
-        f"{best_of(w) / w['limit']['seconds']:.3g} times that, {1e6 * best_of(w) / w['limit']['steps']:.3g} µs a client's step"
-        for w in works
-    ]
+    lines = []
+    for work in works:
+        needed, best = work["limit"], best_of(work)
+        lines.append(
+            f"{work['work']}: arithmetic and memory take at least {short(1000 * needed['seconds'])} ms a round, our best "
+            f"{short(best / needed['seconds'])} times that, {short(1e6 * best / needed['steps'])} µs a client's step"
+        )
+    return lines
 
 
 def limits(result: dict[str, Any]) -> list[str]:
@@ -59,9 +67,9 @@ def limits(result: dict[str, Any]) -> list[str]:
     for work in result["works"]:
         needed, best = work["limit"], best_of(work)
         table.append(
-            f"| {work['work']} | {needed['operations'] / 1e9:.3g} | {needed['bytes'] / 1e6:.3g} | "
-            f"{1000 * needed['seconds']:.3g} | {1000 * best:.4g} | {best / needed['seconds']:.3g} | "
-            f"{1e6 * best / needed['steps']:.4g} |"
+            f"| {work['work']} | {short(needed['operations'] / 1e9)} | {short(needed['bytes'] / 1e6)} | "
+            f"{short(1000 * needed['seconds'])} | {short(1000 * best)} | {short(best / needed['seconds'])} | "
+            f"{short(1e6 * best / needed['steps'])} |"
         )
     return [
         "## Distance to the machine's limit",

@@ -241,9 +241,10 @@ def test_the_limit_is_the_longer_of_arithmetic_and_memory():
     assert limits.limit(SMALL[0], dataclasses.replace(of, memory=1.0))["seconds"] == needed.bytes
 
 
-def test_the_machine_is_measured():
+def test_the_machine_is_measured_and_its_best_counts():
     found = limits.rates()
     assert min(found.float32, found.bf16, found.memory) > 1e8
+    assert limits.Rates(1, 5, 3).or_better(limits.Rates(2, 4, 3)) == limits.Rates(2, 5, 3)
 
 
 def test_distances_to_the_limit():

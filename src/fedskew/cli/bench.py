@@ -40,7 +40,9 @@ def bench(parsed: argparse.Namespace) -> int:
         for work in chosen:
             status.update(f"measuring {work.name}")
             act = beside if parsed.peers else measure
-            works.append(act(work, parsed.repeats, processes) | {"limit": limit(work, machine)})
+            works.append(act(work, parsed.repeats, processes))
+            machine = machine.or_better(rates())
+        works = [found | {"limit": limit(work, machine)} for work, found in zip(chosen, works, strict=True)]
     if parsed.output:
         try:
             draw(works).savefig(parsed.output)

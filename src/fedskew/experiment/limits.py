@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ class Rates:
     float32: float  # operations a second in a large matrix product
     bf16: float  # the same in bfloat16
     memory: float  # bytes a second, read and written
+
+    def or_better(self, other: Rates) -> Rates:
+        """The larger of each, as a machine's slow moment is no limit."""
+        return Rates(*map(max, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fedskew.experiment.results import run
 from fedskew.measure.drift import drift
 
 sums = pytest.importorskip("fedskew.core.compiled.sums")
+BLOCK = sums.BLOCK
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
 NUMBERS = st.floats(-1e3, 1e3, width=32) | st.sampled_from([0.0, 1e30, -1e30, 1e-38, 2.0**-149])
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 40)), elements=NUMBERS)
@@ -88,7 +89,7 @@ def test_compiled_sums_are_those_of_plain_numpy(rows: np.ndarray, weights: list[
     )
 
 
-@pytest.mark.parametrize("columns", [1, sums.BLOCK - 1, sums.BLOCK, 16 * sums.BLOCK + 1, 3 * sums.STRIPE])
+@pytest.mark.parametrize("columns", [1, BLOCK - 1, BLOCK, 16 * BLOCK + 1, 3 * sums.STRIPE])
 @pytest.mark.parametrize("clients", [1, 2, 4, 8])
 def test_whole_numbers_come_out_exactly(clients: int, columns: int) -> None:
     """Weights and numbers of clients are powers of two: no rounding on any path, so that all must agree to the last bit."""

@@ -83,16 +83,27 @@ def fast(rows: Tensor) -> ModuleType | None:
     return compiled("sums") if fits and rows.numel() >= LARGE else None
 
 
-def weighted_sum(weights: Tensor, rows: Tensor) -> Tensor:
-    """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows``."""
-    w = weights.double()
+class Scattered(Tensor):
+    """Rows (C, ...) that are not all in this process, and know how to be added up all the same."""
+
+    def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor:
+        raise NotImplementedError
+
+    def spread(self, weights: Tensor) -> Spread:
+        raise NotImplementedError
+
+
+def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
+    """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows`` or in ``kind``."""
+    w, kind = weights.double(), kind or rows.dtype
+    if isinstance(rows, Scattered):
+        return rows.weighted_sum(w, kind)
     if sums := fast(rows):
-        return torch.from_numpy(
-            sums.weighted_sum(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
-        )
+        numbers, threads = rows.detach().numpy(), torch.get_num_threads()
+        return torch.from_numpy(sums.weighted_sum(w.contiguous().numpy(), numbers, threads, kind == torch.float64))
     if rows.dim() != 2:
-        return torch.tensordot(w, rows.double(), dims=1).to(rows.dtype)
-    total = rows.new_empty(rows.shape[1])
+        return torch.tensordot(w, rows.double(), dims=1).to(kind)
+    total = rows.new_empty(rows.shape[1], dtype=kind)
     done = 0
     for chunk in column_chunks(rows):
         total[done : done + chunk.shape[1]] = w @ chunk
@@ -115,6 +126,8 @@ class Spread(NamedTuple):
 def spread(weights: Tensor, rows: Tensor) -> Spread:
     """Look at rows (C, P) with weights (C,), reading each number from memory once."""
     w = weights.double()
+    if isinstance(rows, Scattered):
+        return rows.spread(w)
     if sums := fast(rows):
         total, found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
         told = torch.from_numpy(found)
@@ -134,12 +147,16 @@ def spread(weights: Tensor, rows: Tensor) -> Spread:
         mean /= whole
         of_mean += mean.square().sum()
         part -= mean
-        here = torch.linalg.vector_norm(part, dim=1).square()
-        # from there, where numbers are small, to the uniform mean
-        between = equal @ part
-        to_uniform += here - 2 * (part @ between) + between.square().sum()
-        to_weighted += here
+        weighted, uniform = square_lengths(part, equal @ part)
+        to_weighted += weighted
+        to_uniform += uniform
     return Spread(rows, w, total, squares, to_weighted, to_uniform.clamp(min=0), of_mean)
+
+
+def square_lengths(rows: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows (C, P), and of what is left of them without ``between`` (P,), where numbers are small."""
+    here = torch.linalg.vector_norm(rows, dim=1).square()
+    return here, here - 2 * (rows @ between) + between.square().sum()
 
 
 def unit(v: Tensor) -> Tensor:

@@ -62,9 +62,9 @@ def in_one_piece(rows: Rows) -> tuple[Rows, int]:
     return as_strided(rows, ((len(rows) - 1) * step + rows.shape[1],), (rows.itemsize,), writeable=False), step
 
 
-def weighted_sum(weights: Floats, rows: Rows, threads: int) -> Rows:
-    """``weights @ rows`` (P,), added up in float64."""
-    total = np.empty(rows.shape[1], dtype=np.float32)
+def weighted_sum(weights: Floats, rows: Rows, threads: int, double: bool = False) -> Rows | Floats:
+    """``weights @ rows`` (P,), added up in float64, and left so if ``double``."""
+    total: Any = np.empty(rows.shape[1], dtype=np.float64 if double else np.float32)
     numbers, step = in_one_piece(rows)
     in_turns(lambda at: add_up(numbers, step, weights, at.start, total[at]), len(total), threads)
     return total

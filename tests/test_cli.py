@@ -76,6 +76,40 @@ def test_another_component_by_set_comes_with_its_own_options(tmp_path, capsys) -
     assert [record.name for record in records] == ["fedavg", "fedavg", "fedprox:mu=1.0"]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "--algoritm", "fedprox"), "fedskew run: has no option '--algoritm'; did you mean --algorithm?; see `"),
+        (("resume", "1", "--rnds=3"), "fedskew resume: has no option '--rnds=3'; did you mean --runs?; see `"),
+        (("list", "--zzz"), "fedskew list: has no option '--zzz'; see `fedskew list --help`"),
+        (("run", "a.toml", "b.toml"), "fedskew run: does not know what 'b.toml' is for; see `"),
+        (("run", "--lr", "abc"), "fedskew run: argument --lr: invalid float value: 'abc'; see `"),
+        (("rn",), "fedskew: argument VERB: invalid choice: 'rn' (choose from 'run', "),
+    ],
+)
+def test_words_that_no_verb_knows_are_told_in_one_line(words, told, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    out, err = capsys.readouterr()
+    assert (end.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(told)
+
+
+def test_without_a_word_the_verbs_are_shown(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedskew"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert "run one experiment" in capsys.readouterr().out
+
+
+def test_a_file_in_the_place_of_a_data_set_is_told_how_to_be_one(tmp_path, capsys) -> None:
+    (tmp_path / "visits.csv").write_text("a,label\n1,2\n")
+    code, _, err = call(capsys, "run", "--dataset", str(tmp_path / "visits.csv"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"table:path={tmp_path / 'visits.csv'},label=COLUMN,client=COLUMN" in err
+
+
 def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
     """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
     script = (

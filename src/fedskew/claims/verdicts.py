@@ -42,7 +42,8 @@ class Judged:
         e = self.evidence
         if not self.seeds:
             return f"{self.statistic}; claimed {self.expect}"
-        text = f"{self.statistic}: {interval(e.mean, e.half)} over {len(self.seeds)} seeds; claimed {self.expect}"
+        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
+        text = f"{self.statistic}: {interval(e.mean, e.half)} over {seeds}; claimed {self.expect}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
         return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"

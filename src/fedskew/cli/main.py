@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
@@ -28,11 +29,16 @@ compare methods over seeds, and get a report.
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors are one line; the usage is what ``--help`` is for."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BadInput.exit_code, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
-        prog="fedskew", description=DESCRIPTION, formatter_class=RawDescriptionRichHelpFormatter
-    )
+    top = Parser(prog="fedskew", description=DESCRIPTION, formatter_class=RawDescriptionRichHelpFormatter)
     top.add_argument("--version", action="version", version=f"fedskew {version('fedskew')}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -40,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         made = verbs.add_parser(
             name, help=summary, description=description, formatter_class=RawDescriptionRichHelpFormatter
         )
-        made.set_defaults(room=room, function=function)
+        made.set_defaults(room=room, function=function, parser=made)
         return made
 
     options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
@@ -82,7 +88,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 anything else."""
-    parsed = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parsed, unknown = parser().parse_known_args(arguments or ["--help"])
+    if unknown:
+        parsed.parser.error(not_understood(unknown[0], parsed.parser))
     try:
         # the rooms below import PyTorch, which takes longer than printing a help text
         room = import_module(f"fedskew.cli.{parsed.room}")
@@ -98,6 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # the reader went away, as in `fedskew list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
+    """What to say of a word that a verb has no use for."""
+    if not word.startswith("-"):
+        return f"does not know what {word!r} is for"
+    known = [option for action in verb._actions for option in action.option_strings]
+    near = get_close_matches(word.partition("=")[0], known, n=1)
+    return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near)
 
 
 def entry() -> NoReturn:

@@ -47,6 +47,10 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         require(kind == "algorithm", f"{place}: only methods can come from a file of your own, got {name!r}")
         return from_table(own.load(name, place, options.pop("file_hash", None)), options, f"{place} {name}")
     if name not in catalogue:
+        require(
+            kind != "dataset" or not Path(name).is_file(),
+            f"{place}: {name!r} is a file; give its rows as table:path={name},label=COLUMN,client=COLUMN",
+        )
         raise BadInput(f"{place}: unknown {kind} {name!r}; {suggestion(name, catalogue)}")
     return from_table(catalogue[name], options, f"{place} {name}")
 

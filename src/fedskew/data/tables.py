@@ -75,7 +75,8 @@ def survey(
     files = files_of(paths)
     require(
         bool(client) or len(files) > 1,
-        f"{files[0]}: name the column that says whose a row is with --client, or give a folder with one file a client",
+        f"{files[0]}: name the column that says whose a row is, --client COLUMN (or client=COLUMN), or give a folder with one "
+        "file a client",
     )
     reading, labels, owners = Reading(files, frozenset(filter(None, (label, client)))), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)

@@ -115,6 +115,13 @@ def test_what_is_not_finite_stays_so_and_is_found(wrong: float) -> None:
     assert not seen.to_weighted.isfinite().any()
 
 
+def test_parts_of_a_sum_keep_the_digits_of_float64() -> None:
+    """As several processes add them up further."""
+    rows, weights = whole_numbers(5, 300), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64)
+    part = weighted_sum(weights, rows, torch.float64)
+    torch.testing.assert_close(part, weights @ rows.double(), rtol=1e-14, atol=1e-14)
+
+
 def test_views_are_summed_where_they_lie() -> None:
     whole, weights = whole_numbers(8, 1000), torch.tensor([0.25, 0.25, 0.25, 0.25])
     for rows in (whole[:4, 3:770], whole[::2], whole[1::2, 500:], whole[2:3].expand(4, 1000), whole[3:7]):

@@ -179,7 +179,7 @@ def test_differences_pair_runs_by_their_seeds(store: RunStore) -> None:
 
 def test_partition_seed_belongs_to_the_pair(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    for partition_seed, low, high in ((0, 0.2, 0.3), (1, 0.6, 0.7), (2, 0.4, 0.5)):
+    for partition_seed, low, high in ((0, 0.2, 0.3), (1, 0.6, 0.71), (2, 0.4, 0.49)):
         add(store, "a", 7, [0.1, low], partition_seed=partition_seed)
         add(store, "b", 7, [0.1, high], partition_seed=partition_seed)
     add(store, "b", 7, [0.1, 0.0], partition_seed=9)
@@ -316,6 +316,8 @@ SEEDS = (0, 1, 2)
         ({"a": (0.5,), "b": (0.6,)}, "Undecided. b has the highest mean test accuracy, 60.0\xa0%, against"),
         ({"a": (0.5,), "b": (0.4,)}, "with one seed nothing can be said about certainty"),
         ({"a": (0.5,)}, "With one seed nothing can be said about certainty"),
+        ({"a": (0.5, 0.6), "b": (0.51, 0.61)}, "is +1.00 points in every one, too few that do not vary."),
+        ({"a": (0.5, 0.6), "b": (0.49, 0.59)}, "Undecided. a, the first method"),
         ({"a": (0.5, 0.5, 0.56)}, "52.0 ± 8.6\xa0% after the last round"),
     ],
 )
@@ -327,6 +329,19 @@ def test_answer_claims_no_more_than_the_intervals_allow(
     assert expected in said
     decided = "leaves out zero" in said
     assert decided != ("Undecided" in said or len(methods) == 1)
+
+
+def test_differences_that_do_not_vary_have_no_interval_and_need_six_seeds(tmp_path: Path) -> None:
+    for seeds, verdict in ((5, "undecided"), (6, "higher")):
+        a = {seed: 0.5 + seed / 30 for seed in range(seeds)}
+        store = compared(tmp_path / str(seeds), {"a": a, "b": {seed: value + 1 / 90 for seed, value in a.items()}})
+        table = tables.summary(store, store.runs())
+        row = table.iloc[1]
+        assert (row["p"], row["verdict"]) == (2.0 ** (1 - seeds), verdict)
+        assert math.isnan(row["difference_half"])
+        assert math.isnan(row["effect"])
+        assert ("Undecided" in words.answer(table)) == (verdict == "undecided")
+        assert "in every one" in words.answer(table)
 
 
 def test_answer_without_finished_runs_or_without_pairs(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedskew.core.errors import BadInput
-from fedskew.measure.intervals import verdict
 from fedskew.measure.statistics import (
     benjamini_hochberg,
     cliffs_delta,
@@ -20,6 +19,7 @@ from fedskew.measure.statistics import (
     paired_p,
     rank_methods,
 )
+from fedskew.report.tables import decided
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
@@ -31,11 +31,16 @@ def test_the_paired_test_is_scipys(values: list[float]) -> None:
 
 def test_differences_that_do_not_vary() -> None:
     assert paired_p([0.0, 0.0, 0.0]) == 1
-    assert paired_p([0.1, 0.1]) == 0
+    assert paired_p([0.1, 0.1]) == 0.5
     assert math.isnan(paired_p([0.1]))
     for n in (2, 3, 7):  # the computed deviation of three numbers 0.1 is not 0
         assert math.isnan(hedges_g([0.1] * n))
-        assert paired_p([0.1] * n) == 0
+        assert paired_p([0.1] * n) == 2.0 ** (1 - n)
+    # two more of 360 rows are right under either seed, which subtraction rounds differently
+    same = [282 / 360 - 280 / 360, 287 / 360 - 285 / 360]
+    assert same[0] != same[1]
+    assert paired_p(same) == 0.5
+    assert math.isnan(hedges_g(same))
 
 
 @settings(max_examples=30, deadline=None)
@@ -78,6 +83,9 @@ def test_hedges_correction_removes_the_bias() -> None:
 
 
 def test_a_verdict_needs_an_interval_without_zero() -> None:
+    def verdict(differences: list[float]) -> str:
+        return decided(paired_p(differences), sum(differences))
+
     assert verdict([0.1, 0.2, 0.3]) == "undecided"  # Student's interval is 0.2 +- 0.248
     assert verdict([0.2, 0.2, 0.3]) == "higher"  # 0.233 +- 0.143
     assert verdict([-0.2, -0.2, -0.3]) == "lower"

@@ -16,11 +16,3 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
         return float(v.mean()), float("nan")
     half = stats.t.ppf(0.5 + confidence / 2, len(v) - 1) * stats.sem(v)
     return float(v.mean()), float(half)
-
-
-def verdict(differences: Sequence[float]) -> str:
-    """``higher``, ``lower`` or ``undecided``: whether the 95 % interval of paired differences leaves out zero."""
-    mean, half = mean_interval(differences)
-    if not np.isfinite(half) or abs(mean) <= half:
-        return "undecided"
-    return "higher" if mean > 0 else "lower"

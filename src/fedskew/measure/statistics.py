@@ -15,20 +15,24 @@ Floats = NDArray[np.floating]
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two, 1 where all are 0."""
+    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two.
+
+    Where they do not vary, as accuracies on few rows may not, it knows no spread: p is then that of all signs being the same by
+    chance, 2^(1 - n), and 1 where all are 0.
+    """
     from scipy import stats
 
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
     if alike(d):
-        return 1.0 if d[0] == 0 else 0.0
+        return 1.0 if d[0] == 0 else 2.0 ** (1 - len(d))
     return float(2 * stats.t.sf(abs(d.mean()) / (d.std(ddof=1) / math.sqrt(len(d))), len(d) - 1))
 
 
 def alike(values: Floats) -> bool:
-    """Whether no two differ; their computed deviation need not be 0 then."""
-    return bool((values == values[0]).all())
+    """Whether no two differ by more than rounding; their computed deviation need not be 0 then."""
+    return bool(np.ptp(values) <= 1e-9 * np.abs(values).max() < math.inf)
 
 
 def hedges_g(differences: Sequence[float]) -> float:

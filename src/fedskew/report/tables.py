@@ -15,7 +15,7 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import cliffs_delta, hedges_g, holm, paired_p
+from fedskew.measure.statistics import alike, cliffs_delta, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import parsed
@@ -89,7 +89,8 @@ def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None
     ``seconds``                               time of a whole run: mean
     ``epsilon``                               privacy loss of a whole run, at the method's delta: mean; NaN if not bounded
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
-    ``difference``, ``difference_half``       accuracy minus the first method's over these pairs, in -1..1
+    ``difference``, ``difference_half``       accuracy minus the first method's over these pairs, in -1..1; no half-width where
+                                              they do not vary
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          how much more often its seeds' accuracies win than the first's, -1..1
     ``p``, ``comparisons``                    of the t test of these differences, times Holm's correction for so many
@@ -135,6 +136,8 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
             paired = (own["accuracy"] - first).dropna()
             row["pairs"] = len(paired)
             row["difference"], row["difference_half"] = interval(paired)
+            if row["pairs"] > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
+                row["difference_half"] = NAN
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
             row["cliffs_delta"] = cliffs_delta(
                 own["accuracy"].loc[paired.index].tolist(), first.loc[paired.index].tolist()

@@ -102,12 +102,18 @@ def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
         return f"Undecided. {highest}, but no run of {first['method']}, the method to compare with, has finished."
     if best["pairs"] < 2:
         return f"Undecided. {highest}, against {percent(first['accuracy'])} for {first['method']}, but {too_few(best)}."
+    varied = math.isfinite(best["difference_half"])
+    width = f"± {points(best['difference_half'])[1:]} points" if varied else "points in every one"
     difference = (
         f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} "
-        f"({percent(first['accuracy'])}) is {points(best['difference'])} ± {points(best['difference_half'])[1:]} points"
+        f"({percent(first['accuracy'])}) is {points(best['difference'])} {width}"
     )
     same = best["pairs"] == best["seeds"] == first["seeds"]
     note = "" if same else " The two means are over all seeds that each method finished."
+    if not varied and best["verdict"] != "lower":
+        sure = f"{highest}: {difference}{corrected(best)}.{note}"
+        unsure = f"Undecided. {highest}, but {difference}, too few that do not vary{corrected(best)}.{note}"
+        return sure if best["verdict"] == "higher" else unsure
     if best["verdict"] == "higher":
         return f"{highest}: {difference}, and the 95\u00a0% interval leaves out zero{corrected(best)}.{note}"
     if best["verdict"] == "lower":

@@ -70,9 +70,15 @@ def answers(group: Group, rows: Tensor) -> dict[str, Tensor]:
         found |= spread(weights, apart)._asdict()
     found["everywhere"] = group.gather(found["sum"][None], [np.array([0]), np.array([1])])
     assert apart.gathered is None
-    found |= {"one": apart[4], "more": 2 * apart, "joined": torch.cat([apart, apart]), "rows": torch.stack(list(apart))}
+    found |= {
+        "one": apart[4].clone(),
+        "more": 2 * apart,
+        "joined": torch.cat([apart, apart]),
+        "rows": torch.stack(list(apart)),
+    }
     assert apart.gathered is not None
-    return found
+    apart.mul_(2)
+    return found | {"changed": weighted_sum(weights, apart)}
 
 
 def other(group: Group) -> None:
@@ -143,6 +149,7 @@ def test_rows_apart_are_as_rows_together(group: Group, rows: Tensor) -> None:
     got, weights = answers(group, rows), torch.arange(1.0, 8)
     assert torch.equal(got["everywhere"][0].nan_to_num(), got["everywhere"][1].nan_to_num())
     expected = {"sum": weighted_sum(weights, rows), "one": rows[4], "more": 2 * rows, "joined": torch.cat([rows, rows])}
+    expected["changed"] = 2 * expected["sum"]
     if rows.dim() == 2:
         expected |= spread(weights, rows)._asdict()
     for name, value in expected.items():

@@ -25,7 +25,7 @@ from fedskew.core.errors import FedskewError
 from fedskew.core.records import Upload
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
-from fedskew.core.vectors import Scattered, Spread, column_chunks, square_lengths, weighted_sum
+from fedskew.core.vectors import Scattered, Spread, column_chunks, spread, square_lengths, weighted_sum
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
@@ -109,7 +109,8 @@ class Apart(Scattered):
     """Rows (C, ...), each in the process that trained its client.
 
     How they add up and lie about their mean is worked out where they are, and one sum over the processes is exchanged. Whatever
-    else is done with them brings all rows to every process first. All processes ask for the same, in the same order.
+    else is done with them brings all rows to every process first, where they then are. All processes ask for the same, in the same
+    order.
     """
 
     group: Group
@@ -143,10 +144,14 @@ class Apart(Scattered):
         return torch.as_tensor(self.shares[self.group.rank], device=self.device)
 
     def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor:
+        if self.gathered is not None:
+            return weighted_sum(weights, self.gathered, kind)
         part = weighted_sum(weights[self.own], self.mine, torch.float64)
         return self.group.add_up(part).to(kind)
 
     def spread(self, weights: Tensor) -> Spread:
+        if self.gathered is not None:
+            return spread(weights, self.gathered)._replace(rows=self)
         own, equal = self.own, torch.full_like(weights, 1 / len(weights))
         total, middle = self.group.add_up(
             torch.stack([weighted_sum(w[own], self.mine, torch.float64) for w in (weights, equal)])

@@ -12,7 +12,7 @@ from fedskew.claims.claim import Evidence, Verdict, judge
 from fedskew.claims.document import Document, Table
 from fedskew.claims.quantities import Measured, Run, quantity
 from fedskew.measure.intervals import mean_interval
-from fedskew.report.words import figures
+from fedskew.report.words import count, figures
 
 OfRun = TypeVar("OfRun", bound=Run)
 Known = Mapping[str, Mapping[int, OfRun]]
@@ -42,8 +42,8 @@ class Judged:
         e = self.evidence
         if not self.seeds:
             return f"{self.statistic}; claimed {self.expect}"
-        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
-        text = f"{self.statistic}: {interval(e.mean, e.half)} over {seeds}; claimed {self.expect}"
+        over = count(len(self.seeds), "seed")
+        text = f"{self.statistic}: {interval(e.mean, e.half)} over {over}; claimed {self.expect}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
         return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from copy import copy
 from math import prod
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -83,14 +83,13 @@ def fast(rows: Tensor) -> ModuleType | None:
     return compiled("sums") if fits and rows.numel() >= LARGE else None
 
 
-class Scattered(Tensor):
-    """Rows (C, ...) that are not all in this process, and know how to be added up all the same."""
+@runtime_checkable
+class Scattered(Protocol):
+    """Rows (C, ...) that are not all in this process, and know how to be added up all the same; weights are of float64."""
 
-    def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor:
-        raise NotImplementedError
+    def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor: ...
 
-    def spread(self, weights: Tensor) -> Spread:
-        raise NotImplementedError
+    def spread(self, weights: Tensor) -> Spread: ...
 
 
 def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:

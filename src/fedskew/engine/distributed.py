@@ -25,7 +25,7 @@ from fedskew.core.errors import FedskewError
 from fedskew.core.records import Upload
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, from_leaves, leaves, map_leaves
-from fedskew.core.vectors import Scattered, Spread, column_chunks, spread, square_lengths, weighted_sum
+from fedskew.core.vectors import Spread, column_chunks, spread, square_lengths, weighted_sum
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
@@ -105,7 +105,7 @@ class Group:
         return result
 
 
-class Apart(Scattered):
+class Apart(Tensor):
     """Rows (C, ...), each in the process that trained its client.
 
     How they add up and lie about their mean is worked out where they are, and one sum over the processes is exchanged. Whatever

@@ -1,35 +1,40 @@
-"""One look at rows of float32: their weighted sum, square lengths and square distances to the mean, added up in float64.
+"""Looks at rows of float32: their weighted sum, square lengths and square distances to the mean, added up in float64.
 
-Only `fedskew.core.compiled.sums` asks for it.
+Only `fedskew.core.compiled.sums` asks for them.
 
-Distances need the mean, so that a block of columns is looked at twice, the second time from cache. Two things take the time, and
-both are done by hand here. Numbers become float64 eight at a time, four rows side by side, so that what belongs to a column is
-read and written once for four rows. And while one pair of blocks is worked on, memory is asked for the next pair, a whole row of
-it at a time: by themselves, processors look ahead along one row only, and a row of a block is short (`benchmarks/aggregation.py`).
+Distances need the mean, and so a second look at a block of columns, which finds it in cache. Three things take the time, and all
+are done by hand here, in the instructions that numba's compiler gets. Numbers become float64 eight at a time, eight rows side by
+side, so that what belongs to a column is read and written once for all of them. Memory is asked for the numbers of each row well
+before their turn: by itself, a processor follows few rows. And the second look at a block goes along with the first look at the
+next one, so that there is arithmetic to do while memory is waited for (`benchmarks/aggregation.py`).
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.datamodel import models
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, register_model
+from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BLOCK = 1024
 """Columns between two looks at the same rows: of 100 clients 0.4 megabytes, so that two blocks stay in the second cache."""
+WIDE = 4 * BLOCK
+"""Columns of a sum without a second look, whose sums of float64 stay in the first cache."""
 LINE = 16
 """Numbers of float32 that memory hands over at once."""
+AHEAD = 16 * LINE
+"""Numbers of a row that memory is asked for before their turn."""
 LANES = 8
 """Numbers of float64 that go through the processor together."""
+ROWS, FEWER = 8, 2
+"""Rows that are looked at together, and of those that are left: sums of more rows would not fit into a processor's registers."""
 
 INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(ir.FloatType(), LANES)
 
@@ -37,198 +42,246 @@ INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES),
 native: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
-# numbers side by side, which numba has no type for
+class Arrays(NamedTuple):
+    """Instructions for arrays of numbers, and for `LANES` of them at a time."""
 
+    builder: Any
 
-class Lanes(types.Type):  # type: ignore[misc]
-    """`LANES` numbers of float64."""
+    def load(self, data: Any, place: Any) -> Any:
+        """``data[place : place + LANES]`` as float64, from float32 or float64."""
+        single = isinstance(data.type.pointee, ir.FloatType)
+        at = self.builder.bitcast(self.builder.gep(data, [place]), (SINGLES if single else DOUBLES).as_pointer())
+        found = self.builder.load(at, align=4 if single else 8)
+        return self.builder.fpext(found, DOUBLES) if single else found
 
-    def __init__(self) -> None:
-        super().__init__(name="Lanes")
+    def store(self, data: Any, place: Any, value: Any) -> None:
+        at = self.builder.bitcast(self.builder.gep(data, [place]), DOUBLES.as_pointer())
+        self.builder.store(value, at, align=8)
 
+    def ask(self, data: Any, place: Any) -> None:
+        """Memory for the line that holds ``data[place]``, without waiting for it; it may lie behind the end."""
+        at = self.builder.bitcast(self.builder.gep(data, [place]), cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.VoidType(), [at.type, INDEX, INDEX, INDEX])
+        call = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        # to read; to be kept in all caches; data
+        self.builder.call(call, [at, INDEX(0), INDEX(3), INDEX(1)])
 
-lanes = Lanes()
-
-
-@register_model(Lanes)
-class LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, DOUBLES)
-
-
-def defined(operation: Callable[..., Any], instruction: str) -> None:
-    """Let an operation between lanes be one instruction."""
-
-    @infer_global(operation)
-    class Typed(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, arguments: Any, named: Any) -> Any:
-            return signature(lanes, lanes, lanes) if tuple(arguments) == (lanes, lanes) else None
-
-    @lower_builtin(operation, lanes, lanes)  # type: ignore[untyped-decorator]
-    def lowered(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return getattr(builder, instruction)(*arguments)
-
-
-for operation, instruction in (
-    (operator.add, "fadd"),
-    (operator.iadd, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-):
-    defined(operation, instruction)
-
-
-def address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.gep(data, [place])
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load(typing: Any, numbers: Any, place: Any) -> Any:
-    """``numbers[place : place + LANES]``, from float32 or float64."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = signature.args[0].dtype.bitwidth
-        kind = SINGLES if bits == 32 else DOUBLES
-        at = builder.bitcast(address(context, builder, signature.args[0], *arguments), kind.as_pointer())
-        found = builder.load(at, align=bits // 8)
-        return builder.fpext(found, DOUBLES) if bits == 32 else found
-
-    return lanes(numbers, types.intp), emit
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store(typing: Any, numbers: Any, place: Any, value: Any) -> Any:
-    """``numbers[place : place + LANES] = value``, of float64."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        at = address(context, builder, signature.args[0], *arguments[:2])
-        builder.store(arguments[2], builder.bitcast(at, DOUBLES.as_pointer()), align=8)
-        return context.get_dummy_value()
-
-    return types.void(numbers, types.intp, lanes), emit
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def everywhere(typing: Any, number: Any) -> Any:
-    """The same number in all lanes."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def everywhere(self, data: Any, place: Any) -> Any:
+        """``data[place]`` in all lanes."""
+        number = self.builder.load(self.builder.gep(data, [place]))
         empty = ir.Constant(DOUBLES, ir.Undefined)
-        one = builder.insert_element(empty, arguments[0], INDEX(0))
-        return builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
+        one = self.builder.insert_element(empty, number, INDEX(0))
+        return self.builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
 
-    return lanes(types.float64), emit
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def together(typing: Any, value: Any) -> Any:
-    """The sum of the lanes."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        parts = [builder.extract_element(arguments[0], INDEX(i)) for i in range(LANES)]
+    def together(self, value: Any) -> Any:
+        """The sum of the lanes."""
+        parts = [self.builder.extract_element(value, INDEX(i)) for i in range(LANES)]
         while len(parts) > 1:
-            parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            parts = [self.builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
 
-    return types.float64(lanes), emit
+    def nothing(self) -> Any:
+        """Room for lanes, all 0."""
+        room = cgutils.alloca_once(self.builder, DOUBLES)
+        self.builder.store(ir.Constant(DOUBLES, None), room)
+        return room
+
+    def add(self, room: Any, value: Any) -> None:
+        self.builder.store(self.builder.fadd(self.builder.load(room), value), room)
+
+    @contextmanager
+    def lines(self, width: Any, rows: list[Any]) -> Iterator[list[Any]]:
+        """The columns of one line after the other, by their first of `LANES`; memory is asked for what follows in the rows."""
+        count = self.builder.udiv(width, width.type(LINE))
+        with cgutils.for_range(self.builder, count) as loop:
+            first = self.builder.mul(loop.index, loop.index.type(LINE))
+            for row in rows:
+                self.ask(row, self.builder.add(first, first.type(AHEAD)))
+            yield [self.builder.add(first, first.type(i)) for i in range(0, LINE, LANES)]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch(typing: Any, numbers: Any, place: Any) -> Any:
-    """Ask memory for the line that holds ``numbers[place]``, without waiting for it; it may lie behind the end."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        at = builder.bitcast(address(context, builder, signature.args[0], *arguments), cgutils.voidptr_t)
-        kind = ir.FunctionType(ir.VoidType(), [at.type, INDEX, INDEX, INDEX])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # to read; to be kept in all caches; data
-        builder.call(call, [at, INDEX(0), INDEX(3), INDEX(1)])
-        return context.get_dummy_value()
-
-    return types.void(numbers, types.intp), emit
+def rows_of(builder: Any, data: Any, at: Any, step: Any, rows: int) -> list[Any]:
+    """Where each of some rows begins, the first of them at ``at``."""
+    return [builder.gep(data, [builder.add(at, builder.mul(step, step.type(k)))]) for k in range(rows)]
 
 
-# the first look: sums of a column and squares of a row; the second: distances of a row
+def data_of(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
+    """Arrays as what they point to, anything else as it is."""
+    return [
+        context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+        for kind, value in zip(kinds, values, strict=True)
+    ]
+
+
+def add(rows: int) -> Any:
+    """How so many rows are added up: ``(numbers, at, step, weights, width, sums)``.
+
+    The first row begins at ``numbers[at]``, the next one ``step`` behind; the first weight is its own. Their weighted sum is
+    added to ``sums`` (W,). The width divides into lines.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def added(typing: Any, numbers: Any, at: Any, step: Any, weights: Any, width: Any, sums: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data, at, step, weighing, width, sums = data_of(context, builder, signature.args, arguments)
+            go, x = Arrays(builder), rows_of(builder, data, at, step, rows)
+            with go.lines(width, x) as line:
+                for i in line:
+                    total = go.load(sums, i)
+                    for k in range(rows):
+                        total = builder.fadd(
+                            total, builder.fmul(go.everywhere(weighing, step.type(k)), go.load(x[k], i))
+                        )
+                    go.store(sums, i, total)
+            return context.get_dummy_value()
+
+        return types.void(numbers, types.intp, types.intp, weights, types.intp, sums), emit
+
+    return added
+
+
+def look_twice(rows: int) -> Any:
+    """How so many rows are looked at: ``(numbers, at, before, step, weights, width, now, then, found)``.
+
+    The first look is at the block that begins at ``numbers[at]``, the second at that from ``before``. The first adds to ``now``
+    (2, BLOCK) the weighted and the plain sum. The second is told by ``then`` (2, BLOCK) the weighted mean and how far from it the
+    plain one lies. ``found`` (3, ROWS) becomes the first look's squares, the second's square distances to the mean, and the
+    distances' products with the way to the plain mean.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def looked(
+        typing: Any,
+        numbers: Any,
+        at: Any,
+        before: Any,
+        step: Any,
+        weights: Any,
+        width: Any,
+        now: Any,
+        then: Any,
+        found: Any,
+    ) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data, at, before, step, weighing, width, now, then, found = data_of(
+                context, builder, signature.args, arguments
+            )
+            go = Arrays(builder)
+            x, back = rows_of(builder, data, at, step, rows), builder.sub(before, at)
+            sums, equal = now, builder.gep(now, [step.type(BLOCK)])
+            mean, between = then, builder.gep(then, [step.type(BLOCK)])
+            told = [[go.nothing() for _ in range(rows)] for _ in range(3)]
+            with go.lines(width, x) as line:
+                for i in line:
+                    j = builder.add(i, back)
+                    total, plain, m, e = go.load(sums, i), go.load(equal, i), go.load(mean, i), go.load(between, i)
+                    for k in range(rows):
+                        a = go.load(x[k], i)
+                        total = builder.fadd(total, builder.fmul(go.everywhere(weighing, step.type(k)), a))
+                        plain = builder.fadd(plain, a)
+                        d = builder.fsub(go.load(x[k], j), m)
+                        for room, one, other in zip(told, (a, d, d), (a, d, e), strict=True):
+                            go.add(room[k], builder.fmul(one, other))
+                    go.store(sums, i, total)
+                    go.store(equal, i, plain)
+            for i, room in enumerate(told):
+                for k in range(rows):
+                    builder.store(go.together(builder.load(room[k])), builder.gep(found, [step.type(i * ROWS + k)]))
+            return context.get_dummy_value()
+
+        place = types.intp
+        return types.void(numbers, place, place, place, weights, place, now, then, found), emit
+
+    return looked
+
+
+add_many, add_one = add(ROWS), add(1)
+look_at_many, look_at_fewer, look_at_one = look_twice(ROWS), look_twice(FEWER), look_twice(1)
 
 
 @native
-def first_of_four(numbers: Any, at: int, step: int, c: int, weights: Any, ahead: int, block: Any, found: Any) -> None:
-    """Rows ``c`` to ``c + 3``, whose columns begin at ``at``, ``at + step``, ...; ``ahead`` lies the row that is asked for."""
-    mean, between = block
-    p, q = everywhere(weights[c]), everywhere(weights[c + 1])
-    r, s = everywhere(weights[c + 2]), everywhere(weights[c + 3])
-    a2, b2, c2, d2 = everywhere(0.0), everywhere(0.0), everywhere(0.0), everywhere(0.0)
-    for j in range(0, len(mean), LINE):
-        fetch(numbers, ahead + 2 * j)
-        fetch(numbers, ahead + 2 * j + LINE)
-        for i in range(j, j + LINE, LANES):
-            w, x = load(numbers, at + i), load(numbers, at + step + i)
-            y, z = load(numbers, at + 2 * step + i), load(numbers, at + 3 * step + i)
-            store(mean, i, load(mean, i) + p * w + q * x + r * y + s * z)
-            store(between, i, load(between, i) + ((w + x) + (y + z)))
-            a2 += w * w
-            b2 += x * x
-            c2 += y * y
-            d2 += z * z
-    found[0, c] += together(a2)
-    found[0, c + 1] += together(b2)
-    found[0, c + 2] += together(c2)
-    found[0, c + 3] += together(d2)
+def add_block(numbers: Any, at: int, step: int, weights: Any, width: int, sums: Any) -> None:
+    """Add to ``sums`` (W,) the weighted sum of a block of all rows, whose width divides into lines."""
+    c = 0
+    while c < len(weights):
+        if len(weights) - c >= ROWS:
+            add_many(numbers, at + c * step, step, weights[c:], width, sums)
+            c += ROWS
+        else:
+            add_one(numbers, at + c * step, step, weights[c:], width, sums)
+            c += 1
 
 
 @native
-def second_of_four(numbers: Any, at: int, step: int, c: int, apart: float, ahead: int, block: Any, found: Any) -> None:
-    mean, between = block
-    a2, b2, c2, d2 = everywhere(0.0), everywhere(0.0), everywhere(0.0), everywhere(0.0)
-    ae, be, ce, de = everywhere(0.0), everywhere(0.0), everywhere(0.0), everywhere(0.0)
-    for j in range(0, len(mean), LINE):
-        fetch(numbers, ahead + 2 * j)
-        fetch(numbers, ahead + 2 * j + LINE)
-        for i in range(j, j + LINE, LANES):
-            m, e = load(mean, i), load(between, i)
-            w, x = load(numbers, at + i) - m, load(numbers, at + step + i) - m
-            y, z = load(numbers, at + 2 * step + i) - m, load(numbers, at + 3 * step + i) - m
-            a2 += w * w
-            b2 += x * x
-            c2 += y * y
-            d2 += z * z
-            ae += w * e
-            be += x * e
-            ce += y * e
-            de += z * e
-    distances(found, c, together(a2), together(ae), apart)
-    distances(found, c + 1, together(b2), together(be), apart)
-    distances(found, c + 2, together(c2), together(ce), apart)
-    distances(found, c + 3, together(d2), together(de), apart)
+def look_at_block(
+    numbers: Any,
+    at: int,
+    before: int,
+    step: int,
+    weights: Any,
+    width: int,
+    now: Any,
+    then: Any,
+    apart: float,
+    squares: Any,
+    distances: Any,
+) -> None:
+    """`look_twice` at all rows: adds to ``squares`` (C,), and to ``distances`` (2, C) to the weighted and to the plain mean.
+
+    Both blocks are ``width`` wide, which divides into lines. ``apart`` is the square distance of the two means of the block before.
+    """
+    told, c = np.empty((3, ROWS)), 0
+    while c < len(weights):
+        rows = ROWS
+        if len(weights) - c >= ROWS:
+            look_at_many(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+        elif len(weights) - c >= FEWER:
+            rows = FEWER
+            look_at_fewer(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+        else:
+            rows = 1
+            look_at_one(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+        for k in range(rows):
+            squares[c + k] += told[0, k]
+            distances[0, c + k] += told[1, k]
+            distances[1, c + k] += told[1, k] - 2 * told[2, k] + apart
+        c += rows
 
 
 @native
-def distances(found: Any, c: int, square: float, along: float, apart: float) -> None:
-    """To the weighted mean, and from there to the plain one, which lies ``between`` away, whose square length is ``apart``."""
-    found[1, c] += square
-    found[2, c] += square - 2 * along + apart
+def look_at_blocks(numbers: Any, step: int, weights: Any, first: int, width: int, total: Any, found: Any) -> None:
+    """`look` at columns that divide into blocks of a width that divides into lines."""
+    clients, whole, apart = len(weights), weights.sum(), 0.0
+    squares, distances, nowhere = found[0], found[1:], np.empty((2, clients))
+    now, then = np.empty((2, BLOCK)), np.zeros((2, BLOCK))
+    before = first
+    for at in range(first, first + len(total), width):
+        now[:] = 0
+        # there is no block before the first one
+        look_at_block(
+            numbers, at, before, step, weights, width, now, then, apart, squares, distances if at > first else nowhere
+        )
+        apart, length = 0.0, 0.0
+        for j in range(width):
+            total[at - first + j] = now[0, j]
+            mean = now[0, j] / whole
+            between = now[1, j] / clients - mean
+            length += mean * mean
+            apart += between * between
+            then[0, j], then[1, j] = mean, between
+        squares[clients] += length
+        before = at
+    # and none behind the last
+    look_at_block(numbers, before, before, step, weights, width, now, then, apart, nowhere[0], distances)
 
 
 @native
-def first_of_one(part: Any, c: int, weight: float, block: Any, found: Any) -> None:
-    (mean, between), square = block, 0.0
-    for j in range(len(mean)):
-        x = np.float64(part[j])
-        mean[j] += weight * x
-        between[j] += x
-        square += x * x
-    found[0, c] += square
-
-
-@native
-def second_of_one(part: Any, c: int, apart: float, block: Any, found: Any) -> None:
-    (mean, between), square, along = block, 0.0, 0.0
-    for j in range(len(mean)):
-        x = np.float64(part[j]) - mean[j]
-        square += x * x
-        along += x * between[j]
-    distances(found, c, square, along, apart)
+def padded(numbers: Any, step: int, clients: int, first: int, width: int) -> Any:
+    """Columns that do not fill a line, and 0 behind them, which changes no sum."""
+    room = np.zeros((clients, LINE), np.float32)
+    for c in range(clients):
+        room[c, :width] = numbers[c * step + first : c * step + first + width]
+    return room.ravel()
 
 
 @native
@@ -238,33 +291,27 @@ def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: A
     Row ``c`` begins at ``numbers[c * step]``. ``found`` tells each row's square length and its square distances to the weighted
     and the plain mean; its last column begins with the square length of the weighted mean.
     """
-    room, whole = np.empty((2, BLOCK)), weights.sum()
-    ahead = first
-    for start in range(0, len(total), BLOCK):
-        width = min(BLOCK, len(total) - start)
-        block = room[0, :width], room[1, :width]
-        mean, between = block
-        mean[:] = 0
-        between[:] = 0
-        at = first + start
-        fours = len(weights) // 4 * 4 if width % LINE == 0 else 0
-        if start % (2 * BLOCK) == 0:
-            ahead = at + 2 * BLOCK
-        for c in range(0, fours, 4):
-            first_of_four(numbers, at + c * step, step, c, weights, ahead, block, found)
-            ahead += step
-        for c in range(fours, len(weights)):
-            first_of_one(numbers[at + c * step : at + c * step + width], c, weights[c], block, found)
-        apart, length = 0.0, 0.0
-        for j in range(width):
-            total[start + j] = mean[j]
-            mean[j] /= whole
-            length += mean[j] * mean[j]
-            between[j] = between[j] / len(weights) - mean[j]
-            apart += between[j] * between[j]
-        found[0, len(weights)] += length
-        for c in range(0, fours, 4):
-            second_of_four(numbers, at + c * step, step, c, apart, ahead, block, found)
-            ahead += step
-        for c in range(fours, len(weights)):
-            second_of_one(numbers[at + c * step : at + c * step + width], c, apart, block, found)
+    blocks, lines = len(total) // BLOCK * BLOCK, len(total) // LINE * LINE
+    if blocks:
+        look_at_blocks(numbers, step, weights, first, BLOCK, total[:blocks], found)
+    if lines > blocks:
+        look_at_blocks(numbers, step, weights, first + blocks, lines - blocks, total[blocks:lines], found)
+    if len(total) > lines:
+        rest, sums = padded(numbers, step, len(weights), first + lines, len(total) - lines), np.empty(LINE, total.dtype)
+        look_at_blocks(rest, LINE, weights, 0, LINE, sums, found)
+        total[lines:] = sums[: len(total) - lines]
+
+
+@native
+def add_up(numbers: Any, step: int, weights: Any, first: int, total: Any) -> None:
+    """The weighted sum of the columns from ``first``."""
+    sums, lines = np.empty(WIDE), len(total) // LINE * LINE
+    for start in range(0, lines, WIDE):
+        width = min(WIDE, lines - start)
+        sums[:] = 0
+        add_block(numbers, first + start, step, weights, width, sums)
+        total[start : start + width] = sums[:width]
+    if len(total) > lines:
+        sums[:] = 0
+        add_block(padded(numbers, step, len(weights), first + lines, len(total) - lines), 0, LINE, weights, LINE, sums)
+        total[lines:] = sums[: len(total) - lines]

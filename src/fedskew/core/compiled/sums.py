@@ -15,43 +15,18 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fedskew.core.compiled.look import BLOCK, look, native
+from fedskew.core.compiled.look import BLOCK, add_up, look
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 
-STRIPE = 1 << 16
-"""Columns of one thread's turn at most; so many sums of float64 still stay in cache."""
-TURNS = 16
-"""Stripes at least, so that threads can share them evenly."""
-
-
-@native
-def row(numbers: Any, step: int, c: int, first: int, width: int) -> Any:
-    return numbers[c * step + first : c * step + first + width]
-
-
-@native
-def add_up(numbers: Any, step: int, weights: Any, first: int, total: Any) -> None:
-    """The weighted sum of the columns from ``first``. Four rows at a time: the sums are read and written a quarter as often."""
-    sums, fours = np.zeros(len(total)), len(weights) // 4 * 4
-    for c in range(0, fours, 4):
-        p, q, r, s = weights[c], weights[c + 1], weights[c + 2], weights[c + 3]
-        a, b = row(numbers, step, c, first, len(sums)), row(numbers, step, c + 1, first, len(sums))
-        d, e = row(numbers, step, c + 2, first, len(sums)), row(numbers, step, c + 3, first, len(sums))
-        for j in range(len(sums)):
-            sums[j] += p * np.float64(a[j]) + q * np.float64(b[j]) + r * np.float64(d[j]) + s * np.float64(e[j])
-    for c in range(fours, len(weights)):
-        p, a = weights[c], row(numbers, step, c, first, len(sums))
-        for j in range(len(sums)):
-            sums[j] += p * np.float64(a[j])
-    for j in range(len(sums)):
-        total[j] = sums[j]
+TURNS = 32
+"""Stripes, so that threads can share them evenly."""
 
 
 def in_turns(act: Callable[[slice], None], columns: int, threads: int) -> None:
     """Let threads share the stripes of columns."""
-    size = min(STRIPE, -(-columns // (TURNS * BLOCK)) * BLOCK)
+    size = -(-columns // (TURNS * BLOCK)) * BLOCK
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(act, (slice(start, min(start + size, columns)) for start in range(0, columns, size))))
 

@@ -83,8 +83,19 @@ def test_another_component_by_set_comes_with_its_own_options(tmp_path, capsys) -
         (("resume", "1", "--rnds=3"), "fedskew resume: has no option '--rnds=3'; did you mean --runs?; see `"),
         (("list", "--zzz"), "fedskew list: has no option '--zzz'; see `fedskew list --help`"),
         (("run", "a.toml", "b.toml"), "fedskew run: does not know what 'b.toml' is for; see `"),
-        (("run", "--lr", "abc"), "fedskew run: argument --lr: invalid float value: 'abc'; see `"),
-        (("rn",), "fedskew: argument VERB: invalid choice: 'rn' (choose from 'run', "),
+        (("run", "--lr", "abc"), "fedskew run: --lr: a number is needed, got 'abc'; see `"),
+        (("compare", "--seeds", "1.5"), "fedskew compare: --seeds: a whole number is needed, got '1.5'; see `"),
+        (
+            ("compare", "--methods", "fedavg"),
+            "fedskew compare: has no option '--methods'; did you mean --algorithms?; see `",
+        ),
+        (
+            ("run", "--methods=fedavg"),
+            "fedskew run: has no option '--methods=fedavg'; did you mean --algorithm?; see `",
+        ),
+        (("diagnose", "--gpu"), "fedskew diagnose: has no option '--gpu'; see `"),
+        (("rn",), "fedskew: VERB cannot be 'rn'; did you mean run?; see `"),
+        (("zzz",), "fedskew: VERB cannot be 'zzz'; known are run, compare, tune, "),
     ],
 )
 def test_words_that_no_verb_knows_are_told_in_one_line(words, told, capsys) -> None:
@@ -211,6 +222,8 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
     [
         (["run", "--algorithm", "fedavgg"], "did you mean 'fedavg'"),
         (["run", "--algorithm", "fedadm"], "did you mean 'fedadam'"),
+        (["run", "--dataset", "digits", "--dtype", "float16"], "dtype must be float32 or float64, got 'float16'"),
+        (["run", "--codec", "qsgd:bucket=every"], "bucket must be a whole number or all, got 'every'"),
         (["run", "--algorithm", "fedprox:mv=1"], "unknown option 'mv'; did you mean 'mu'"),
         (["run", "--algorithm", "fedprox:mu"], "NAME:OPTION=VALUE"),
         (["run", "--skew", "label-dirichlet:alpha=0"], "alpha must be a finite number above 0"),

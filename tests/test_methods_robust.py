@@ -289,7 +289,7 @@ def test_too_small_a_cohort_is_refused_before_it_is_aggregated() -> None:
         ("trimmed-mean:beta=-0.1", "got -0.1"),
         ("krum:f=-1", "f is how many clients may be broken, at least 0, got -1"),
         ("krum:c=0", "c is how many updates are averaged, at least 1, got 0"),
-        ("median:weighting=samples", "median: weighting: invalid enum value 'samples'"),
+        ("median:weighting=samples", "median: weighting must be uniform, got 'samples'"),
     ],
 )
 def test_wrong_options_are_refused(spec: str, words: str) -> None:

@@ -155,7 +155,7 @@ def test_a_column_that_changes_its_type_midway(tmp_path, monkeypatch):
     ages = found.table["age"].to_pylist()
     assert [float(a) for a in ages[:2000:500]] == [0, 500, 0.5, 500.5]
     encode = columns.fit(found.table, "t.csv")
-    assert encode.notes == ("column 'age': 50 values missing, or no numbers, are set to the mean and marked",)
+    assert encode.notes == ("column 'age': 50 missing or not numbers, set to the mean and marked",)
     x = encode(found.table)
     assert x.shape == (3000, 2 + 1 + 3)
     assert np.array_equal(np.flatnonzero(x[:, 1]), np.arange(2000, 2050))

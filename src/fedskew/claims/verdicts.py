@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from fedskew.claims.claim import Evidence, Verdict, judge
 from fedskew.claims.document import Document, Table
 from fedskew.claims.quantities import Measured, Run, quantity
+from fedskew.core.counting import count
 from fedskew.measure.intervals import mean_interval
-from fedskew.report.words import count, figures
+from fedskew.report.words import figures
 
 OfRun = TypeVar("OfRun", bound=Run)
 Known = Mapping[str, Mapping[int, OfRun]]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.progress import stop_on_signal
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
@@ -43,7 +44,7 @@ def init(parsed: argparse.Namespace) -> int:
     if parsed.rows:
         folder = parsed.folder.with_name(f"{parsed.folder.name}-rows")
         nodes = write_nodes(experiment, folder)
-        console.print(f"wrote {folder}: {len(nodes)} files, one a client", markup=False)
+        console.print(f"wrote {folder}: {count(len(nodes), 'file')}, one a client", markup=False)
     return 0
 
 

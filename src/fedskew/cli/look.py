@@ -25,6 +25,7 @@ from fedskew.cli.output import (
 )
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
+from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
@@ -200,7 +201,8 @@ def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -
     """Settings, engine and curve of one run, as far as the budget goes."""
     console = Console(highlight=False)
     console.print(
-        f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {record.rounds} rounds", style="bold"
+        f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {count(record.rounds, 'round')}",
+        style="bold",
     )
     console.print(record.experiment.strip(), style="dim", markup=False)
     engine = record.facts.get("engine", {})

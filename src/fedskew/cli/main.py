@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -29,10 +30,38 @@ compare methods over seeds, and get a report.
 """
 
 
+NUMBERS = {"int": "a whole number", "float": "a number"}
+
+ELSEWHERE = {
+    "--method": ("--algorithms", "--algorithm"),
+    "--methods": ("--algorithms", "--algorithm"),
+    "--strategy": ("--algorithms", "--algorithm"),
+    "--optimizer": ("--solver",),
+    "--learning-rate": ("--lr",),
+    "--alpha": ("--skew",),
+    "--partition": ("--skew",),
+    "--fraction": ("--cohort",),
+    "--participation": ("--cohort",),
+    "--gpu": ("--device",),
+    "--cuda": ("--device",),
+    "--out": ("--runs",),
+    "--output": ("--runs",),
+}
+"""What other tools call options that have another name here, of which a verb has one."""
+
+
 class Parser(argparse.ArgumentParser):
     """One whose errors are one line; the usage is what ``--help`` is for."""
 
     def error(self, message: str) -> NoReturn:
+        number = re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message)
+        choice = re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if number:
+            message = f"{number[1]}: {NUMBERS[number[2]]} is needed, got {number[3]}"
+        if choice:
+            known = re.findall(r"[^', ]+", choice[3])
+            near = [f"did you mean {word}?" for word in get_close_matches(choice[2], known, n=1)]
+            message = f"{choice[1]} cannot be {choice[2]!r}; " + (near or [f"known are {', '.join(known)}"])[0]
         self.exit(BadInput.exit_code, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
@@ -114,8 +143,9 @@ def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
     if not word.startswith("-"):
         return f"does not know what {word!r} is for"
     known = [option for action in verb._actions for option in action.option_strings]
-    near = get_close_matches(word.partition("=")[0], known, n=1)
-    return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near)
+    wanted = word.partition("=")[0]
+    near = [option for option in ELSEWHERE.get(wanted, ()) if option in known] or get_close_matches(wanted, known)
+    return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])
 
 
 def entry() -> NoReturn:

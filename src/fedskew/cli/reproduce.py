@@ -18,6 +18,7 @@ from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, m
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.train import jobs_for
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.drift_bound import drift_bound
@@ -75,7 +76,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     """The runs that the store does not hold yet."""
     console = Console(stderr=True, highlight=False)
     left = missing(store, planned)
-    console.print(f"{document.title}, {parsed.scale}: {len(planned)} runs, {len(left)} to do", markup=False)
+    console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do", markup=False)
     if not left:
         return
     jobs = jobs_for(parsed, len(left), workers=1)

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from fedskew.core.component import label, literal, parse, plain
+from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Evaluation, Experiment, from_table_of_sections, read
@@ -105,12 +106,12 @@ def described(experiment: Experiment) -> str:
         return " + ".join(experiment.labels(section, with_first=section != "dataset"))
 
     local = plain(experiment.local)
-    work = f"{local['steps']} steps" if "steps" in local else f"{local['epochs']} epochs"
+    work = count(local["steps"], "step") if "steps" in local else count(local["epochs"], "epoch")
     named = {one["name"] for one in (table["skew"] if isinstance(table["skew"], list) else [table["skew"]])}
-    clients = "" if named & {"natural", "pooled", "from-folder"} else f"{experiment.clients.number} clients, "
+    clients = "" if named & {"natural", "pooled", "from-folder"} else f"{count(experiment.clients.number, 'client')}, "
     text = (
         f"{compact('dataset')}, {clients}{compact('skew')}, {compact('model')}, {compact('solver')}, {work} of batch "
-        f"{local['batch_size']}, {experiment.training.rounds} rounds"
+        f"{local['batch_size']}, {count(experiment.training.rounds, 'round')}"
     )
     real = [label(experiment.system, {"system": System}), label(experiment.availability, COMPONENTS["availability"])]
     return ", ".join([text, *(part for part in real if part not in ("system", "always"))])

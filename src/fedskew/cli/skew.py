@@ -11,6 +11,7 @@ from rich.console import Console
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
 from fedskew.core.component import shown
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
@@ -80,7 +81,7 @@ KEPT = ("feature", "concept")
 def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Dataset) -> None:
     """Numbers, and a picture: a line a client, a character a class."""
     console = Console(highlight=False)
-    console.print(f"{dataset.name}, {facts['clients']} clients: {facts['skews']}", style="bold", markup=False)
+    console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold", markup=False)
     classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
     width = min(16, max(8, *(len(name) for name in names[:shown])))
     console.print(

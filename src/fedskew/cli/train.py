@@ -23,6 +23,7 @@ from fedskew.cli.output import (
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
 from fedskew.cli.tune import print_choice, tune_all
+from fedskew.core.counting import count
 from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import (
@@ -76,7 +77,7 @@ def compare(parsed: argparse.Namespace) -> int:
         if experiment.name in tuned:
             store.add_facts(number, {"tuned": tuned[experiment.name].facts()})
     comparison = f"c{store.run(ids[0]).comparison}"
-    head(experiments, engines, dataset, f"comparison {comparison}: {len(seeds)} seeds, {jobs} at a time")
+    head(experiments, engines, dataset, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 
@@ -89,7 +90,7 @@ def resume(parsed: argparse.Namespace) -> int:
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
     if not ids:
         states = ", ".join(sorted({r.status for r in chosen}))
-        Console(stderr=True).print(f"nothing to resume: {len(chosen)} runs, {states}", highlight=False)
+        Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}", highlight=False)
         return 0
     workers = max(from_toml(r.experiment).training.workers for r in chosen if r.id in ids)
     jobs = jobs_for(parsed, len(ids), workers)

@@ -12,8 +12,8 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -115,9 +115,21 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
         # constructed once more by the class itself: the converter leaves some defaults on the class, out of the instance
         return dataclasses.replace(msgspec.convert(dict(table), cls))
     except msgspec.ValidationError as error:
-        raise BadInput(f"{place}: {readable(error)}") from None
+        raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
     except BadInput as error:
         raise BadInput(f"{place}: {error}") from None
+
+
+def unlisted(cls: type, table: Mapping[str, Any]) -> str:
+    """What to say of the first word that is none of those an option takes; nothing where there is no such word."""
+    kinds = get_type_hints(cls)
+    for option, value in table.items():
+        members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
+        words = [word for kind in members if get_origin(kind) is Literal for word in get_args(kind)]
+        if words and isinstance(value, str) and value not in words and str not in members:
+            others = ["a whole number" for kind in members if kind is int]
+            return f"{option} must be {' or '.join(others + words)}, got {value!r}"
+    return ""
 
 
 def readable(error: msgspec.ValidationError) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 
 Floats = NDArray[np.float64]
@@ -71,7 +72,7 @@ def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Seri
         if share < MOSTLY_NUMBERS:
             make, note = of_words(there.astype(str))
             missing = len(values) - len(there)
-            gone = f"{missing} values missing, all zeros" if make and missing else ""
+            gone = f"{count(missing, 'value')} missing, all zeros" if make and missing else ""
             return make, "; ".join(filter(None, (note, gone)))
     elif not pa.types.is_boolean(kind) and there.nunique() == len(values) > 1 and pa.types.is_integer(kind):
         ordered = np.diff(there.to_numpy())
@@ -102,7 +103,7 @@ def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Float
         made = np.where(gone, 0.0, (found - mean) / spread)
         return np.column_stack([made, gone]) if missing else made[:, None]
 
-    return make, f"{missing} values missing, or no numbers, are set to the mean and marked" if missing else ""
+    return make, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 
 
 def of_words(there: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:

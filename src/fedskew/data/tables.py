@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
@@ -128,11 +129,11 @@ def survey(
     )
     table, y, owner = kept.result(counts.sum(1))
     order, names = ranked(labels), ranked(owners)
-    notes = [f"{n} of {rows} rows dropped: no value in {name!r}" for name, n in dropped.items() if n]
+    notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
     if reading.malformed:
         notes.append(f"{reading.malformed} lines dropped: too few or too many cells")
     if reading.empty:
-        notes.append(f"{len(reading.empty)} files without rows: {', '.join(reading.empty[:5])}")
+        notes.append(f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}")
     if len(y) < counts.sum() and fair:
         notes.append(
             f"labels and sizes of all {counts.sum()} rows; inputs of {len(y)} random rows, at most "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedskew.advice.advise import advise
 from fedskew.core.component import shown
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
@@ -92,8 +93,8 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
     held = client_data(experiment, data)
     partition, y = held.partition, held.labels.at(0)
     client = np.repeat(np.arange(len(partition)), partition.sizes)
-    notes = [f"{partition.unassigned} rows that no client got"] if partition.unassigned else []
-    notes += [f"{partition.empty} clients without rows are left out"] if partition.empty else []
+    notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []
+    notes += [f"{count(partition.empty, 'client')} without rows left out"] if partition.empty else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x = held.x[partition.indices]
     if held.dataset.texts is not None:

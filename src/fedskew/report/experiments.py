@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.report.words import count, listed, ranges
+from fedskew.core.counting import count
+from fedskew.report.words import listed, ranges
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedskew.core.counting import count
+
 if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
@@ -50,11 +52,6 @@ def figures(value: float, like: float | None = None) -> str:
     if not -3 <= size <= 6:
         return f"{value:.2e}"
     return f"{value:,.{max(2 - size, 0)}f}".replace(",", "\u202f")
-
-
-def count(number: int, noun: str) -> str:
-    """``1 seed``, ``3 seeds``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(names: Sequence[str]) -> str:

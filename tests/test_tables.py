@@ -42,11 +42,17 @@ def write(table, path):
         table.to_csv(path, index=False)
     elif path.suffix == ".tsv":
         table.to_csv(path, index=False, sep="\t")
+    elif ".jsonl" in path.name or path.suffix == ".ndjson":
+        table.to_json(path, orient="records", lines=True, date_format="iso")
     elif path.suffix == ".parquet":
         table.to_parquet(path, index=False)
     else:
         pyarrow.feather.write_feather(pa.Table.from_pandas(table, preserve_index=False), str(path))
     return path
+
+
+def records(table):
+    return table.to_dict(orient="records")
 
 
 def refused(*words, **options):
@@ -58,7 +64,9 @@ def refused(*words, **options):
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.tsv", "t.parquet", "t.feather", "t.arrow"])
+@pytest.mark.parametrize(
+    "name", ["t.csv", "t.csv.gz", "t.tsv", "t.jsonl", "t.jsonl.gz", "t.ndjson", "t.parquet", "t.feather", "t.arrow"]
+)
 def test_every_kind_of_file_reads_the_same(tmp_path, name):
     table = frame()
     found = survey([write(table, tmp_path / name)], "label", "who")
@@ -124,7 +132,37 @@ def test_names_are_text_wherever_the_column_ceases_to_look_like_numbers(tmp_path
 def test_lines_with_too_many_cells_are_counted(tmp_path):
     path = write(frame(20), tmp_path / "t.csv")
     path.write_text(path.read_text() + "1,2,3\n")
-    assert survey([path], "label", "who").notes == ("1 lines dropped: too few or too many cells",)
+    assert survey([path], "label", "who").notes == ("1 line dropped: too few or too many cells",)
+
+
+def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatch):
+    """Whole numbers, then fractions; blank lines, and a last one without an end."""
+    monkeypatch.setattr(files, "BLOCK", 1000)
+    table = frame(300).astype({"age": object})
+    table["age"] = [*range(150), *(i + 0.5 for i in range(150))]
+    lines = [
+        json.dumps({k: v for k, v in row.items() if k != "height" or i % 50}) for i, row in enumerate(records(table))
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n" + "\n\n".join(lines))
+    found = survey([path], "label", "who")
+    assert found.counts.sum() == 300
+    assert found.table["age"].to_pylist()[149:202:26] == [149, 25.5, 51.5]
+    assert [i for i, height in enumerate(found.table["height"].to_pylist()) if height is None] == [*range(0, 300, 50)]
+    odd = [json.loads(line) | ({"age": "old"} if i in (100, 102, 104) else {}) for i, line in enumerate(lines)]
+    path.write_text("\n".join(map(json.dumps, odd)))
+    with pytest.raises(BadInput, match=r"JSON lines: JSON parse error: Column\(/age\) changed from .* in row 10[1-5]$"):
+        survey([path], "label", "who")
+    later = tmp_path / "later.jsonl"
+    later.write_text("\n".join([*lines[1:40], json.dumps(json.loads(lines[41]) | {"new": 1})]))
+    refused("later.jsonl: the key ['new'] comes after lines without it", paths=[later], label="label", client="who")
+
+
+@pytest.mark.parametrize("line", ['{"label": ', '["label", 1]', '{"label": [}', '{"label": 1} {'])
+def test_lines_that_are_no_json_objects(tmp_path, line):
+    path = write(frame(20), tmp_path / "t.jsonl")
+    path.write_text(path.read_text() + line + "\n")
+    refused("t.jsonl: cannot be read as JSON lines: ", paths=[path], label="label", client="who")
 
 
 def test_labels_without_words_and_numbers_of_any_size(tmp_path):
@@ -248,7 +286,7 @@ def test_missing_words_are_counted(tmp_path):
 # files larger than memory
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.arrow"])
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet", "t.arrow"])
 def test_no_part_of_a_file_is_large(tmp_path, monkeypatch, name):
     monkeypatch.setattr(files, "BLOCK", 4000)
     monkeypatch.setattr(files, "ROWS", 100)

@@ -212,7 +212,9 @@ def for_cite(parser: argparse.ArgumentParser) -> None:
 
 
 def for_diagnose(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="CSV, Parquet or Arrow files, or a folder")
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH", help="CSV, JSON lines, Parquet or Arrow files, or a folder"
+    )
     parser.add_argument("--label", metavar="COLUMN", help="the column with the classes")
     parser.add_argument("--client", metavar="COLUMN", help="the column that says whose a row is (default: the files)")
     parser.add_argument("--dataset", metavar="D", help="instead of files, a named data set")

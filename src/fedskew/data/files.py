@@ -1,4 +1,4 @@
-"""CSV, Parquet and Arrow files as a stream of small tables: memory does not grow with the files."""
+"""CSV, JSON lines, Parquet and Arrow files as a stream of small tables: memory does not grow with the files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from fedskew.core.errors import BadInput, require
@@ -18,11 +19,12 @@ from fedskew.core.errors import BadInput, require
 FORMATS = {
     **dict.fromkeys((".csv", ".csv.gz"), "csv"),
     **dict.fromkeys((".tsv", ".tsv.gz"), "tsv"),
+    **dict.fromkeys((".jsonl", ".jsonl.gz", ".ndjson"), "JSON lines"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
 BLOCK = 4 << 20
-"""Bytes of a CSV file that are read at a time; a line may be as long."""
+"""Bytes of a file of lines that are read at a time; a line of CSV may be as long."""
 ROWS = 50_000
 
 
@@ -83,6 +85,8 @@ class Reading:
                 for batch in found:
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
+        elif kind == "JSON lines":
+            yield from json_lines(path)
         else:
             yield from self.csv(path, "\t" if kind == "tsv" else delimiter_of(path))
 
@@ -149,6 +153,44 @@ class Reading:
                 yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
 
 
+def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
+    """Tables of one object a line, and the share of the file that is read; keys that a line lacks are empty cells."""
+    columns: dict[str, pa.DataType] = {}
+    done = 0
+    with pa.OSFile(str(path)) as raw:
+        for lines in whole_lines(pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw):
+            # one block: a column must be of one type in what is parsed at a time
+            options = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+            try:
+                part = pajson.read_json(pa.BufferReader(lines), options)
+            except pa.ArrowInvalid as error:
+                what, at, row = str(error).rpartition(" in row ")
+                raise pa.ArrowInvalid(
+                    f"{what}{at}{done + int(row) + 1}" if at and row.isdigit() else str(error)
+                ) from None
+            done += len(part)
+            new = [name for name in part.column_names if name not in columns]
+            require(
+                not (columns and new),
+                f"{path}: the key {new[:1]} comes after lines without it only; give it to the first line too, as null",
+            )
+            columns = columns or {field.name: field.type for field in part.schema}
+            for name in columns.keys() - set(part.column_names):
+                part = part.append_column(name, pa.nulls(len(part), columns[name]))
+            yield part.select(list(columns)), raw.tell() / max(1, raw.size())
+
+
+def whole_lines(stream: pa.NativeFile) -> Iterator[bytes]:
+    """A stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blank ones alone are left out."""
+    rest = b""
+    while block := stream.read(BLOCK):
+        lines, end, rest = (rest + block).rpartition(b"\n")
+        if lines.strip():
+            yield lines + end
+    if rest.strip():
+        yield rest
+
+
 def plain(part: pa.Table, path: Path) -> pa.Table:
     """Without spaces around the columns' names, and without the row names that pandas writes."""
     names = [name.strip() for name in part.column_names]
@@ -166,7 +208,7 @@ def delimiter_of(path: Path) -> str:
 
 
 def format_of(path: Path) -> str:
-    """``csv``, ``tsv``, ``parquet`` or ``arrow`` by the file's name, or nothing."""
+    """``csv``, ``tsv``, ``JSON lines``, ``parquet`` or ``arrow`` by the file's name, or nothing."""
     name = path.name.lower()
     return next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
 

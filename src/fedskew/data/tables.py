@@ -131,7 +131,7 @@ def survey(
     order, names = ranked(labels), ranked(owners)
     notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
     if reading.malformed:
-        notes.append(f"{reading.malformed} lines dropped: too few or too many cells")
+        notes.append(f"{count(reading.malformed, 'line')} dropped: too few or too many cells")
     if reading.empty:
         notes.append(f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}")
     if len(y) < counts.sum() and fair:

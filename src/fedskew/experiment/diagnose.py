@@ -45,7 +45,7 @@ class Subject:
 def from_files(
     paths: Sequence[Path], label: str, client: str = "", seed: int = 0, tell: Tell = lambda what, share: None
 ) -> Subject:
-    """Clients' rows from CSV, Parquet or Arrow; memory does not grow with the files."""
+    """Clients' rows from CSV, JSON lines, Parquet or Arrow; memory does not grow with the files."""
     require(label != client, f"diagnose: {label!r} cannot be both the label and the client")
     found = survey(
         paths,

@@ -1,4 +1,4 @@
-"""A table of one's own, from CSV, Parquet or Arrow files, as a data set."""
+"""A table of one's own, from CSV, JSON lines, Parquet or Arrow files, as a data set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Table:
     rows: int = 0
 
     model: ClassVar[str] = "mlp"
-    idea: ClassVar[str] = "your own CSV, Parquet or Arrow files; use it with --skew natural"
+    idea: ClassVar[str] = "your own CSV, JSON lines, Parquet or Arrow files; use it with --skew natural"
 
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")

@@ -138,7 +138,9 @@ def test_a_message_is_answered_by_a_copy_of_a_loaded_process_or_by_flowers_comma
         write_stub(tmp_path, str(tmp_path / "starter"))
         script = (
             "import os, socket, sys; from fedskew.flower.starter import split_off\n"
-            "split_off(socket.socket(fileno=int(sys.argv[1]))); print(os.getppid(), sys.argv, flush=True)"
+            "split_off(socket.socket(fileno=int(sys.argv[1])))\n"
+            # in one piece, since both copies may write at the same time
+            "os.write(1, f'{os.getppid()} {sys.argv}\\n'.encode())"
         )
         command = [sys.executable, "-c", script, str(listener.fileno())]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[listener.fileno()]) as starter:

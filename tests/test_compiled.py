@@ -144,12 +144,14 @@ def test_numbers_of_another_type_are_pytorchs(kind: torch.dtype) -> None:
 def test_the_number_of_threads_changes_no_bit() -> None:
     drawn = np.random.default_rng(3)
     rows, weights = drawn.standard_normal((6, 20_000)).astype(np.float32), drawn.random(6)
-    first, found = sums.spread(weights, rows, 1)
+    first, again, one, other = np.empty((4, rows.shape[1]), dtype=np.float32)
+    found = sums.spread(weights, rows, first, 1)
+    sums.weighted_sum(weights, rows, one, 1)
     for threads in (2, 3, 5):
-        again, found_again = sums.spread(weights, rows, threads)
+        assert (sums.spread(weights, rows, again, threads) == found).all()
         assert (first == again).all()
-        assert (found == found_again).all()
-        assert (sums.weighted_sum(weights, rows, threads) == sums.weighted_sum(weights, rows, 1)).all()
+        sums.weighted_sum(weights, rows, other, threads)
+        assert (one == other).all()
 
 
 def test_updates_that_agree_but_for_their_last_digits() -> None:

@@ -98,8 +98,10 @@ def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None)
     if isinstance(rows, Scattered):
         return rows.weighted_sum(w, kind)
     if sums := fast(rows):
-        numbers, threads = rows.detach().numpy(), torch.get_num_threads()
-        return torch.from_numpy(sums.weighted_sum(w.contiguous().numpy(), numbers, threads, kind == torch.float64))
+        # memory from PyTorch: numpy asks for pages of two megabytes, which a system may first have to make room for, at length
+        total = rows.new_empty(rows.shape[1], dtype=kind)
+        sums.weighted_sum(w.contiguous().numpy(), rows.detach().numpy(), total.numpy(), torch.get_num_threads())
+        return total
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(kind)
     total = rows.new_empty(rows.shape[1], dtype=kind)
@@ -128,10 +130,11 @@ def spread(weights: Tensor, rows: Tensor) -> Spread:
     if isinstance(rows, Scattered):
         return rows.spread(w)
     if sums := fast(rows):
-        total, found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), torch.get_num_threads())
+        total = rows.new_empty(rows.shape[1])
+        found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), total.numpy(), torch.get_num_threads())
         told = torch.from_numpy(found)
         squares, to_weighted, to_uniform = told[:, :-1].clamp(min=0)
-        return Spread(rows, w, torch.from_numpy(total), squares, to_weighted, to_uniform, told[0, -1])
+        return Spread(rows, w, total, squares, to_weighted, to_uniform, told[0, -1])
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
     total = rows.new_empty(rows.shape[1])
     squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)

@@ -200,6 +200,14 @@ look_at_many, look_at_fewer, look_at_one = look_twice(ROWS), look_twice(FEWER), 
 
 
 @native
+def room(count: int) -> Any:
+    """Numbers of float64 at the beginning of a line of memory: of `LANES` that lie in two lines, both are read and written."""
+    made = np.empty(count + LANES)
+    skip = -made.ctypes.data % (8 * LANES) // 8
+    return made[skip : skip + count]
+
+
+@native
 def add_block(numbers: Any, at: int, step: int, weights: Any, width: int, sums: Any) -> None:
     """Add to ``sums`` (W,) the weighted sum of a block of all rows, whose width divides into lines."""
     c = 0
@@ -253,7 +261,8 @@ def look_at_blocks(numbers: Any, step: int, weights: Any, first: int, width: int
     """`look` at columns that divide into blocks of a width that divides into lines."""
     clients, whole, apart = len(weights), weights.sum(), 0.0
     squares, distances, nowhere = found[0], found[1:], np.empty((2, clients))
-    now, then = np.empty((2, BLOCK)), np.zeros((2, BLOCK))
+    now, then = room(2 * BLOCK).reshape((2, BLOCK)), room(2 * BLOCK).reshape((2, BLOCK))
+    then[:] = 0
     before = first
     for at in range(first, first + len(total), width):
         now[:] = 0
@@ -305,7 +314,7 @@ def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: A
 @native
 def add_up(numbers: Any, step: int, weights: Any, first: int, total: Any) -> None:
     """The weighted sum of the columns from ``first``."""
-    sums, lines = np.empty(WIDE), len(total) // LINE * LINE
+    sums, lines = room(WIDE), len(total) // LINE * LINE
     for start in range(0, lines, WIDE):
         width = min(WIDE, lines - start)
         sums[:] = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -20,7 +19,7 @@ from fedskew.core.compiled.look import BLOCK, add_up, look
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 
-TURNS = 32
+TURNS = 16
 """Stripes, so that threads can share them evenly."""
 
 
@@ -37,20 +36,17 @@ def in_one_piece(rows: Rows) -> tuple[Rows, int]:
     return as_strided(rows, ((len(rows) - 1) * step + rows.shape[1],), (rows.itemsize,), writeable=False), step
 
 
-def weighted_sum(weights: Floats, rows: Rows, threads: int, double: bool = False) -> Rows | Floats:
-    """``weights @ rows`` (P,), added up in float64, and left so if ``double``."""
-    total: Any = np.empty(rows.shape[1], dtype=np.float64 if double else np.float32)
+def weighted_sum(weights: Floats, rows: Rows, total: Rows | Floats, threads: int) -> None:
+    """Let ``total`` (P,) be ``weights @ rows``, added up in float64."""
     numbers, step = in_one_piece(rows)
     in_turns(lambda at: add_up(numbers, step, weights, at.start, total[at]), len(total), threads)
-    return total
 
 
-def spread(weights: Floats, rows: Rows, threads: int) -> tuple[Rows, Floats]:
-    """``weights @ rows`` (P,), and (3, C + 1) of each row: square length, square distances to the weighted and the plain mean.
+def spread(weights: Floats, rows: Rows, total: Rows, threads: int) -> Floats:
+    """Let ``total`` (P,) be ``weights @ rows``; (3, C + 1) of each row: square length, square distances to both means.
 
-    The last column begins with the square length of the weighted mean.
+    The weighted mean's distances come before the plain one's. The last column begins with the square length of the weighted mean.
     """
-    total = np.empty(rows.shape[1], dtype=np.float32)
     numbers, step = in_one_piece(rows)
     found: dict[int, Floats] = {}
 
@@ -59,4 +55,4 @@ def spread(weights: Floats, rows: Rows, threads: int) -> tuple[Rows, Floats]:
         look(numbers, step, weights, at.start, total[at], found[at.start])
 
     in_turns(turn, len(total), threads)
-    return total, sum((found[start] for start in sorted(found)), np.zeros((3, len(rows) + 1)))
+    return sum((found[start] for start in sorted(found)), np.zeros((3, len(rows) + 1)))

@@ -223,6 +223,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
         (["run", "--algorithm", "fedavgg"], "did you mean 'fedavg'"),
         (["run", "--algorithm", "fedadm"], "did you mean 'fedadam'"),
         (["run", "--dataset", "digits", "--dtype", "float16"], "dtype must be float32 or float64, got 'float16'"),
+        (["run", "--dtype", "float32", "--precision", "half"], "precision must be full or bf16, got 'half'"),
         (["run", "--codec", "qsgd:bucket=every"], "bucket must be a whole number or all, got 'every'"),
         (["run", "--algorithm", "fedprox:mv=1"], "unknown option 'mv'; did you mean 'mu'"),
         (["run", "--algorithm", "fedprox:mu"], "NAME:OPTION=VALUE"),

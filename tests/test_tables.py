@@ -136,19 +136,26 @@ def test_lines_with_too_many_cells_are_counted(tmp_path):
 
 
 def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatch):
-    """Whole numbers, then fractions; blank lines, and a last one without an end."""
+    """Whole numbers, then fractions; a key that a whole block lacks, blank lines, and a last one without an end."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     table = frame(300).astype({"age": object})
     table["age"] = [*range(150), *(i + 0.5 for i in range(150))]
     lines = [
-        json.dumps({k: v for k, v in row.items() if k != "height" or i % 50}) for i, row in enumerate(records(table))
+        json.dumps({k: v for k, v in row.items() if k != "height" or (i % 50 and not 100 < i < 150)})
+        for i, row in enumerate(records(table))
     ]
     path = tmp_path / "t.jsonl"
-    path.write_text("\n" + "\n\n".join(lines))
+    path.write_text("\n" * 5000 + "\n\n".join(lines))
     found = survey([path], "label", "who")
     assert found.counts.sum() == 300
     assert found.table["age"].to_pylist()[149:202:26] == [149, 25.5, 51.5]
-    assert [i for i, height in enumerate(found.table["height"].to_pylist()) if height is None] == [*range(0, 300, 50)]
+    assert [i for i, height in enumerate(found.table["height"].to_pylist()) if height is None] == [
+        0,
+        50,
+        *range(100, 151),
+        200,
+        250,
+    ]
     odd = [json.loads(line) | ({"age": "old"} if i in (100, 102, 104) else {}) for i, line in enumerate(lines)]
     path.write_text("\n".join(map(json.dumps, odd)))
     with pytest.raises(BadInput, match=r"JSON lines: JSON parse error: Column\(/age\) changed from .* in row 10[1-5]$"):

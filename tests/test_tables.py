@@ -136,7 +136,7 @@ def test_lines_with_too_many_cells_are_counted(tmp_path):
 
 
 def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatch):
-    """Whole numbers, then fractions; a key that a whole block lacks, blank lines, and a last one without an end."""
+    """Whole numbers, then fractions; a key that a whole block lacks, blank lines, a long one, and a last one without an end."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     table = frame(300).astype({"age": object})
     table["age"] = [*range(150), *(i + 0.5 for i in range(150))]
@@ -144,6 +144,7 @@ def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatc
         json.dumps({k: v for k, v in row.items() if k != "height" or (i % 50 and not 100 < i < 150)})
         for i, row in enumerate(records(table))
     ]
+    lines[10] = lines[10].replace(", ", "," + " " * 5000, 1)  # longer than a block
     path = tmp_path / "t.jsonl"
     path.write_text("\n" * 5000 + "\n\n".join(lines))
     found = survey([path], "label", "who")

@@ -159,7 +159,9 @@ def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatc
     ]
     odd = [json.loads(line) | ({"age": "old"} if i in (100, 102, 104) else {}) for i, line in enumerate(lines)]
     path.write_text("\n".join(map(json.dumps, odd)))
-    with pytest.raises(BadInput, match=r"JSON lines: JSON parse error: Column\(/age\) changed from .* in row 10[1-5]$"):
+    with pytest.raises(
+        BadInput, match=r"JSON lines: JSON parse error: Column\(/age\) changed from .* in row 10[1-5]; each"
+    ):
         survey([path], "label", "who")
     later = tmp_path / "later.jsonl"
     later.write_text("\n".join([*lines[1:40], json.dumps(json.loads(lines[41]) | {"new": 1})]))
@@ -170,7 +172,13 @@ def test_lines_of_json_may_lack_keys_and_change_their_types(tmp_path, monkeypatc
 def test_lines_that_are_no_json_objects(tmp_path, line):
     path = write(frame(20), tmp_path / "t.jsonl")
     path.write_text(path.read_text() + line + "\n")
-    refused("t.jsonl: cannot be read as JSON lines: ", paths=[path], label="label", client="who")
+    refused(
+        "t.jsonl: cannot be read as JSON lines: ",
+        "each line must be one object",
+        paths=[path],
+        label="label",
+        client="who",
+    )
 
 
 def test_labels_without_words_and_numbers_of_any_size(tmp_path):

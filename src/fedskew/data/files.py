@@ -165,9 +165,8 @@ def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
                 part = pajson.read_json(pa.BufferReader(lines), options)
             except pa.ArrowInvalid as error:
                 what, at, row = str(error).rpartition(" in row ")
-                raise pa.ArrowInvalid(
-                    f"{what}{at}{done + int(row) + 1}" if at and row.isdigit() else str(error)
-                ) from None
+                where = f"{what}{at}{done + int(row) + 1}" if at and row.isdigit() else str(error)
+                raise pa.ArrowInvalid(f"{where}; each line must be one object") from None
             done += len(part)
             new = [name for name in part.column_names if name not in columns]
             require(

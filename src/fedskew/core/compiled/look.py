@@ -113,7 +113,7 @@ def data_of(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
     ]
 
 
-def add(rows: int) -> Any:
+def sum_of(rows: int) -> Any:
     """How so many rows are added up: ``(numbers, at, step, weights, width, sums)``.
 
     The first row begins at ``numbers[at]``, the next one ``step`` behind; the first weight is its own. Their weighted sum is
@@ -195,7 +195,7 @@ def look_twice(rows: int) -> Any:
     return looked
 
 
-add_many, add_one = add(ROWS), add(1)
+add_many, add_one = sum_of(ROWS), sum_of(1)
 look_at_many, look_at_fewer, look_at_one = look_twice(ROWS), look_twice(FEWER), look_twice(1)
 
 
@@ -203,7 +203,7 @@ look_at_many, look_at_fewer, look_at_one = look_twice(ROWS), look_twice(FEWER), 
 def room(count: int) -> Any:
     """Numbers of float64 at the beginning of a line of memory: of `LANES` that lie in two lines, both are read and written."""
     made = np.empty(count + LANES)
-    skip = -made.ctypes.data % (8 * LANES) // 8
+    skip = -made.ctypes.data % (LANES * made.itemsize) // made.itemsize
     return made[skip : skip + count]
 
 

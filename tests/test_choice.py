@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.train import told as printed
 from fedskew.core.component import build
+from fedskew.core.records import Plan
 from fedskew.engine.choose import Option, next_work
 from fedskew.engine.distributed import Lost
 from fedskew.engine.sequential import Sequential
@@ -155,6 +157,11 @@ def test_steps_of_the_busiest_process_by_hand() -> None:
     assert steps_of(Option(Stacked(width=2)), work, 99) == 12 + 6 + 2 + 2
     assert steps_of(Option(Stacked(width=2), workers=2), work, 99) == 12 + 2
     assert steps_of(Option(Stacked(width=2)), work, 3) == 3 + 3 + 2 + 2
+    # as many rows each, in six steps or one, of clients 0, 2, 1, 3: with states each is trained at home
+    plans = [Plan(np.zeros(shape, int), np.ones(shape)) for shape in ((6, 1), (6, 1), (1, 6), (1, 6))]
+    few = work._replace(clients=np.array([0, 2, 1, 3]), plans=plans)
+    stateful = few._replace(view=work.view._replace(state={"c": torch.zeros(4)}))
+    assert [steps_of(Option(Sequential(), workers=2), some, 99) for some in (few, stateful)] == [6 + 1, 6 + 6]
 
 
 @pytest.mark.parametrize(("rounds", "a_round", "limit"), [(1000, 1.6, 10), (10, 1.6, 2), (1, 0.2, 10), (300, 1.0, 6)])
@@ -175,7 +182,9 @@ def test_a_rehearsal_tells_a_whole_round_from_brief_ones(monkeypatch, limit: int
         def agree(self, wanted):
             return wanted
 
-    monkeypatch.setattr(rehearsal, "timed", lambda fed, engine, server, few: 0.5 + steps_of(option, work, few) / 4)
+    monkeypatch.setattr(
+        rehearsal, "timed", lambda fed, engine, server, states, few: 0.5 + steps_of(option, work, few) / 4
+    )
     assert rehearsal.a_round(FED, X0, option, Alone(), limit) == pytest.approx(0.5 + sum(LENGTHS) / 4)
 
 

@@ -20,11 +20,12 @@ def quick(**training: object) -> Experiment:
     """SCAFFOLD with personal models and inexactness, for which the engine is asked, too."""
     return Experiment(
         algorithm="scaffold",
+        selection="uniform:clients=5",
         local={"epochs": 1, "batch_size": 16},
         engine="sequential",
         training={"rounds": 3, "threads": 1, "dtype": "float64", "workers": 2} | training,
         evaluation={"adapt_steps": 1, "inexactness": True},
-        checkpoint={"every": 1},
+        checkpoint={"every": 2},
     )
 
 
@@ -43,20 +44,23 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
     return numbers(made.store, made.ids[0])
 
 
-def test_a_run_of_two_workers_survives_a_stop_and_a_lost_worker(tmp_path: Path, alone: Numbers) -> None:
+@pytest.mark.parametrize("states", ["memory", "disk"])
+def test_a_run_of_two_workers_survives_a_stop_and_a_lost_worker(tmp_path: Path, alone: Numbers, states: str) -> None:
     store, seen = RunStore(tmp_path), list[int]()
-    number = register(store, quick())
+    number = register(store, quick(states=states))
     with pytest.raises(Interrupted):
         execute(store, number, listener=lambda p: seen.append(p.round), stop=lambda: True)
     assert seen == [0, 1]
 
     def lose(progress: Progress) -> None:
+        seen.append(progress.round)
         if progress.round == 2:
             (worker,) = multiprocessing.active_children()
             worker.kill()
 
     with pytest.raises(FedskewError, match=r"run 1: worker 1 ended with exit code -9; .* `fedskew resume 1` goes on"):
         execute(store, number, listener=lose)
+    assert seen[2:] == [1, 2], "it went on from where it was stopped"
     assert store.run(number).status == "failed"
     assert not multiprocessing.active_children()
     execute(store, number)

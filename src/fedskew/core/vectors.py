@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from math import prod
 from types import ModuleType
@@ -90,6 +90,13 @@ class Scattered(Protocol):
     def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor: ...
 
     def spread(self, weights: Tensor) -> Spread: ...
+
+    def by_row(self, function: Callable[[Tensor], Tensor]) -> Tensor: ...
+
+
+def by_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What ``function`` tells of rows (C, ...) as little as (C, ...), each of its own row alone."""
+    return rows.by_row(function) if isinstance(rows, Scattered) else function(rows)
 
 
 def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:

@@ -111,7 +111,10 @@ def opened(path: Path, num_clients: int, tree: Tree | None = None) -> DiskStates
 
 def packed(states: Tree) -> NDArray[np.uint8]:
     """One record of bytes (C, bytes) for each client, from leaves with a leading axis C."""
-    parts = [leaf.cpu().reshape(len(leaf), -1).contiguous().view(torch.uint8) for _, leaf in leaves(states)]
+    parts = [
+        leaf.cpu().reshape(len(leaf), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
+        for _, leaf in leaves(states)
+    ]
     return torch.cat(parts, dim=1).numpy()
 
 

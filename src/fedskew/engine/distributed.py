@@ -1,8 +1,8 @@
 """Several processes as one: each trains its share of the cohort, and all of them then do the same with what every client sent.
 
-Every process runs the same rounds on the same server, so that states, measures and aggregation are those of one process, and a
-process that is lost takes nothing with it. What clients keep and tell travels once a round, in the cohort's order. Of their updates
-only sums do, as long as a round asks for no more than that (`Apart`).
+Every process runs the same rounds on the same server, so that measures and aggregation are those of one process. What clients tell
+travels once a round, in the cohort's order; of their updates only sums do, as long as a round asks for no more than that (`Apart`);
+and what is kept of them stays where it is (`fedskew.engine.homes`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 SUMS = 32
 """Bytes a parameter that the sums of a round cost on their way: two of float64, there and back."""
+
+NOBODY: Ints = np.zeros(0, dtype=np.int64)
 
 LONG = 1024
 """Numbers in a row from which on its bytes take longer than the asking."""
@@ -96,6 +98,16 @@ class Group:
             dist.all_reduce(parts)
         return parts
 
+    def swap(self, rows: Tensor, leaving: Sequence[int], arriving: Sequence[int]) -> Tensor:
+        """Rows for this process, ``arriving`` from each, for ``rows`` of its own, ``leaving`` for each."""
+        row = rows.shape[1:].numel() * rows.element_size()
+        # through the processor's memory: not every back end sends what is on a card
+        got = torch.empty(sum(arriving) * row, dtype=torch.uint8)
+        sent = rows.cpu().contiguous().view(-1).view(torch.uint8)
+        with together():
+            dist.all_to_all_single(got, sent, [n * row for n in arriving], [n * row for n in leaving])
+        return got.view(rows.dtype).view(sum(arriving), *rows.shape[1:]).to(rows.device)
+
     def gather(self, mine: Tensor, shares: Sequence[Ints]) -> Tensor:
         """Rows of which each process has its share of the positions, as all of them in every one."""
         result = mine.new_empty(sum(len(at) for at in shares), *mine.shape[1:])
@@ -104,19 +116,25 @@ class Group:
             result[torch.as_tensor(at, device=mine.device)] = self.share(part, source)
         return result
 
+    def share_of(self, tree: Any, shares: Sequence[Ints]) -> Any:
+        """This process's rows of a tree that has all of them, here or apart."""
+        at = shares[self.rank]
+        return map_leaves(lambda leaf: leaf.moved(shares).mine if isinstance(leaf, Apart) else leaf[at], tree)
+
 
 class Apart(Tensor):
     """Rows (C, ...), each in the process that trained its client.
 
-    How they add up and lie about their mean is worked out where they are, and one sum over the processes is exchanged. Whatever
-    else is done with them brings all rows to every process first, where they then are. All processes ask for the same, in the same
-    order.
+    How they add up and lie about their mean is worked out where they are, and one sum over the processes is exchanged. They can be
+    moved from one process to another. Whatever else is done with them brings all rows to every process first, where they then are.
+    All processes ask for the same, in the same order.
     """
 
     group: Group
     shares: Sequence[Ints]
     mine: Tensor
     gathered: Tensor | None
+    elsewhere: Apart | None
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -124,7 +142,7 @@ class Apart(Tensor):
     def __new__(cls, group: Group, shares: Sequence[Ints], mine: Tensor) -> Apart:
         shape = (sum(len(at) for at in shares), *mine.shape[1:])
         rows: Apart = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=mine.dtype, device=mine.device)
-        rows.group, rows.shares, rows.mine, rows.gathered = group, shares, mine, None
+        rows.group, rows.shares, rows.mine, rows.gathered, rows.elsewhere = group, shares, mine, None, None
         return rows
 
     @classmethod
@@ -142,6 +160,36 @@ class Apart(Tensor):
     def own(self) -> Tensor:
         """Which rows are here."""
         return torch.as_tensor(self.shares[self.group.rank], device=self.device)
+
+    def moved(self, shares: Sequence[Ints]) -> Apart:
+        """The same rows, each in the process that ``shares`` say; moved once, if they are asked for there again."""
+        for known in (self, self.elsewhere):
+            if known is not None and all(map(np.array_equal, known.shares, shares)):
+                return known
+        rank, at = self.group.rank, range(self.group.size)
+        old, new = self.shares[rank], shares[rank]
+        if self.gathered is not None:
+            return Apart(self.group, shares, self.gathered[torch.as_tensor(new, device=self.device)])
+        leaving, arriving = (
+            [np.intersect1d(one, other[process]) if process != rank else NOBODY for process in at]
+            for one, other in ((old, shares), (new, self.shares))
+        )
+        go, come = np.concatenate(leaving), np.concatenate(arriving)
+        rows = self.group.swap(
+            self.mine[np.searchsorted(old, go)], [len(some) for some in leaving], [len(some) for some in arriving]
+        )
+        if len(come) < len(new):
+            # any row for those that come first: one pass over memory for the others
+            place = np.where(np.isin(new, come), 0, np.searchsorted(old, new))
+            mine = self.mine.index_select(0, torch.as_tensor(place, device=self.device))
+            mine[np.searchsorted(new, come)] = rows
+        else:
+            mine = rows[np.argsort(come)]
+        self.elsewhere = Apart(self.group, shares, mine)
+        return self.elsewhere
+
+    def by_row(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.group.gather(function(self.mine), self.shares) if self.gathered is None else function(self.gathered)
 
     def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor:
         if self.gathered is not None:
@@ -209,40 +257,63 @@ class Distributed:
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         costs = [plan.index.size for plan in work.plans]
         done, shares = self.divided(work, costs, lambda share: self.inner.run(program, share, x, y))
-        report, states, scores = (self.everywhere(p, shares) for p in (done.uploads.report, done.states, done.scores))
-        delta, extras = (self.everywhere(p, shares, apart=True) for p in (done.uploads.delta, done.uploads.extras))
+        report, scores = (self.everywhere(p, shares) for p in (done.uploads.report, done.scores))
+        delta, extras = (self.everywhere(p, shares, sums_are_less) for p in (done.uploads.delta, done.uploads.extras))
+        states = self.everywhere(done.states, shares, lambda *_: bool(scattered(work.view.state)))
         return Done(Upload(delta, extras, report), states, scores)
 
     def divided(self, work: Work, costs: Sequence[int], act: Callable[[Work], T]) -> tuple[T, list[Ints]]:
         """What ``act`` gives of this process's clients, and which clients each process has; none: this one has them all.
 
-        A cohort of fewer clients than processes is everybody's.
+        A cohort of fewer clients than processes is everybody's. Clients whose states are apart are trained where these are, as far
+        as that leaves everybody as much to do.
         """
+        states, kept = work.view.state, scattered(work.view.state)
+        rest = work._replace(view=work.view._replace(state={}), memory={})
         if len(work.clients) < self.group.size:
-            return act(work), []
-        shares = balanced(costs, self.group.size)
-        return act(members_of(work, shares[self.group.rank])), shares
+            shares, mine = list[Ints](), rest
+            states = map_leaves(lambda leaf: leaf.whole() if isinstance(leaf, Apart) else leaf, states)
+        else:
+            shares = balanced(costs, self.group.size, kept[0].shares if kept else ())
+            mine, states = members_of(rest, shares[self.group.rank]), self.group.share_of(states, shares)
+        return act(mine._replace(view=mine.view._replace(state=states))), shares
 
-    def everywhere(self, mine: Any, shares: list[Ints], apart: bool = False) -> Any:
-        """Trees with a leading axis of the whole cohort; long rows may be left ``apart``, where sums are less than all of them."""
+    def everywhere(self, mine: Any, shares: list[Ints], stay: Callable[[Tensor, int], bool] = lambda *_: False) -> Any:
+        """Trees with a leading axis of the whole cohort; leaves that are to ``stay``, of so many clients, are left apart."""
+        clients = sum(len(at) for at in shares)
 
         def whole(leaf: Tensor) -> Tensor:
-            clients, row = sum(len(at) for at in shares), leaf.shape[1:].numel() if leaf.dim() > 1 else 1
-            sums = apart and leaf.is_floating_point() and row >= LONG and clients * leaf.element_size() > SUMS
-            return Apart(self.group, shares, leaf) if sums else self.group.gather(leaf, shares)
+            return Apart(self.group, shares, leaf) if stay(leaf, clients) else self.group.gather(leaf, shares)
 
         return map_leaves(whole, mine) if shares else mine
 
 
-def balanced(costs: Sequence[int], size: int) -> list[Ints]:
+def scattered(tree: Any) -> list[Apart]:
+    """The leaves that are apart."""
+    return [leaf for _, leaf in leaves(tree) if isinstance(leaf, Apart)]
+
+
+def sums_are_less(mine: Tensor, clients: int) -> bool:
+    """Whether two sums over so many clients' rows, of which some are here, are less to tell than all rows."""
+    row = mine.shape[1:].numel() if mine.dim() > 1 else 1
+    return mine.is_floating_point() and row >= LONG and clients * mine.element_size() > SUMS
+
+
+def balanced(costs: Sequence[int], size: int, homes: Sequence[Ints] = ()) -> list[Ints]:
     """Positions of ``costs`` for each of ``size`` processes, ascending; the largest first, each to who has least to do.
 
-    No process is left without any, where there are enough.
+    A position stays in that of ``homes`` in which it is, as long as that one then has no more to do than the busiest would have
+    without homes. No process is left without any, where there are enough.
     """
     loads, shares = np.zeros(size), [list[int]() for _ in range(size)]
-    for i in np.argsort([-cost for cost in costs], kind="stable"):
-        # an empty plan still counts, so that nobody gets all of them
-        least = int(loads.argmin())
-        loads[least] += costs[i] + 1
-        shares[least].append(int(i))
+    home = {int(i): process for process, at in enumerate(homes) for i in at}
+    # an empty plan still counts, so that nobody gets all of them
+    most = max(sum(costs[i] + 1 for i in at) for at in balanced(costs, size)) if homes else 0
+    for done, i in enumerate(np.argsort([-cost for cost in costs], kind="stable")):
+        process = home.get(int(i), -1)
+        needed = len(costs) - done <= (loads == 0).sum() and loads[process] > 0
+        if process < 0 or needed or loads[process] + costs[i] + 1 > most:
+            process = int(loads.argmin())
+        loads[process] += costs[i] + 1
+        shares[process].append(int(i))
     return [np.sort(np.asarray(share, dtype=np.int64)) for share in shares]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedskew.core.trees import Tree, leaves, map_leaves
 from fedskew.skew.partition import Ints
@@ -20,15 +21,19 @@ class ClientStates:
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
         """The states of the clients, with a leading axis; those seen for the first time get ``fresh()``."""
+        places = torch.tensor([self.place.get(int(k), -1) for k in clients], dtype=torch.long)
+        new = (places < 0).nonzero()[:, 0]
+
+        def chosen(leaf: Tensor, rows: Tensor) -> Tensor:
+            if len(new) == len(places):
+                return leaf.expand(len(places), *leaf.shape).clone()
+            # any row for the new ones first: one pass over memory for the others
+            states = rows.index_select(0, places.clamp(min=0).to(rows.device))
+            states[new] = leaf
+            return states
+
         start = fresh()
-        known = [i for i, k in enumerate(clients) if int(k) in self.place]
-        states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
-        if known and self.rows is not None:
-            at = torch.tensor(known)
-            places = torch.tensor([self.place[int(clients[i])] for i in known])
-            map_leaves(
-                lambda new, rows: new.index_copy_(0, at.to(new.device), rows[places.to(rows.device)]), states, self.rows
-            )
+        states: Tree = map_leaves(chosen, start, start if self.rows is None else self.rows)
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:
@@ -42,10 +47,8 @@ class ClientStates:
         capacity = next(leaf.shape[0] for _, leaf in leaves(self.rows))
         if len(self.place) > capacity:
             room = max(len(self.place), 2 * capacity)
-            self.rows = map_leaves(
-                lambda leaf: torch.cat([leaf, leaf.new_zeros(room - capacity, *leaf.shape[1:])]), self.rows
-            )
-        places = torch.tensor([self.place[int(k)] for k in clients])
+            self.rows = map_leaves(lambda leaf: widened(leaf, room), self.rows)
+        places = torch.tensor([self.place[int(k)] for k in clients], dtype=torch.long)
         map_leaves(lambda rows, new: rows.index_copy_(0, places.to(rows.device), new), self.rows, states)
 
     def export(self) -> tuple[Ints, Tree]:
@@ -73,3 +76,10 @@ class ClientStates:
         if len(ids):
             made.put(ids, states)
         return made
+
+
+def widened(rows: Tensor, room: int) -> Tensor:
+    """The same rows, in memory for so many; what is free of it is not touched, which would cost more than the copy."""
+    wide = rows.new_empty(room, *rows.shape[1:])
+    wide[: len(rows)] = rows
+    return wide

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,16 +24,14 @@ from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.distributed import Distributed, Group, Lost, member
+from fedskew.engine.homes import HomeStates, parts
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
+from fedskew.experiment.rounds import Kept, checkpoint_due, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here
 from fedskew.loop.round import fresh, start
 from fedskew.store.checkpoints import to_device
-
-PART = 4096
-"""Clients whose states travel at a time."""
 
 PATIENCE = timedelta(hours=1)
 """How long one process waits for another's part of a round."""
@@ -135,18 +132,19 @@ def work(place: str, rank: int, size: int, act: Callable[[Group], None]) -> None
         act(group)
 
 
-def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
-    """Tell the others which rounds come, from where on."""
+def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> HomeStates:
+    """Tell the others which rounds come, from where on, and what is kept of their clients; returns where all of it then is."""
     group.share_text(assembly.experiment.toml())
     group.share_tree({"round": torch.tensor(server.round), "x": server.x, "opt": server.opt, "state": server.state})
-    known, fed = states.clients, assembly.federation
-    for clients in np.array_split(known, -(-len(known) // PART)) if len(known) else ():
-        group.share_tree({"ids": torch.as_tensor(clients), "states": states.get(clients, lambda: fresh(fed, server.x))})
+    like = partial(fresh, assembly.federation, server.x)
+    for clients in parts(states.clients, like()):
+        group.share_tree({"ids": torch.as_tensor(clients), "states": states.get(clients, like)})
     group.share_tree({})
+    return HomeStates(group, states, like)
 
 
 def follow(group: Group, dataset: Dataset | None) -> None:
-    """Take part in every run that rank 0 carries out, and keep nothing: the errors are the same there."""
+    """Take part in every run that rank 0 carries out, and write nothing: the errors are the same there."""
     while toml := group.share_text():
         experiment = from_toml(toml)
         torch.set_num_threads(experiment.training.threads)
@@ -155,15 +153,20 @@ def follow(group: Group, dataset: Dataset | None) -> None:
         tree = to_device(group.share_tree(), device)
         server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))
         with TemporaryFile() as file, suppress(FedskewError):
-            states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+            kept: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+            states = HomeStates(group, kept, partial(fresh, assembly.federation, server.x))
             while part := to_device(group.share_tree(), device):
-                states.put(part["ids"].cpu().numpy(), part.get("states", {}))
+                states.take_up(part["ids"].cpu().numpy(), part.get("states", {}))
             take_part(group, assembly, server, states)
 
 
-def take_part(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
+def take_part(group: Group, assembly: Assembly, server: Server, states: HomeStates) -> None:
     """The rounds of one run, until rank 0 stops."""
-    engine = Distributed(assembly.experiment.engine, group)
-    for at, _, _ in rounds_of(assembly, Here(engine, assembly.experiment.faults), server, states):
-        if at.round > server.round and group.agree(False):
-            break
+    engine, experiment = Distributed(assembly.experiment.engine, group), assembly.experiment
+    for at, _, _ in rounds_of(assembly, Here(engine, experiment.faults), server, states):
+        if at.round > server.round:
+            stopping = group.agree(False)
+            if checkpoint_due(experiment, at.round, stopping):
+                states.collect()
+            if stopping:
+                break

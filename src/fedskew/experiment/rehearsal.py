@@ -14,13 +14,14 @@ from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.choose import Option, next_work, on_threads, shortened
 from fedskew.engine.distributed import Distributed, Group, balanced
+from fedskew.engine.homes import HomeStates, homes
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.processes import joined, started
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Engine, Work, close_round, prepare, start, train, transmit
+from fedskew.loop.round import Engine, States, Work, close_round, fresh, prepare, start, together, train, transmit
 from fedskew.measure.drift import drift
 
 REPEATS = 2
@@ -65,7 +66,8 @@ def a_round(fed: Federation, x0: Tensor, option: Option, group: Group, limit: in
     work = next_work(fed, server, measure_local=False)
     assert work is not None
     server = server._replace(round=work.round)
-    engine: Engine = Distributed(option.engine, group) if option.workers > 1 else option.engine
+    shared = option.workers > 1
+    engine: Engine = Distributed(option.engine, group) if shared else option.engine
     longest = max(len(plan.index) for plan in work.plans)
     limits = [min(limit, longest)] if limit >= longest else [1, limit]
     seconds = {}
@@ -74,8 +76,10 @@ def a_round(fed: Federation, x0: Tensor, option: Option, group: Group, limit: in
             times = []
             for _ in range(repeats):
                 group.agree(True)
-                if option.workers > 1 or group.rank == 0:
-                    times.append(timed(fed, engine, server, few))
+                if shared or group.rank == 0:
+                    kept = ClientStates()
+                    states = HomeStates(group, kept, partial(fresh, fed, x0)) if shared else kept
+                    times.append(timed(fed, engine, server, states, few))
             seconds[few] = min(times, default=0.0)
     done = {few: steps_of(option, work, few) for few in (*limits, longest)}
     if len(limits) == 1 or done[limit] == done[1]:
@@ -84,15 +88,16 @@ def a_round(fed: Federation, x0: Tensor, option: Option, group: Group, limit: in
     return seconds[1] + a_step * (done[longest] - done[1])
 
 
-def timed(fed: Federation, engine: Engine, server: Server, limit: int) -> float:
-    """Seconds of a round whose clients stop after so many steps; nothing is kept of it."""
+def timed(fed: Federation, engine: Engine, server: Server, states: States, limit: int) -> float:
+    """Seconds of a round whose clients stop after so many steps."""
     began = time.perf_counter()
-    server, work, _ = prepare(fed, engine, server, ClientStates(), False)
+    server, work, _ = prepare(fed, engine, server, states, False)
     brief = shortened(work, np.arange(len(work.clients)), limit)._replace(passes=work.passes)
     done = train(fed, engine, brief)
     drift(done.uploads.delta, brief.view.info.num_examples)
-    uploads, _, _ = transmit(fed, brief, done.uploads)
+    uploads, memory, _ = transmit(fed, brief, done.uploads)
     close_round(fed, server, brief, done._replace(uploads=uploads))
+    states.put(brief.clients, together(done.states, memory))
     return time.perf_counter() - began
 
 
@@ -100,7 +105,8 @@ def steps_of(option: Option, work: Work, limit: int) -> int:
     """Steps, of one client or of a block, that the busiest process takes one after the other."""
     costs = [plan.index.size for plan in work.plans]
     lengths = np.asarray([min(len(plan.index), limit) for plan in work.plans])
-    shares = balanced(costs, option.workers) if option.workers <= len(costs) else [np.arange(len(costs))]
+    lives = homes(work.clients, option.workers) if work.view.state else ()
+    shares = balanced(costs, option.workers, lives) if option.workers <= len(costs) else [np.arange(len(costs))]
     width = 1
     if isinstance(option.engine, Stacked):
         width = option.engine.width or block_width(work.view.x)

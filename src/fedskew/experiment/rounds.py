@@ -11,6 +11,7 @@ from fedskew.core.trees import Tree, num_bytes
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.measurements import (
     inexactness_rows,
     layer_rows,
@@ -20,7 +21,7 @@ from fedskew.experiment.measurements import (
     round_rows,
 )
 from fedskew.experiment.site import Site
-from fedskew.loop.round import fresh
+from fedskew.loop.round import States, fresh
 from fedskew.store.runs import Row
 
 Kept = ClientStates | DiskStates
@@ -31,7 +32,7 @@ LARGE = 1 << 30
 
 
 def rounds_of(
-    assembly: Assembly, site: Site, server: Server, states: Kept
+    assembly: Assembly, site: Site, server: Server, states: States
 ) -> Iterator[tuple[Server, list[Row], float]]:
     """The server, what was measured and the seconds: as it is now, and after each round that is still to come."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
@@ -54,6 +55,11 @@ def rounds_of(
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]
         yield server, rows, seconds
+
+
+def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
+    """Whether the state after so many rounds is kept."""
+    return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
 
 
 def checkpoint_of(server: Server, states: Kept) -> Tree:

@@ -29,7 +29,7 @@ from fedskew.experiment.choice import settled
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
-from fedskew.experiment.rounds import Kept, checkpoint_of, on_disk, rounds_of, taken_up
+from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
 from fedskew.experiment.watching import heard, note, note_damaged, watch_of
 from fedskew.loop.round import start
@@ -202,11 +202,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
     with group_of(experiment, assembly.dataset) as group:
-        engine = experiment.engine
-        if group:
-            engine = Distributed(engine, group)
-            lead(group, assembly, server, states)
-        for at, rows, seconds in rounds_of(assembly, site or Here(engine, experiment.faults), server, states):
+        engine = Distributed(experiment.engine, group) if group else experiment.engine
+        homes = lead(group, assembly, server, states) if group else None
+        for at, rows, seconds in rounds_of(assembly, site or Here(engine, experiment.faults), server, homes or states):
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
                 rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
@@ -218,7 +216,10 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             if fresh:
                 note(store, run, heard(watch, at.round, rows))
             stopping = fresh and asked(group, stop) and not last
-            if fresh and (last or stopping or at.round % experiment.checkpoint.every == 0):
+            if fresh and checkpoint_due(experiment, at.round, stopping):
+                if homes:
+                    with span("client states"):
+                        homes.collect()
                 # states on disk are those of one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):

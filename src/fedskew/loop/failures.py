@@ -9,6 +9,7 @@ from torch import Tensor
 from fedskew.core.errors import Diverged, TooFew
 from fedskew.core.records import Server
 from fedskew.core.trees import leaves
+from fedskew.core.vectors import by_row
 
 if TYPE_CHECKING:
     from fedskew.loop.federation import Federation
@@ -27,7 +28,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     if fed.program.personal and not bool(bad.any()):
         what = "its own model"
         for _, leaf in leaves(done.states):
-            bad = bad | ~leaf.reshape(len(bad), -1).isfinite().all(1)
+            bad = bad | by_row(lambda rows: ~rows.isfinite().reshape(len(rows), -1).all(1), leaf)
     if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])

@@ -25,7 +25,9 @@ import torch.distributed as dist
 
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import spread
-from fedskew.engine.distributed import Apart, Group, balanced, member
+from fedskew.engine.apart import Apart, share_of
+from fedskew.engine.distributed import balanced
+from fedskew.engine.group import Group, member
 from fedskew.engine.homes import HomeStates, homes
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.processes import work
@@ -68,7 +70,7 @@ def of_states(group: Group, parameters: int) -> Ways:
     def homed(clients: Ints) -> float:
         lives = homes(clients, group.size)
         shares = balanced([1] * len(clients), group.size, lives)
-        mine = group.share_of(at_home.get(clients, like), shares)["c"]
+        mine = share_of(at_home.get(clients, like), shares, group.rank)["c"]
         at_home.put(clients, {"c": Apart(group, shares, mine.mul_(2))})
         away = len(clients) - sum(len(np.intersect1d(*both)) for both in zip(lives, shares, strict=True))
         return 2 * away * parameters * 4 / group.size

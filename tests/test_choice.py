@@ -21,7 +21,7 @@ from fedskew.cli.train import told as printed
 from fedskew.core.component import build
 from fedskew.core.records import Plan
 from fedskew.engine.choose import Option, next_work
-from fedskew.engine.distributed import Lost
+from fedskew.engine.group import Lost
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment import choice, rehearsal, remembered

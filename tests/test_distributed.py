@@ -22,7 +22,9 @@ from torch import Tensor
 from fedskew.algorithms import FedMd
 from fedskew.core.vectors import spread, weighted_sum
 from fedskew.engine import distributed, homes
-from fedskew.engine.distributed import Apart, Distributed, Group, balanced, sums_are_less
+from fedskew.engine.apart import Apart
+from fedskew.engine.distributed import Distributed, balanced, sums_are_less
+from fedskew.engine.group import Group, back_end
 from fedskew.engine.homes import HomeStates
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -399,7 +401,7 @@ def test_each_process_with_a_gpu_of_its_own_talks_through_nccl(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
-    assert distributed.back_end(processes) == expected
+    assert back_end(processes) == expected
 
 
 def test_what_processes_tell_each_other(group: Group) -> None:

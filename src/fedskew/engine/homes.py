@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedskew.core.trees import Tree, map_leaves, num_bytes
-from fedskew.engine.distributed import NOBODY, Apart, Group
+from fedskew.engine.apart import NOBODY, Apart, share_of
+from fedskew.engine.group import Group
 from fedskew.loop.round import States
 from fedskew.skew.partition import Ints
 
@@ -41,13 +42,13 @@ class HomeStates:
     def take_up(self, clients: Ints, states: Tree) -> None:
         """Keep states that rank 0 has already."""
         shares = homes(clients, self.group.size)
-        self.inner.put(clients[shares[self.group.rank]], self.group.share_of(states, shares))
+        self.inner.put(clients[shares[self.group.rank]], share_of(states, shares, self.group.rank))
 
     def collect(self) -> None:
         """Bring rank 0 up to date."""
         for clients in parts(np.asarray(sorted(self.changed), dtype=np.int64), self.like()):
             shares = [np.arange(len(clients)), *[NOBODY] * (self.group.size - 1)]
-            states = self.group.share_of(self.get(clients, self.like), shares)
+            states = share_of(self.get(clients, self.like), shares, self.group.rank)
             if not self.group.rank:
                 self.inner.put(clients, states)
         self.changed.clear()

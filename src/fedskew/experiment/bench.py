@@ -33,7 +33,8 @@ from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
-from fedskew.engine.distributed import Distributed, Group, balanced, member
+from fedskew.engine.distributed import Distributed, balanced
+from fedskew.engine.group import Group, member
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS

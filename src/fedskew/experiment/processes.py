@@ -23,7 +23,8 @@ from fedskew.core.errors import FedskewError
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.disk import DiskStates
-from fedskew.engine.distributed import Distributed, Group, Lost, member
+from fedskew.engine.distributed import Distributed
+from fedskew.engine.group import Group, Lost, member
 from fedskew.engine.homes import HomeStates, parts
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble

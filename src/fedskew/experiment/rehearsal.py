@@ -13,7 +13,8 @@ from torch import Tensor
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.choose import Option, next_work, on_threads, shortened
-from fedskew.engine.distributed import Distributed, Group, balanced
+from fedskew.engine.distributed import Distributed, balanced
+from fedskew.engine.group import Group
 from fedskew.engine.homes import HomeStates, homes
 from fedskew.engine.stacked import Stacked, block_width
 from fedskew.engine.states import ClientStates

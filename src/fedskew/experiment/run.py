@@ -21,7 +21,8 @@ from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.disk import DiskStates, opened
-from fedskew.engine.distributed import Distributed, Group, Lost
+from fedskew.engine.distributed import Distributed
+from fedskew.engine.group import Group, Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.capacity import explained

@@ -6,10 +6,14 @@ import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from fedskew.core.errors import BadInput, FedskewError, Interrupted
+from fedskew.core.errors import BadInput, FedskewError, Interrupted, NoRoom
+from fedskew.experiment import processes
+from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import compare, run
 from fedskew.experiment.run import Progress, execute, register
@@ -65,6 +69,35 @@ def test_a_run_of_two_workers_survives_a_stop_and_a_lost_worker(tmp_path: Path, 
     assert not multiprocessing.active_children()
     execute(store, number)
     assert numbers(store, number) == pytest.approx(alone, rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("error", [NoRoom("no space left"), FedskewError("the same everywhere")])
+def test_a_worker_that_alone_cannot_go_on_ends(error: FedskewError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the others would wait for it; what all processes meet, the first one tells."""
+    experiment = quick()
+    texts, x0 = [experiment.toml(), ""], assemble(experiment, experiment.dataset.load()).x0
+    trees: list[Any] = [{"round": torch.tensor(0), "x": x0}, {}]
+
+    class Told:
+        rank, size = 1, 2
+
+        def share_text(self) -> str:
+            return texts.pop(0)
+
+        def share_tree(self) -> Any:
+            return trees.pop(0)
+
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(processes, "take_part", failing)
+    group: Any = Told()
+    if isinstance(error, NoRoom):
+        with pytest.raises(SystemExit, match="fedskew: no space left"):
+            processes.follow(group, None)
+    else:
+        processes.follow(group, None)
+        assert not texts
 
 
 def test_runs_side_by_side_have_no_workers(tmp_path: Path) -> None:

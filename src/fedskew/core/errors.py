@@ -36,6 +36,10 @@ class TooFew(FedskewError):
     """Too few usable answers for a round; everything before it is stored."""
 
 
+class NoRoom(FedskewError):
+    """A file that only this process has cannot be read or written; everything up to the last checkpoint is stored."""
+
+
 class Interrupted(FedskewError):
     """The user asked to stop; the run was checkpointed and can be resumed."""
 

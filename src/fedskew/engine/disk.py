@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import gettempdir
 from typing import IO, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, NoRoom
 from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes
 from fedskew.skew.partition import Ints
 
@@ -69,8 +70,9 @@ class DiskStates:
         try:
             call(self.file.fileno(), record, place)
         except OSError as error:
-            raise FedskewError(
-                f"client states in {self.file.name}: {error.strerror}; make room there, `fedskew resume` goes on"
+            where = self.file.name if isinstance(self.file.name, str) else gettempdir()
+            raise NoRoom(
+                f"client states in {where}: {error.strerror}; make room there, `fedskew resume` goes on"
             ) from None
 
     @property

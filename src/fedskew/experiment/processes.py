@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, NoRoom
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.engine.disk import DiskStates
@@ -145,7 +145,7 @@ def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> Home
 
 
 def follow(group: Group, dataset: Dataset | None) -> None:
-    """Take part in every run that rank 0 carries out, and write nothing: the errors are the same there."""
+    """Take part in every run that rank 0 carries out. Ends the process where only this one cannot go on."""
     while toml := group.share_text():
         experiment = from_toml(toml)
         torch.set_num_threads(experiment.training.threads)
@@ -153,12 +153,19 @@ def follow(group: Group, dataset: Dataset | None) -> None:
         device, num_clients = assembly.x0.device, len(assembly.partition)
         tree = to_device(group.share_tree(), device)
         server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))
-        with TemporaryFile() as file, suppress(FedskewError):
-            kept: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
-            states = HomeStates(group, kept, partial(fresh, assembly.federation, server.x))
-            while part := to_device(group.share_tree(), device):
-                states.take_up(part["ids"].cpu().numpy(), part.get("states", {}))
-            take_part(group, assembly, server, states)
+        try:
+            with TemporaryFile() as file:
+                kept: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+                states = HomeStates(group, kept, partial(fresh, assembly.federation, server.x))
+                while part := to_device(group.share_tree(), device):
+                    states.take_up(part["ids"].cpu().numpy(), part.get("states", {}))
+                take_part(group, assembly, server, states)
+        except NoRoom as error:
+            # of this process alone: the others wait for it, until they hear that it is gone
+            sys.exit(f"fedskew: {error}")
+        except FedskewError:
+            # the same in all processes: the first one tells it
+            pass
 
 
 def take_part(group: Group, assembly: Assembly, server: Server, states: HomeStates) -> None:

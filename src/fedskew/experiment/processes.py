@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -82,7 +83,7 @@ def group_of(experiment: Experiment, dataset: Dataset) -> Iterator[Group | None]
                 yield joined()
             except Lost as error:
                 # the one that died takes a moment to be known as dead
-                time.sleep(0.5)
+                multiprocessing.connection.wait([p.sentinel for p in processes], timeout=5)
                 ends = [f"worker {p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
                 raise Lost("; ".join(ends) or str(error)) from None
 

@@ -1,12 +1,16 @@
-"""Looks at rows of float32: their weighted sum, square lengths and square distances to the mean, added up in float64.
+"""Looks at rows of float32: their weighted sum, square lengths and square distances to the mean.
 
 Only `fedskew.core.compiled.sums` asks for them.
 
 Distances need the mean, and so a second look at a block of columns, which finds it in cache. Three things take the time, and all
-are done by hand here, in the instructions that numba's compiler gets. Numbers become float64 eight at a time, eight rows side by
-side, so that what belongs to a column is read and written once for all of them. Memory is asked for the numbers of each row well
-before their turn: by itself, a processor follows few rows. And the second look at a block goes along with the first look at the
-next one, so that there is arithmetic to do while memory is waited for (`benchmarks/aggregation.py`).
+are done by hand here, in the instructions that numba's compiler gets. Eight rows are looked at side by side, so that what belongs
+to a column is read and written once for all of them. Memory is asked for the numbers of each row well before their turn: by
+itself, a processor follows few rows. And the second look at a block goes along with the first look at the next one, so that there
+is arithmetic to do while memory is waited for (`benchmarks/aggregation.py`).
+
+Means and lengths are added up in float64. The second look is in float32, since numbers of float64 take longer to make than to use:
+a distance from the mean is small, and loses no digits, where the mean is told as the nearest number of float32 and what is left
+of it. A square distance then has the digits of float32 within a block, and what it cannot tell there is looked at in float64.
 """
 
 from __future__ import annotations
@@ -32,65 +36,66 @@ LINE = 16
 AHEAD = 16 * LINE
 """Numbers of a row that memory is asked for before their turn."""
 LANES = 8
-"""Numbers of float64 that go through the processor together."""
-ROWS, FEWER = 8, 2
+"""Numbers of float64 that go through the processor together, and half of those of float32: a line."""
+ROWS, FEWER = 8, 4
 """Rows that are looked at together, and of those that are left: sums of more rows would not fit into a processor's registers."""
 
-INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(ir.FloatType(), LANES)
+TINY = 1e-28
+"""Square distances of a block below which float32 may have lost some as too small to be told from 0."""
+FEW_DIGITS = 0.01
+"""A square distance to the plain mean, of that to the weighted one, below which too few digits of float32 are left of it."""
+
+INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(ir.FloatType(), LINE)
 
 # additions in another order, so that they go side by side; what is not finite is kept
 native: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 class Arrays(NamedTuple):
-    """Instructions for arrays of numbers, and for `LANES` of them at a time."""
+    """Instructions for arrays of numbers, and for a vector of them at a time: `DOUBLES` or `SINGLES`."""
 
     builder: Any
 
+    def vector(self, data: Any, place: Any, kind: Any) -> Any:
+        """What is in an array from a place on; it may lie anywhere in memory."""
+        at = self.builder.bitcast(self.builder.gep(data, [place]), kind.as_pointer())
+        return self.builder.load(at, align=4 if kind.element == SINGLES.element else 8)
+
     def load(self, data: Any, place: Any) -> Any:
         """``data[place : place + LANES]`` as float64, from float32 or float64."""
-        single = isinstance(data.type.pointee, ir.FloatType)
-        at = self.builder.bitcast(self.builder.gep(data, [place]), (SINGLES if single else DOUBLES).as_pointer())
-        found = self.builder.load(at, align=4 if single else 8)
-        return self.builder.fpext(found, DOUBLES) if single else found
+        found = self.vector(data, place, ir.VectorType(data.type.pointee, LANES))
+        return found if found.type == DOUBLES else self.builder.fpext(found, DOUBLES)
 
     def store(self, data: Any, place: Any, value: Any) -> None:
-        at = self.builder.bitcast(self.builder.gep(data, [place]), DOUBLES.as_pointer())
-        self.builder.store(value, at, align=8)
+        at = self.builder.bitcast(self.builder.gep(data, [place]), value.type.as_pointer())
+        self.builder.store(value, at, align=4)
 
     def ask(self, data: Any, place: Any) -> None:
         """Memory for the line that holds ``data[place]``, without waiting for it; it may lie behind the end."""
         at = self.builder.bitcast(self.builder.gep(data, [place]), cgutils.voidptr_t)
         kind = ir.FunctionType(ir.VoidType(), [at.type, INDEX, INDEX, INDEX])
         call = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        # to read; to be kept in all caches; data
-        self.builder.call(call, [at, INDEX(0), INDEX(3), INDEX(1)])
+        # to read; to be kept in all caches but the first, which has no room for so many rows; data
+        self.builder.call(call, [at, INDEX(0), INDEX(2), INDEX(1)])
 
-    def everywhere(self, data: Any, place: Any) -> Any:
-        """``data[place]`` in all lanes."""
-        number = self.builder.load(self.builder.gep(data, [place]))
+    def everywhere(self, data: Any) -> Any:
+        """A float64 in all lanes. It is read where it is needed: to keep one of every row would take too many registers."""
+        number = self.builder.load(data)
         empty = ir.Constant(DOUBLES, ir.Undefined)
         one = self.builder.insert_element(empty, number, INDEX(0))
         return self.builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
 
-    def together(self, value: Any) -> Any:
-        """The sum of the lanes."""
-        parts = [self.builder.extract_element(value, INDEX(i)) for i in range(LANES)]
-        while len(parts) > 1:
-            parts = [self.builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
-
-    def nothing(self) -> Any:
-        """Room for lanes, all 0."""
-        room = cgutils.alloca_once(self.builder, DOUBLES)
-        self.builder.store(ir.Constant(DOUBLES, None), room)
+    def room(self, data: Any, place: Any, kind: Any) -> Any:
+        """A vector that changes, and begins as what is in an array."""
+        room = cgutils.alloca_once(self.builder, kind)
+        self.builder.store(self.vector(data, place, kind), room)
         return room
 
-    def add(self, room: Any, value: Any) -> None:
-        self.builder.store(self.builder.fadd(self.builder.load(room), value), room)
+    def add_product(self, room: Any, one: Any, other: Any) -> None:
+        self.builder.store(self.builder.fadd(self.builder.load(room), self.builder.fmul(one, other)), room)
 
     @contextmanager
-    def lines(self, width: Any, rows: list[Any]) -> Iterator[list[Any]]:
+    def lines(self, width: Any, rows: list[Any]) -> Iterator[Any]:
         """The columns of one line after the other, by their first of `LANES`; memory is asked for what follows in the rows."""
         count = self.builder.udiv(width, width.type(LINE))
         with cgutils.for_range(self.builder, count) as loop:
@@ -113,40 +118,56 @@ def data_of(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
     ]
 
 
-def sum_of(rows: int) -> Any:
-    """How so many rows are added up: ``(numbers, at, step, weights, width, sums)``.
+@contextmanager
+def kernel(context: Any, builder: Any, kinds: Any, values: Any) -> Iterator[Any]:
+    """A function of its own: its builder, and what ``values`` are in it. The compiler then has all registers for its loop."""
+    given = data_of(context, builder, kinds, values)
+    kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+    made = ir.Function(builder.module, kind, builder.module.get_unique_name("fedskew.look"))
+    made.linkage = "internal"
+    made.attributes.add("noinline")
+    builder.call(made, given)
+    inside = ir.IRBuilder(made.append_basic_block())
+    yield inside, made.args
+    inside.ret_void()
 
-    The first row begins at ``numbers[at]``, the next one ``step`` behind; the first weight is its own. Their weighted sum is
-    added to ``sums`` (W,). The width divides into lines.
+
+def sum_of(rows: int) -> Any:
+    """How so many rows are added up: ``(numbers, at, step, weights, c, width, sums)``.
+
+    The first row begins at ``numbers[at]``, the next one ``step`` behind; the first one's weight is ``weights[c]``. Their
+    weighted sum is added to ``sums`` (W,). The width divides into lines.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def added(typing: Any, numbers: Any, at: Any, step: Any, weights: Any, width: Any, sums: Any) -> Any:
+    def added(typing: Any, numbers: Any, at: Any, step: Any, weights: Any, c: Any, width: Any, sums: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data, at, step, weighing, width, sums = data_of(context, builder, signature.args, arguments)
-            go, x = Arrays(builder), rows_of(builder, data, at, step, rows)
-            with go.lines(width, x) as line:
-                for i in line:
-                    total = go.load(sums, i)
-                    for k in range(rows):
-                        total = builder.fadd(
-                            total, builder.fmul(go.everywhere(weighing, step.type(k)), go.load(x[k], i))
-                        )
-                    go.store(sums, i, total)
+            with kernel(context, builder, signature.args, arguments) as (inside, given):
+                data, at, step, weights, c, width, sums = given
+                go, x, w = (
+                    Arrays(inside),
+                    rows_of(inside, data, at, step, rows),
+                    rows_of(inside, weights, c, c.type(1), rows),
+                )
+                with go.lines(width, x) as places:
+                    for i in places:
+                        total = go.load(sums, i)
+                        for k in range(rows):
+                            total = inside.fadd(total, inside.fmul(go.everywhere(w[k]), go.load(x[k], i)))
+                        go.store(sums, i, total)
             return context.get_dummy_value()
 
-        return types.void(numbers, types.intp, types.intp, weights, types.intp, sums), emit
+        place = types.intp
+        return types.void(numbers, place, place, weights, place, place, sums), emit
 
     return added
 
 
-def look_twice(rows: int) -> Any:
-    """How so many rows are looked at: ``(numbers, at, before, step, weights, width, now, then, found)``.
+def first_look(rows: int) -> Any:
+    """How so many rows are looked at: ``(numbers, at, step, weights, c, equal, width, sums, squares)``.
 
-    The first look is at the block that begins at ``numbers[at]``, the second at that from ``before``. The first adds to ``now``
-    (2, BLOCK) the weighted and the plain sum. The second is told by ``then`` (2, BLOCK) the weighted mean and how far from it the
-    plain one lies. ``found`` (3, ROWS) becomes the first look's squares, the second's square distances to the mean, and the
-    distances' products with the way to the plain mean.
+    As in `sum_of`, which this does besides; ``sums`` (2, BLOCK) are the weighted one and one with weights that are all
+    ``equal`` (1,). The rows' squares are added to ``squares`` (ROWS, LANES).
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -154,49 +175,80 @@ def look_twice(rows: int) -> Any:
         typing: Any,
         numbers: Any,
         at: Any,
-        before: Any,
         step: Any,
         weights: Any,
+        c: Any,
+        equal: Any,
         width: Any,
-        now: Any,
-        then: Any,
-        found: Any,
+        sums: Any,
+        squares: Any,
     ) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data, at, before, step, weighing, width, now, then, found = data_of(
-                context, builder, signature.args, arguments
-            )
-            go = Arrays(builder)
-            x, back = rows_of(builder, data, at, step, rows), builder.sub(before, at)
-            sums, equal = now, builder.gep(now, [step.type(BLOCK)])
-            mean, between = then, builder.gep(then, [step.type(BLOCK)])
-            told = [[go.nothing() for _ in range(rows)] for _ in range(3)]
-            with go.lines(width, x) as line:
-                for i in line:
-                    j = builder.add(i, back)
-                    total, plain, m, e = go.load(sums, i), go.load(equal, i), go.load(mean, i), go.load(between, i)
-                    for k in range(rows):
-                        a = go.load(x[k], i)
-                        total = builder.fadd(total, builder.fmul(go.everywhere(weighing, step.type(k)), a))
-                        plain = builder.fadd(plain, a)
-                        d = builder.fsub(go.load(x[k], j), m)
-                        for room, one, other in zip(told, (a, d, d), (a, d, e), strict=True):
-                            go.add(room[k], builder.fmul(one, other))
-                    go.store(sums, i, total)
-                    go.store(equal, i, plain)
-            for i, room in enumerate(told):
+            with kernel(context, builder, signature.args, arguments) as (inside, given):
+                data, at, step, weights, c, equal, width, sums, squares = given
+                go, x, w = (
+                    Arrays(inside),
+                    rows_of(inside, data, at, step, rows),
+                    rows_of(inside, weights, c, c.type(1), rows),
+                )
+                weighted, plain = rows_of(inside, sums, at.type(0), at.type(BLOCK), 2)
+                found = [go.room(squares, at.type(k * LANES), DOUBLES) for k in range(rows)]
+                with go.lines(width, x) as places:
+                    for i in places:
+                        one, other = go.load(weighted, i), go.load(plain, i)
+                        for k in range(rows):
+                            a = go.load(x[k], i)
+                            one = inside.fadd(one, inside.fmul(go.everywhere(w[k]), a))
+                            # an addition, too, as a product: some processors add less at once, and convert where they add
+                            other = inside.fadd(other, inside.fmul(go.everywhere(equal), a))
+                            go.add_product(found[k], a, a)
+                        go.store(weighted, i, one)
+                        go.store(plain, i, other)
                 for k in range(rows):
-                    builder.store(go.together(builder.load(room[k])), builder.gep(found, [step.type(i * ROWS + k)]))
+                    go.store(squares, at.type(k * LANES), inside.load(found[k]))
             return context.get_dummy_value()
 
         place = types.intp
-        return types.void(numbers, place, place, place, weights, place, now, then, found), emit
+        return types.void(numbers, place, place, weights, place, equal, place, sums, squares), emit
+
+    return looked
+
+
+def second_look(rows: int) -> Any:
+    """How so many rows are looked at again: ``(numbers, at, step, width, means, found)``.
+
+    ``means`` (3, BLOCK) are the weighted mean, what float32 leaves of it, and how far from it the plain one lies. To ``found``
+    (ROWS, 2, LINE) are added the squares of the rows' ways from the mean, and these ways' products with that to the plain one.
+    """
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def looked(typing: Any, numbers: Any, at: Any, step: Any, width: Any, means: Any, found: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            with kernel(context, builder, signature.args, arguments) as (inside, given):
+                data, at, step, width, means, found = given
+                go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
+                told = rows_of(inside, means, at.type(0), at.type(BLOCK), 3)
+                sums = [go.room(found, at.type(k * LINE), SINGLES) for k in range(2 * rows)]
+                # a line at a time; it is in cache, and needs not be asked for
+                with go.lines(width, []) as (i, _):
+                    mean, rest, between = (go.vector(row, i, SINGLES) for row in told)
+                    for k in range(rows):
+                        away = inside.fsub(inside.fsub(go.vector(x[k], i, SINGLES), mean), rest)
+                        go.add_product(sums[2 * k], away, away)
+                        go.add_product(sums[2 * k + 1], away, between)
+                for k in range(2 * rows):
+                    go.store(found, at.type(k * LINE), inside.load(sums[k]))
+            return context.get_dummy_value()
+
+        place = types.intp
+        return types.void(numbers, place, place, place, means, found), emit
 
     return looked
 
 
 add_many, add_one = sum_of(ROWS), sum_of(1)
-look_at_many, look_at_fewer, look_at_one = look_twice(ROWS), look_twice(FEWER), look_twice(1)
+look_at_many, look_at_fewer, look_at_one = first_look(ROWS), first_look(FEWER), first_look(1)
+look_again_at_many, look_again_at_fewer, look_again_at_one = second_look(ROWS), second_look(FEWER), second_look(1)
 
 
 @native
@@ -213,11 +265,21 @@ def add_block(numbers: Any, at: int, step: int, weights: Any, width: int, sums: 
     c = 0
     while c < len(weights):
         if len(weights) - c >= ROWS:
-            add_many(numbers, at + c * step, step, weights[c:], width, sums)
+            add_many(numbers, at + c * step, step, weights, c, width, sums)
             c += ROWS
         else:
-            add_one(numbers, at + c * step, step, weights[c:], width, sums)
+            add_one(numbers, at + c * step, step, weights, c, width, sums)
             c += 1
+
+
+@native
+def distances_of(row: Any, means: Any) -> tuple[float, float]:
+    """Square distances of a row (W,) to the weighted and to the plain mean (2, BLOCK) in float64."""
+    to_weighted, to_plain = 0.0, 0.0
+    for i in range(len(row)):
+        to_weighted += (row[i] - means[0, i]) ** 2
+        to_plain += (row[i] - means[1, i]) ** 2
+    return to_weighted, to_plain
 
 
 @native
@@ -228,60 +290,78 @@ def look_at_block(
     step: int,
     weights: Any,
     width: int,
-    now: Any,
-    then: Any,
+    sums: Any,
+    means: Any,
+    told: Any,
     apart: float,
     squares: Any,
     distances: Any,
 ) -> None:
-    """`look_twice` at all rows: adds to ``squares`` (C,), and to ``distances`` (2, C) to the weighted and to the plain mean.
+    """The first look at a block of all rows, that begins at ``numbers[at]``, and the second at that from ``before``.
 
-    Both blocks are ``width`` wide, which divides into lines. ``apart`` is the square distance of the two means of the block before.
+    Both are ``width`` wide, which divides into lines. ``sums`` (2, BLOCK) become the first one's sums. ``means`` (2, BLOCK) are
+    those of the block before, ``apart`` their square distance, and ``told`` (3, BLOCK) what `second_look` is told of them. Adds
+    to ``squares`` (C,), and to ``distances`` (2, C) to the weighted and to the plain mean.
     """
-    told, c = np.empty((3, ROWS)), 0
+    lengths, ways = np.empty((ROWS, LANES)), np.empty((ROWS, 2, LINE), np.float32)
+    c, equal = 0, np.full(1, 1 / len(weights))
+    sums[:] = 0
     while c < len(weights):
-        rows = ROWS
+        here, there = at + c * step, before + c * step
+        lengths[:] = 0
+        ways[:] = 0
         if len(weights) - c >= ROWS:
-            look_at_many(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+            rows = ROWS
+            look_at_many(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_again_at_many(numbers, there, step, width, told, ways)
         elif len(weights) - c >= FEWER:
             rows = FEWER
-            look_at_fewer(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+            look_at_fewer(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_again_at_fewer(numbers, there, step, width, told, ways)
         else:
             rows = 1
-            look_at_one(numbers, at + c * step, before + c * step, step, weights[c:], width, now, then, told)
+            look_at_one(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_again_at_one(numbers, there, step, width, told, ways)
         for k in range(rows):
-            squares[c + k] += told[0, k]
-            distances[0, c + k] += told[1, k]
-            distances[1, c + k] += told[1, k] - 2 * told[2, k] + apart
+            to_weighted, along = 0.0, 0.0
+            for i in range(LINE):
+                to_weighted += ways[k, 0, i]
+                along += ways[k, 1, i]
+            to_plain = to_weighted - 2 * along + apart
+            # what is too large for float32 or not a number fails here, too
+            if not (to_weighted > TINY and FEW_DIGITS * to_weighted < to_plain < np.inf):
+                row = there + k * step
+                to_weighted, to_plain = distances_of(numbers[row : row + width], means)
+            squares[c + k] += lengths[k].sum()
+            distances[0, c + k] += to_weighted
+            distances[1, c + k] += to_plain
         c += rows
 
 
 @native
 def look_at_blocks(numbers: Any, step: int, weights: Any, first: int, width: int, total: Any, found: Any) -> None:
     """`look` at columns that divide into blocks of a width that divides into lines."""
-    clients, whole, apart = len(weights), weights.sum(), 0.0
+    clients, each, apart = len(weights), 1 / weights.sum(), 0.0
     squares, distances, nowhere = found[0], found[1:], np.empty((2, clients))
-    now, then = room(2 * BLOCK).reshape((2, BLOCK)), room(2 * BLOCK).reshape((2, BLOCK))
-    then[:] = 0
+    sums, means, told = room(2 * BLOCK).reshape((2, BLOCK)), np.zeros((2, BLOCK)), np.zeros((3, BLOCK), np.float32)
     before = first
     for at in range(first, first + len(total), width):
-        now[:] = 0
         # there is no block before the first one
-        look_at_block(
-            numbers, at, before, step, weights, width, now, then, apart, squares, distances if at > first else nowhere
-        )
+        into = distances if at > first else nowhere
+        look_at_block(numbers, at, before, step, weights, width, sums, means, told, apart, squares, into)
         apart, length = 0.0, 0.0
-        for j in range(width):
-            total[at - first + j] = now[0, j]
-            mean = now[0, j] / whole
-            between = now[1, j] / clients - mean
-            length += mean * mean
-            apart += between * between
-            then[0, j], then[1, j] = mean, between
+        for i in range(width):
+            total[at - first + i] = sums[0, i]
+            mean, plain = sums[0, i] * each, sums[1, i]
+            length += mean**2
+            apart += (plain - mean) ** 2
+            means[0, i], means[1, i] = mean, plain
+            told[0, i], told[2, i] = mean, plain - mean
+            told[1, i] = mean - told[0, i]
         squares[clients] += length
         before = at
     # and none behind the last
-    look_at_block(numbers, before, before, step, weights, width, now, then, apart, nowhere[0], distances)
+    look_at_block(numbers, before, before, step, weights, width, sums, means, told, apart, nowhere[0], distances)
 
 
 @native

@@ -94,9 +94,9 @@ def test_a_worker_that_alone_cannot_go_on_ends(error: FedskewError, monkeypatch:
     group: Any = Told()
     if isinstance(error, NoRoom):
         with pytest.raises(SystemExit, match="fedskew: no space left"):
-            processes.follow(group, None)
+            processes.follow(group)
     else:
-        processes.follow(group, None)
+        processes.follow(group)
         assert not texts
 
 

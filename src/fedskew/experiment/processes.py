@@ -23,6 +23,7 @@ import torch.distributed as dist
 from fedskew.core.errors import FedskewError, NoRoom
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
+from fedskew.data.lent import Lent, lend
 from fedskew.engine.disk import DiskStates
 from fedskew.engine.distributed import Distributed
 from fedskew.engine.group import Group, Lost, member
@@ -65,7 +66,7 @@ def follow_launcher() -> None:
     """As another rank of ``torchrun``: take part in the runs of rank 0 until it has no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with member(timeout=PATIENCE) as group:
-        follow(group, None)
+        follow(group)
 
 
 @contextmanager
@@ -77,13 +78,17 @@ def group_of(experiment: Experiment, dataset: Dataset) -> Iterator[Group | None]
     elif size <= 1:
         yield None
     else:
-        act = partial(follow, dataset=dataset)
-        with TemporaryDirectory() as folder, started(folder, size, act) as processes:
+        with (
+            TemporaryDirectory() as folder,
+            started(folder, size, partial(follow, lent=lend(dataset, folder))) as processes,
+        ):
             try:
                 yield joined()
             except Lost as error:
-                # the one that died takes a moment to be known as dead
-                multiprocessing.connection.wait([p.sentinel for p in processes], timeout=5)
+                # the one that died takes a moment to be known as dead, and another until its exit code is
+                gone = multiprocessing.connection.wait([p.sentinel for p in processes], timeout=5)
+                for process in processes:
+                    process.join(5 if process.sentinel in gone else 0)
                 ends = [f"worker {p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
                 raise Lost("; ".join(ends) or str(error)) from None
 
@@ -145,12 +150,15 @@ def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> Home
     return HomeStates(group, states, like)
 
 
-def follow(group: Group, dataset: Dataset | None) -> None:
-    """Take part in every run that rank 0 carries out. Ends the process where only this one cannot go on."""
+def follow(group: Group, lent: Lent | None = None) -> None:
+    """Take part in every run that rank 0 carries out, with data that it lends or that each process loads for itself.
+
+    Ends the process where only this one cannot go on.
+    """
     while toml := group.share_text():
         experiment = from_toml(toml)
         torch.set_num_threads(experiment.training.threads)
-        assembly = assemble(experiment, dataset or experiment.dataset.load())
+        assembly = assemble(experiment, lent() if lent else experiment.dataset.load())
         device, num_clients = assembly.x0.device, len(assembly.partition)
         tree = to_device(group.share_tree(), device)
         server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))

@@ -7,10 +7,12 @@ import queue
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
+from fedskew.data.lent import Lent, lend
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Listener, Progress, Stop, execute
 from fedskew.store.runs import RunStore
@@ -18,10 +20,10 @@ from fedskew.store.runs import RunStore
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
-def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | None) -> None:
+def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) -> None:
     """Take runs until there are none or a stop is asked for. The parent hears Ctrl-C; the worker finishes its round."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    store = RunStore(folder)
+    store, dataset = RunStore(folder), lent() if lent else None
     while not stop.is_set() and (run := tasks.get()) is not None:
         events.put(("begun", run, multiprocessing.current_process().pid))
         try:
@@ -46,38 +48,39 @@ def side_by_side(
     stop: Stop,
 ) -> None:
     """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
-    context = multiprocessing.get_context("spawn")
-    tasks, events, halt = context.Queue(), context.Queue(), context.Event()
-    for run in runs:
-        tasks.put(run)
-    processes = []
-    for _ in range(min(jobs, len(runs))):
-        tasks.put(None)
-        process = context.Process(target=work, args=(folder, tasks, events, halt, dataset), daemon=True)
-        process.start()
-        processes.append(process)
-    at: dict[int, int] = {}
-    while any(p.is_alive() for p in processes) or not events.empty():
-        if stop():
-            halt.set()
-        try:
-            kind, first, second = events.get(timeout=0.2)
-        except queue.Empty:
-            for process in processes:
-                lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
-                if lost is not None and not halt.is_set():
-                    note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
-            continue
-        if kind == "progress":
-            assert isinstance(first, Progress)
-            listener(first)
-        elif kind == "begun":
-            at[second] = first
-        else:
-            at = {pid: run for pid, run in at.items() if run != first}
-            note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
-    for process in processes:
-        process.join()
+    with TemporaryDirectory() as scratch:
+        lent = lend(dataset, scratch) if dataset else None
+        context = multiprocessing.get_context("spawn")
+        tasks, events, halt = context.Queue(), context.Queue(), context.Event()
+        processes = []
+        for run in (*runs, *[None] * jobs):
+            tasks.put(run)
+        for _ in range(min(jobs, len(runs))):
+            process = context.Process(target=work, args=(folder, tasks, events, halt, lent), daemon=True)
+            process.start()
+            processes.append(process)
+        at: dict[int, int] = {}
+        while any(p.is_alive() for p in processes) or not events.empty():
+            if stop():
+                halt.set()
+            try:
+                kind, first, second = events.get(timeout=0.2)
+            except queue.Empty:
+                for process in processes:
+                    lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
+                    if lost is not None and not halt.is_set():
+                        note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
+                continue
+            if kind == "progress":
+                assert isinstance(first, Progress)
+                listener(first)
+            elif kind == "begun":
+                at[second] = first
+            else:
+                at = {pid: run for pid, run in at.items() if run != first}
+                note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
+        for process in processes:
+            process.join()
 
 
 def mark_lost(folder: Path, run: int, exitcode: int | None) -> FedskewError:

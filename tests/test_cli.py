@@ -83,6 +83,15 @@ def test_another_component_by_set_comes_with_its_own_options(tmp_path, capsys) -
         (("resume", "1", "--rnds=3"), "fedskew resume: has no option '--rnds=3'; did you mean --runs?; see `"),
         (("list", "--zzz"), "fedskew list: has no option '--zzz'; see `fedskew list --help`"),
         (("run", "a.toml", "b.toml"), "fedskew run: does not know what 'b.toml' is for; see `"),
+        (
+            ("compare", "fedavg", "fedprox"),
+            "fedskew compare: does not know what 'fedprox' is for; methods are named by --algorithms; see `",
+        ),
+        (
+            ("run", "a.toml", "fedavg"),
+            "fedskew run: does not know what 'fedavg' is for; methods are named by --algorithm; ",
+        ),
+        (("show", "1", "2"), "fedskew show: does not know what '2' is for; see `"),
         (("run", "--lr", "abc"), "fedskew run: --lr: a number is needed, got 'abc'; see `"),
         (("compare", "--seeds", "1.5"), "fedskew compare: --seeds: a whole number is needed, got '1.5'; see `"),
         (
@@ -238,6 +247,11 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
         (["run", "--set", "traning.rounds=3"], "unknown section 'traning'"),
         (["run", "--skew", "natural"], "does not say whose rows"),
         (["run", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        (
+            ["run", "fedprox:mu=0.1"],
+            "experiment file fedprox:mu=0.1: cannot be read: No such file or directory; a method ",
+        ),
+        (["compare", "scaffold"], "is named as in --algorithms scaffold"),
         (["compare", "--algorithms", "fedavg", "fedavg"], "named twice"),
         (["compare", "--seeds", "0"], "at least 1"),
         (["list", "algoritms"], "did you mean 'algorithms'"),

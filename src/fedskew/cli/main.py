@@ -140,9 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
     """What to say of a word that a verb has no use for."""
-    if not word.startswith("-"):
-        return f"does not know what {word!r} is for"
     known = [option for action in verb._actions for option in action.option_strings]
+    if not word.startswith("-"):
+        named = [option for option in ELSEWHERE["--method"] if option in known and not word.endswith(".toml")]
+        return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in named)
     wanted = word.partition("=")[0]
     near = [option for option in ELSEWHERE.get(wanted, ()) if option in known] or get_close_matches(wanted, known)
     return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])

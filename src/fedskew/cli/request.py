@@ -50,9 +50,20 @@ OPTIONS = {
 """Options that set one value of a section."""
 
 
+def from_file(parsed: argparse.Namespace) -> Experiment:
+    """The file's experiment. Raises `BadInput` that tells how a method is named, too, where that may be what was meant."""
+    try:
+        return read(parsed.file)
+    except BadInput as error:
+        option = next((name for name in ("algorithms", "algorithm") if name in vars(parsed)), "")
+        if not option or parsed.file.suffix == ".toml" or parsed.file.exists():
+            raise
+        raise BadInput(f"{error}; a method is named as in --{option} {parsed.file}") from None
+
+
 def experiment_from(parsed: argparse.Namespace) -> Experiment:
     """The file's experiment, or the built-in one, under the options."""
-    base = read(parsed.file) if parsed.file else Experiment(evaluation=Evaluation(every="auto"))
+    base = from_file(parsed) if parsed.file else Experiment(evaluation=Evaluation(every="auto"))
     given = vars(parsed)
     for section in SECTIONS:
         if given.get(section) is not None:

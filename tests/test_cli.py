@@ -91,7 +91,6 @@ def test_another_component_by_set_comes_with_its_own_options(tmp_path, capsys) -
             ("run", "a.toml", "fedavg"),
             "fedskew run: does not know what 'fedavg' is for; methods are named by --algorithm; ",
         ),
-        (("show", "1", "2"), "fedskew show: does not know what '2' is for; see `"),
         (("run", "--lr", "abc"), "fedskew run: --lr: a number is needed, got 'abc'; see `"),
         (("compare", "--seeds", "1.5"), "fedskew compare: --seeds: a whole number is needed, got '1.5'; see `"),
         (

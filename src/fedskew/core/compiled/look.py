@@ -49,6 +49,8 @@ INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES),
 
 # additions in another order, so that they go side by side; what is not finite is kept
 native: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+# in the order that is written, which a mean in two numbers needs: together, the second would be lost in the first
+in_order: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 
 
 class Arrays(NamedTuple):
@@ -144,11 +146,8 @@ def sum_of(rows: int) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             with kernel(context, builder, signature.args, arguments) as (inside, given):
                 data, at, step, weights, c, width, sums = given
-                go, x, w = (
-                    Arrays(inside),
-                    rows_of(inside, data, at, step, rows),
-                    rows_of(inside, weights, c, c.type(1), rows),
-                )
+                go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
+                w = rows_of(inside, weights, c, c.type(1), rows)
                 with go.lines(width, x) as places:
                     for i in places:
                         total = go.load(sums, i)
@@ -186,11 +185,8 @@ def first_look(rows: int) -> Any:
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             with kernel(context, builder, signature.args, arguments) as (inside, given):
                 data, at, step, weights, c, equal, width, sums, squares = given
-                go, x, w = (
-                    Arrays(inside),
-                    rows_of(inside, data, at, step, rows),
-                    rows_of(inside, weights, c, c.type(1), rows),
-                )
+                go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
+                w = rows_of(inside, weights, c, c.type(1), rows)
                 weighted, plain = rows_of(inside, sums, at.type(0), at.type(BLOCK), 2)
                 found = [go.room(squares, at.type(k * LANES), DOUBLES) for k in range(rows)]
                 with go.lines(width, x) as places:
@@ -282,7 +278,7 @@ def distances_of(row: Any, means: Any) -> tuple[float, float]:
     return to_weighted, to_plain
 
 
-@native
+@in_order
 def look_at_block(
     numbers: Any,
     at: int,

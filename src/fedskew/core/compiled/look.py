@@ -15,158 +15,42 @@ of it. A square distance then has the digits of float32 within a block, and what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
+from numba import types
 from numba.extending import intrinsic
 
-F = TypeVar("F", bound=Callable[..., Any])
+from fedskew.core.compiled.instructions import (
+    DOUBLES,
+    LANES,
+    LINE,
+    ROWS,
+    SINGLES,
+    Arrays,
+    in_order,
+    kernel,
+    native,
+    padded,
+    room,
+    rows_of,
+)
 
 BLOCK = 1024
 """Columns between two looks at the same rows: of 100 clients 0.4 megabytes, so that two blocks stay in the second cache."""
-WIDE = 4 * BLOCK
-"""Columns of a sum without a second look, whose sums of float64 stay in the first cache."""
-LINE = 16
-"""Numbers of float32 that memory hands over at once."""
-AHEAD = 16 * LINE
-"""Numbers of a row that memory is asked for before their turn."""
-LANES = 8
-"""Numbers of float64 that go through the processor together, and half of those of float32: a line."""
-ROWS, FEWER = 8, 4
-"""Rows that are looked at together, and of those that are left: sums of more rows would not fit into a processor's registers."""
-
+FEWER = 4
+"""Rows that are looked at together of those that are left."""
 TINY = 1e-28
 """Square distances of a block below which float32 may have lost some as too small to be told from 0."""
 FEW_DIGITS = 0.01
 """A square distance to the plain mean, of that to the weighted one, below which too few digits of float32 are left of it."""
 
-INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(ir.FloatType(), LINE)
-
-# additions in another order, so that they go side by side; what is not finite is kept
-native: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
-# in the order that is written, which a mean in two numbers needs: together, the second would be lost in the first
-in_order: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
-
-
-class Arrays(NamedTuple):
-    """Instructions for arrays of numbers, and for a vector of them at a time: `DOUBLES` or `SINGLES`."""
-
-    builder: Any
-
-    def vector(self, data: Any, place: Any, kind: Any) -> Any:
-        """What is in an array from a place on; it may lie anywhere in memory."""
-        at = self.builder.bitcast(self.builder.gep(data, [place]), kind.as_pointer())
-        return self.builder.load(at, align=4 if kind.element == SINGLES.element else 8)
-
-    def load(self, data: Any, place: Any) -> Any:
-        """``data[place : place + LANES]`` as float64, from float32 or float64."""
-        found = self.vector(data, place, ir.VectorType(data.type.pointee, LANES))
-        return found if found.type == DOUBLES else self.builder.fpext(found, DOUBLES)
-
-    def store(self, data: Any, place: Any, value: Any) -> None:
-        at = self.builder.bitcast(self.builder.gep(data, [place]), value.type.as_pointer())
-        self.builder.store(value, at, align=4)
-
-    def ask(self, data: Any, place: Any) -> None:
-        """Memory for the line that holds ``data[place]``, without waiting for it; it may lie behind the end."""
-        at = self.builder.bitcast(self.builder.gep(data, [place]), cgutils.voidptr_t)
-        kind = ir.FunctionType(ir.VoidType(), [at.type, INDEX, INDEX, INDEX])
-        call = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        # to read; to be kept in all caches but the first, which has no room for so many rows; data
-        self.builder.call(call, [at, INDEX(0), INDEX(2), INDEX(1)])
-
-    def everywhere(self, data: Any) -> Any:
-        """A float64 in all lanes. It is read where it is needed: to keep one of every row would take too many registers."""
-        number = self.builder.load(data)
-        empty = ir.Constant(DOUBLES, ir.Undefined)
-        one = self.builder.insert_element(empty, number, INDEX(0))
-        return self.builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
-
-    def room(self, data: Any, place: Any, kind: Any) -> Any:
-        """A vector that changes, and begins as what is in an array."""
-        room = cgutils.alloca_once(self.builder, kind)
-        self.builder.store(self.vector(data, place, kind), room)
-        return room
-
-    def add_product(self, room: Any, one: Any, other: Any) -> None:
-        self.builder.store(self.builder.fadd(self.builder.load(room), self.builder.fmul(one, other)), room)
-
-    @contextmanager
-    def lines(self, width: Any, rows: list[Any]) -> Iterator[Any]:
-        """The columns of one line after the other, by their first of `LANES`; memory is asked for what follows in the rows."""
-        count = self.builder.udiv(width, width.type(LINE))
-        with cgutils.for_range(self.builder, count) as loop:
-            first = self.builder.mul(loop.index, loop.index.type(LINE))
-            for row in rows:
-                self.ask(row, self.builder.add(first, first.type(AHEAD)))
-            yield [self.builder.add(first, first.type(i)) for i in range(0, LINE, LANES)]
-
-
-def rows_of(builder: Any, data: Any, at: Any, step: Any, rows: int) -> list[Any]:
-    """Where each of some rows begins, the first of them at ``at``."""
-    return [builder.gep(data, [builder.add(at, builder.mul(step, step.type(k)))]) for k in range(rows)]
-
-
-def data_of(context: Any, builder: Any, kinds: Any, values: Any) -> list[Any]:
-    """Arrays as what they point to, anything else as it is."""
-    return [
-        context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
-        for kind, value in zip(kinds, values, strict=True)
-    ]
-
-
-@contextmanager
-def kernel(context: Any, builder: Any, kinds: Any, values: Any) -> Iterator[Any]:
-    """A function of its own: its builder, and what ``values`` are in it. The compiler then has all registers for its loop."""
-    given = data_of(context, builder, kinds, values)
-    kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-    made = ir.Function(builder.module, kind, builder.module.get_unique_name("fedskew.look"))
-    made.linkage = "internal"
-    made.attributes.add("noinline")
-    builder.call(made, given)
-    inside = ir.IRBuilder(made.append_basic_block())
-    yield inside, made.args
-    inside.ret_void()
-
-
-def sum_of(rows: int) -> Any:
-    """How so many rows are added up: ``(numbers, at, step, weights, c, width, sums)``.
-
-    The first row begins at ``numbers[at]``, the next one ``step`` behind; the first one's weight is ``weights[c]``. Their
-    weighted sum is added to ``sums`` (W,). The width divides into lines.
-    """
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def added(typing: Any, numbers: Any, at: Any, step: Any, weights: Any, c: Any, width: Any, sums: Any) -> Any:
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            with kernel(context, builder, signature.args, arguments) as (inside, given):
-                data, at, step, weights, c, width, sums = given
-                go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
-                w = rows_of(inside, weights, c, c.type(1), rows)
-                with go.lines(width, x) as places:
-                    for i in places:
-                        total = go.load(sums, i)
-                        for k in range(rows):
-                            total = inside.fadd(total, inside.fmul(go.everywhere(w[k]), go.load(x[k], i)))
-                        go.store(sums, i, total)
-            return context.get_dummy_value()
-
-        place = types.intp
-        return types.void(numbers, place, place, weights, place, place, sums), emit
-
-    return added
-
 
 def first_look(rows: int) -> Any:
     """How so many rows are looked at: ``(numbers, at, step, weights, c, equal, width, sums, squares)``.
 
-    As in `sum_of`, which this does besides; ``sums`` (2, BLOCK) are the weighted one and one with weights that are all
-    ``equal`` (1,). The rows' squares are added to ``squares`` (ROWS, LANES).
+    As in `add.sum_of`, which this does besides; ``sums`` (2, BLOCK) are the weighted one and one with weights that are
+    all ``equal`` (1,). The rows' squares are added to ``squares`` (ROWS, LANES).
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -242,30 +126,8 @@ def second_look(rows: int) -> Any:
     return looked
 
 
-add_many, add_one = sum_of(ROWS), sum_of(1)
 look_at_many, look_at_fewer, look_at_one = first_look(ROWS), first_look(FEWER), first_look(1)
 look_again_at_many, look_again_at_fewer, look_again_at_one = second_look(ROWS), second_look(FEWER), second_look(1)
-
-
-@native
-def room(count: int) -> Any:
-    """Numbers of float64 at the beginning of a line of memory: of `LANES` that lie in two lines, both are read and written."""
-    made = np.empty(count + LANES)
-    skip = -made.ctypes.data % (LANES * made.itemsize) // made.itemsize
-    return made[skip : skip + count]
-
-
-@native
-def add_block(numbers: Any, at: int, step: int, weights: Any, width: int, sums: Any) -> None:
-    """Add to ``sums`` (W,) the weighted sum of a block of all rows, whose width divides into lines."""
-    c = 0
-    while c < len(weights):
-        if len(weights) - c >= ROWS:
-            add_many(numbers, at + c * step, step, weights, c, width, sums)
-            c += ROWS
-        else:
-            add_one(numbers, at + c * step, step, weights, c, width, sums)
-            c += 1
 
 
 @native
@@ -361,15 +223,6 @@ def look_at_blocks(numbers: Any, step: int, weights: Any, first: int, width: int
 
 
 @native
-def padded(numbers: Any, step: int, clients: int, first: int, width: int) -> Any:
-    """Columns that do not fill a line, and 0 behind them, which changes no sum."""
-    room = np.zeros((clients, LINE), np.float32)
-    for c in range(clients):
-        room[c, :width] = numbers[c * step + first : c * step + first + width]
-    return room.ravel()
-
-
-@native
 def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: Any) -> None:
     """The weighted sum of the columns from ``first``, and adds to ``found`` (3, C + 1) what they add to a `Spread`.
 
@@ -384,19 +237,4 @@ def look(numbers: Any, step: int, weights: Any, first: int, total: Any, found: A
     if len(total) > lines:
         rest, sums = padded(numbers, step, len(weights), first + lines, len(total) - lines), np.empty(LINE, total.dtype)
         look_at_blocks(rest, LINE, weights, 0, LINE, sums, found)
-        total[lines:] = sums[: len(total) - lines]
-
-
-@native
-def add_up(numbers: Any, step: int, weights: Any, first: int, total: Any) -> None:
-    """The weighted sum of the columns from ``first``."""
-    sums, lines = room(WIDE), len(total) // LINE * LINE
-    for start in range(0, lines, WIDE):
-        width = min(WIDE, lines - start)
-        sums[:] = 0
-        add_block(numbers, first + start, step, weights, width, sums)
-        total[start : start + width] = sums[:width]
-    if len(total) > lines:
-        sums[:] = 0
-        add_block(padded(numbers, step, len(weights), first + lines, len(total) - lines), 0, LINE, weights, LINE, sums)
         total[lines:] = sums[: len(total) - lines]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from fedskew.core.compiled.look import BLOCK, add_up, look
+from fedskew.core.compiled.add import add_up
+from fedskew.core.compiled.look import BLOCK, look
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]

@@ -250,6 +250,7 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
             ["run", "fedprox:mu=0.1"],
             "experiment file fedprox:mu=0.1: cannot be read: No such file or directory; a method ",
         ),
+        (["run", "mine"], "mine: not valid TOML: Invalid value (at end of document)\n"),
         (["compare", "scaffold"], "is named as in --algorithms scaffold"),
         (["compare", "--algorithms", "fedavg", "fedavg"], "named twice"),
         (["compare", "--seeds", "0"], "at least 1"),
@@ -266,6 +267,7 @@ def test_a_mistake_gets_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     sqlite3.connect(tmp_path / "runs" / "other.db").close()
+    (tmp_path / "mine").write_text("rounds =", encoding="utf-8")
     code, out, err = call(capsys, *words)
     assert code == 2
     assert out == ""

@@ -19,16 +19,16 @@ from fedskew.data.lent import lend
 def of_everything(kind: type = np.float32) -> Dataset:
     """A data set with every optional part."""
     drawn = np.random.default_rng(0)
-    y = np.arange(3000) % 2
+    y = np.arange(3001) % 2
     return Dataset(
-        x=drawn.integers(0, 2, (3000, 7)).astype(kind),
+        x=drawn.integers(0, 2, (3001, 7)).astype(kind),
         y=y,
         x_test=drawn.integers(0, 2, (5, 7)).astype(kind),
         y_test=y[:5],
         classes=("no", "yes"),
-        groups=np.arange(3000) // 1000,
+        groups=np.arange(3001) % 3,
         group_names=("a", "b", "ß"),
-        texts=([f"text {i}" for i in range(3000)], ["x"] * 5),
+        texts=([f"text {i}" for i in range(3001)], ["x"] * 5),
         sensitive="sex",
         name="everything",
         notes="n",
@@ -49,6 +49,14 @@ def test_what_was_lent_is_the_same(tmp_path: Path, kind: type) -> None:
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
         assert (ours == theirs).all()
+        assert type(ours) is np.ndarray
+        assert ours.flags.aligned, "an array of odd bytes before it does not shift it"
+
+
+def test_rows_without_columns(tmp_path: Path) -> None:
+    data = of_everything()
+    empty = Dataset(x=data.x[:, :0], y=data.y, x_test=data.x_test[:, :0], y_test=data.y_test, classes=data.classes)
+    assert lend(empty, tmp_path)().x.shape == (3001, 0)
 
 
 def test_rows_travel_by_a_file_and_are_read_where_they_lie(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Lent:
 
 def lend(dataset: Dataset, folder: str | Path) -> Lent:
     """Write the rows into a file of the folder, which must stay as long as others may ask for them. Raises `NoRoom`."""
-    arrays = {name: value for name, value in vars(dataset).items() if isinstance(value, np.ndarray) and value.nbytes}
+    arrays = {name: value for name, value in vars(dataset).items() if isinstance(value, np.ndarray)}
     rest = {name: value for name, value in vars(dataset).items() if name not in arrays}
     path, places = Path(folder) / "rows", {}
     try:

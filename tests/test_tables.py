@@ -299,6 +299,21 @@ def test_missing_words_are_counted(tmp_path):
     assert encode.notes == ("column 'colour': 7 values missing, all zeros",)
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"), [((), ()), ((3,), ("column 'amount': 1 missing or not numbers, set to the mean",))]
+)
+def test_numbers_missing_in_other_rows_only_are_told(tmp_path, rows, told):
+    """The model was fitted to no such rows, so that no column marks them."""
+    table = pa.table({"amount": [float(i) for i in range(20)], "colour": ["red", "blue"] * 10})
+    encode = columns.fit(table, "t.csv")
+    other = pa.table({"amount": [None if i in rows else float(i) for i in range(20)], "colour": [None] * 20})
+    assert encode.notes == ()
+    assert encode.gaps(other) == list(told)
+    assert encode(other)[3, 0] == (0 if rows else encode(table)[3, 0])
+    marked = columns.fit(other, "t.csv")
+    assert marked.gaps(other) == [], "told and marked by what was fitted"
+
+
 # files larger than memory
 
 

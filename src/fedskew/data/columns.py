@@ -36,6 +36,14 @@ class Columns:
         frame = framed(table)
         return np.column_stack([make(frame[name]) for name, make in self.makers]).astype(np.float32)
 
+    def gaps(self, table: pa.Table) -> list[str]:
+        """What a reader should know of other rows: numbers that are missing there only, where no column can mark them."""
+        frame, found = framed(table), []
+        for name, make in self.makers:
+            if isinstance(make, Numbers) and not make.marked and (missing := int(np.isnan(numbers(frame[name])).sum())):
+                found.append(f"column {name!r}: {missing} missing or not numbers, set to the mean")
+        return found
+
 
 def fit(table: pa.Table, where: str) -> Columns:
     """Look at the columns of some rows. Raises `BadInput`, naming ``where``, if none can be used."""
@@ -90,19 +98,27 @@ def numbers(values: pd.Series[Any]) -> Floats:
     return np.where(np.isfinite(made), made, np.nan)
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Standardised numbers; with a column that marks the missing ones, if there were any among the fitted rows."""
+
+    mean: float
+    spread: float
+    marked: bool
+
+    def __call__(self, values: pd.Series[Any]) -> Floats:
+        found = numbers(values)
+        gone = np.isnan(found)
+        made = np.where(gone, 0.0, (found - self.mean) / self.spread)
+        return np.column_stack([made, gone]) if self.marked else made[:, None]
+
+
 def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
     fitted = numbers(values)
     missing = int(np.isnan(fitted).sum())
     if missing == len(fitted):
         return None, "left out, it holds no finite number"
-    mean, spread = float(np.nanmean(fitted)), float(np.nanstd(fitted)) or 1.0
-
-    def make(column: pd.Series[Any]) -> Floats:
-        found = numbers(column)
-        gone = np.isnan(found)
-        made = np.where(gone, 0.0, (found - mean) / spread)
-        return np.column_stack([made, gone]) if missing else made[:, None]
-
+    make = Numbers(float(np.nanmean(fitted)), float(np.nanstd(fitted)) or 1.0, missing > 0)
     return make, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 
 

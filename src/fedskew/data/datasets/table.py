@@ -84,7 +84,7 @@ class Table:
             classes=tuple(classes),
             name=Path(self.path).name,
             source=self.path,
-            notes="; ".join([*notes, *encode.notes]),
+            notes="; ".join([*notes, *encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -228,6 +229,32 @@ def test_small_cohorts_load_no_compiler(tmp_path: Path) -> None:
     )
     said = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True).stdout
     assert said.split() == ["True", "False"]
+
+
+def test_other_instructions_are_compiled_anew(tmp_path: Path) -> None:
+    """A newer fedskew may bring some without a change in the files of the loops, whose compiled code lies there."""
+    code = (
+        "import numpy as np\n"
+        "from mine import add, sums\n"
+        "total = np.zeros(16, np.float32)\n"
+        "sums.weighted_sum(np.ones(2), np.ones((2, 16), np.float32), total, 1)\n"
+        "print(total[0], sum(add.add_up.stats.cache_hits.values()))"
+    )
+    folder = tmp_path / "mine"
+    shutil.copytree(Path(sums.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in folder.glob("*.py"):
+        file.write_text(file.read_text().replace("fedskew.core.compiled", "mine"))
+
+    def told() -> list[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+
+    assert told() == ["2.0", "0"]
+    assert told() == ["2.0", "1"]
+    instructions = folder / "instructions.py"
+    widened = "self.builder.fpext(found, DOUBLES)"
+    instructions.write_text(instructions.read_text().replace(widened, f"self.builder.fneg({widened})"))
+    assert told() == ["-2.0", "0"]
 
 
 # a round adds up once

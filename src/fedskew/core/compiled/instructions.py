@@ -1,24 +1,24 @@
-"""Instructions for numbers in rows, as numba's compiler gets them, and what the loops over rows need besides.
-
-Numba keeps compiled loops until their own file changes: after a change here, `look.py` and `add.py` must be saved anew, too.
-"""
+"""Instructions for numbers in rows, as numba's compiler gets them, and what the loops over rows need besides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.caching import FunctionCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LINE = 16
 """Numbers of float32 that memory hands over at once."""
-AHEAD = 16 * LINE
+AHEAD = 32 * LINE
 """Numbers of a row that memory is asked for before their turn."""
 LANES = 8
 """Numbers of float64 that go through the processor together, and half of those of float32: a line."""
@@ -27,10 +27,29 @@ ROWS = 8
 
 INDEX, DOUBLES, SINGLES = ir.IntType(32), ir.VectorType(ir.DoubleType(), LANES), ir.VectorType(ir.FloatType(), LINE)
 
+INSTRUCTIONS = sha256(Path(__file__).read_bytes()).hexdigest()
+
+
+class Kept(FunctionCache):  # type: ignore[misc]
+    """Compiled loops, for as long as these instructions are the same: numba itself looks only at the file that a loop is in."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return *super()._index_key(sig, codegen), INSTRUCTIONS
+
+
+def loops(fastmath: set[str]) -> Callable[[F], F]:
+    def compiled(function: F) -> F:
+        made: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+        made._cache = Kept(function)
+        return made
+
+    return compiled
+
+
 # additions in another order, so that they go side by side; what is not finite is kept
-native: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+native = loops({"reassoc", "contract"})
 # in the order that is written, which a mean in two numbers needs: together, the second would be lost in the first
-in_order: Callable[[F], F] = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+in_order = loops({"contract"})
 
 
 class Arrays(NamedTuple):
@@ -67,14 +86,24 @@ class Arrays(NamedTuple):
         one = self.builder.insert_element(empty, number, INDEX(0))
         return self.builder.shuffle_vector(one, empty, ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES))
 
-    def room(self, data: Any, place: Any, kind: Any) -> Any:
-        """A vector that changes, and begins as what is in an array."""
+    def room(self, kind: Any) -> Any:
+        """A vector that changes, and begins as 0."""
         room = cgutils.alloca_once(self.builder, kind)
-        self.builder.store(self.vector(data, place, kind), room)
+        self.builder.store(kind(None), room)
         return room
 
     def add_product(self, room: Any, one: Any, other: Any) -> None:
         self.builder.store(self.builder.fadd(self.builder.load(room), self.builder.fmul(one, other)), room)
+
+    def sum(self, room: Any) -> Any:
+        """The sum of a vector's numbers in float64: one after the other, each addition would wait for the one before."""
+        found = self.builder.load(room)
+        wide = ir.VectorType(DOUBLES.element, found.type.count)
+        found = found if found.type == wide else self.builder.fpext(found, wide)
+        kind = ir.FunctionType(wide.element, [wide.element, wide])
+        name = f"llvm.vector.reduce.fadd.v{wide.count}f64"
+        call = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(call, [wide.element(0), found], fastmath=("reassoc",))
 
     @contextmanager
     def lines(self, width: Any, rows: list[Any]) -> Iterator[Any]:

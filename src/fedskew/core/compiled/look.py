@@ -23,7 +23,6 @@ from numba.extending import intrinsic
 
 from fedskew.core.compiled.instructions import (
     DOUBLES,
-    LANES,
     LINE,
     ROWS,
     SINGLES,
@@ -50,7 +49,7 @@ def first_look(rows: int) -> Any:
     """How so many rows are looked at: ``(numbers, at, step, weights, c, equal, width, sums, squares)``.
 
     As in `add.sum_of`, which this does besides; ``sums`` (2, BLOCK) are the weighted one and one with weights that are
-    all ``equal`` (1,). The rows' squares are added to ``squares`` (ROWS, LANES).
+    all ``equal`` (1,). The rows' squares are added to ``squares`` (C,) from ``squares[c]``.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -72,7 +71,7 @@ def first_look(rows: int) -> Any:
                 go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
                 w = rows_of(inside, weights, c, c.type(1), rows)
                 weighted, plain = rows_of(inside, sums, at.type(0), at.type(BLOCK), 2)
-                found = [go.room(squares, at.type(k * LANES), DOUBLES) for k in range(rows)]
+                found = [go.room(DOUBLES) for _ in range(rows)]
                 with go.lines(width, x) as places:
                     for i in places:
                         one, other = go.load(weighted, i), go.load(plain, i)
@@ -84,8 +83,8 @@ def first_look(rows: int) -> Any:
                             go.add_product(found[k], a, a)
                         go.store(weighted, i, one)
                         go.store(plain, i, other)
-                for k in range(rows):
-                    go.store(squares, at.type(k * LANES), inside.load(found[k]))
+                for k, of_row in enumerate(rows_of(inside, squares, c, c.type(1), rows)):
+                    inside.store(inside.fadd(inside.load(of_row), go.sum(found[k])), of_row)
             return context.get_dummy_value()
 
         place = types.intp
@@ -97,8 +96,8 @@ def first_look(rows: int) -> Any:
 def second_look(rows: int) -> Any:
     """How so many rows are looked at again: ``(numbers, at, step, width, means, found)``.
 
-    ``means`` (3, BLOCK) are the weighted mean, what float32 leaves of it, and how far from it the plain one lies. To ``found``
-    (ROWS, 2, LINE) are added the squares of the rows' ways from the mean, and these ways' products with that to the plain one.
+    ``means`` (3, BLOCK) are the weighted mean, what float32 leaves of it, and how far from it the plain one lies. ``found``
+    (ROWS, 2) become the squares of the rows' ways from the mean, and these ways' products with that to the plain one.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -108,7 +107,7 @@ def second_look(rows: int) -> Any:
                 data, at, step, width, means, found = given
                 go, x = Arrays(inside), rows_of(inside, data, at, step, rows)
                 told = rows_of(inside, means, at.type(0), at.type(BLOCK), 3)
-                sums = [go.room(found, at.type(k * LINE), SINGLES) for k in range(2 * rows)]
+                sums = [go.room(SINGLES) for _ in range(2 * rows)]
                 # a line at a time; it is in cache, and needs not be asked for
                 with go.lines(width, []) as (i, _):
                     mean, rest, between = (go.vector(row, i, SINGLES) for row in told)
@@ -116,8 +115,8 @@ def second_look(rows: int) -> Any:
                         away = inside.fsub(inside.fsub(go.vector(x[k], i, SINGLES), mean), rest)
                         go.add_product(sums[2 * k], away, away)
                         go.add_product(sums[2 * k + 1], away, between)
-                for k in range(2 * rows):
-                    go.store(found, at.type(k * LINE), inside.load(sums[k]))
+                for k, of_row in enumerate(rows_of(inside, found, at.type(0), at.type(1), 2 * rows)):
+                    inside.store(go.sum(sums[k]), of_row)
             return context.get_dummy_value()
 
         place = types.intp
@@ -161,36 +160,29 @@ def look_at_block(
     those of the block before, ``apart`` their square distance, and ``told`` (3, BLOCK) what `second_look` is told of them. Adds
     to ``squares`` (C,), and to ``distances`` (2, C) to the weighted and to the plain mean.
     """
-    lengths, ways = np.empty((ROWS, LANES)), np.empty((ROWS, 2, LINE), np.float32)
-    c, equal = 0, np.full(1, 1 / len(weights))
+    c, equal, ways = 0, np.full(1, 1 / len(weights)), np.empty((ROWS, 2))
     sums[:] = 0
     while c < len(weights):
         here, there = at + c * step, before + c * step
-        lengths[:] = 0
-        ways[:] = 0
         if len(weights) - c >= ROWS:
             rows = ROWS
-            look_at_many(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_at_many(numbers, here, step, weights, c, equal, width, sums, squares)
             look_again_at_many(numbers, there, step, width, told, ways)
         elif len(weights) - c >= FEWER:
             rows = FEWER
-            look_at_fewer(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_at_fewer(numbers, here, step, weights, c, equal, width, sums, squares)
             look_again_at_fewer(numbers, there, step, width, told, ways)
         else:
             rows = 1
-            look_at_one(numbers, here, step, weights, c, equal, width, sums, lengths)
+            look_at_one(numbers, here, step, weights, c, equal, width, sums, squares)
             look_again_at_one(numbers, there, step, width, told, ways)
         for k in range(rows):
-            to_weighted, along = 0.0, 0.0
-            for i in range(LINE):
-                to_weighted += ways[k, 0, i]
-                along += ways[k, 1, i]
-            to_plain = to_weighted - 2 * along + apart
+            to_weighted = ways[k, 0]
+            to_plain = to_weighted - 2 * ways[k, 1] + apart
             # what is too large for float32 or not a number fails here, too
             if not (to_weighted > TINY and FEW_DIGITS * to_weighted < to_plain < np.inf):
                 row = there + k * step
                 to_weighted, to_plain = distances_of(numbers[row : row + width], means)
-            squares[c + k] += lengths[k].sum()
             distances[0, c + k] += to_weighted
             distances[1, c + k] += to_plain
         c += rows

@@ -20,7 +20,7 @@ from fedskew.core.compiled.look import BLOCK, look
 Floats = NDArray[np.float64]
 Rows = NDArray[np.float32]
 
-TURNS = 16
+TURNS = 32
 """Stripes, so that threads can share them evenly."""
 
 

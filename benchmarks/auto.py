@@ -34,23 +34,31 @@ def fixed(work: Workload) -> list[Option]:
 
 
 def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, tuple[float, float]]:
-    """Seconds a round, and of the start; several processes one engine after the other, since each has a group of its own."""
+    """Seconds a round, and of the start.
+
+    Several processes come one engine after the other, since each has a group of its own, and in turn with the best of one process:
+    what the machine does meanwhile is the same for both.
+    """
     fed, x0 = of_workload(work, LONG)
     times: dict[Option, list[float]] = {option: [] for option in options}
     starts: dict[Option, float] = {}
     alone = [option for option in options if option.workers == 1]
     for turn in range(repeats + 1):
         for option in alone:
-            best = min((min(taken) for taken in times.values() if taken), default=0.0)
-            if turn == 0 or min(times[option]) < 10 * best:
+            least = min((min(taken) for taken in times.values() if taken), default=0.0)
+            if turn == 0 or min(times[option]) < 10 * least:
                 times[option].append(seconds(partial(ours, fed, option.engine, x0), option.threads))
+    found = {option: statistics.median(times[option][1:] or times[option]) for option in alone}
+    best = min(alone, key=found.__getitem__)
+    beside = partial(seconds, partial(ours, fed, best.engine, x0), best.threads)
     for option in [option for option in options if option.workers > 1]:
         began = time.perf_counter()
         with helpers(work, option.engine, option.workers, option.threads) as pipes:
             starts[option] = time.perf_counter() - began
-            together = partial(ours_together, fed, option.engine, pipes, x0)
-            times[option] = [seconds(together, option.threads) for _ in range(repeats + 1)]
-    return {o: (statistics.median(taken[1:] or taken), starts.get(o, 0.0)) for o, taken in times.items()}
+            together = partial(seconds, partial(ours_together, fed, option.engine, pipes, x0), option.threads)
+            together()
+            found[option] = found[best] * statistics.median(together() / beside() for _ in range(repeats))
+    return {option: (found[option], starts.get(option, 0.0)) for option in options}
 
 
 def main() -> None:

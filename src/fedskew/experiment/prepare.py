@@ -118,7 +118,7 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
     )
     assert dataset.texts is not None
     texts = [text for part in dataset.texts for text in part]
-    digest = hashlib.sha256(f"{type(model).__name__} {model.where()} {model.length}".encode())
+    digest = hashlib.sha256(model.reading().encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
 

@@ -12,11 +12,14 @@ Departure: dropout is off, so that a step depends on its batch only.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -192,12 +195,22 @@ class Encoder(ABC):
 
         The numbers are floating-point, as all rows are; they are exact.
         """
-        tokenizer = self.loaded(extra("transformers").AutoTokenizer)
-        rows = tokenizer(list(texts), truncation=True, max_length=self.length)["input_ids"]
+        rows = self.tokenizer()(list(texts), truncation=True, max_length=self.length)["input_ids"]
         ids = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.float32)
         for row, filled in zip(rows, ids, strict=True):
             filled[: len(row)] = row
         return ids
+
+    def reading(self) -> str:
+        """Hex digits of everything but the texts that token ids depend on: not the folder's name, which may hold another soon."""
+        digest = hashlib.sha256(str(self.length).encode())
+        with TemporaryDirectory() as folder:
+            for path in sorted(self.tokenizer().save_pretrained(folder)):
+                digest.update(Path(path).read_bytes())
+        return digest.hexdigest()
+
+    def tokenizer(self) -> Any:
+        return self.loaded(extra("transformers").AutoTokenizer)
 
     def loaded(self, kind: Any) -> Any:
         """What ``kind.from_pretrained`` makes of the checkpoint."""

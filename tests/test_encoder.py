@@ -24,6 +24,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_toml, read
 from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.results import run
+from fedskew.experiment.run import execute
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
 from fedskew.models.encoder import PAD, PIECE, Encoder, HuggingFace, MiniLm, cut, layers_of
@@ -459,7 +460,31 @@ def test_an_encoder_is_not_stacked(bert, tmp_path):
         assemble(small(bert, engine="stacked"), DATA)
     runs = run(small(bert, frozen=2, engine="auto"), data=DATA, folder=tmp_path)
     assert runs.records[0].facts["engine"]["name"] == "sequential"
-    assert runs.records[0].facts["frozen_bytes"] == 8 * (16 + 80 + 2 + 2) * HIDDEN + 8 * 2 * LAYER
+    assert runs.records[0].facts["frozen"]["bytes"] == 8 * (16 + 80 + 2 + 2) * HIDDEN + 8 * 2 * LAYER
+
+
+def test_other_frozen_weights_are_refused_on_resume(tmp_path):
+    """They are in no checkpoint; what is trained is, and may begin as it likes."""
+    encoder = tmp_path / "encoder"
+    tiny_encoder(encoder)
+    runs = run(small(str(encoder), frozen=2), data=DATA, folder=tmp_path / "runs")
+
+    def change(layer: int) -> None:
+        import transformers
+
+        model = transformers.AutoModel.from_pretrained(encoder)
+        with torch.no_grad():
+            model.encoder.layer[layer].output.dense.bias[0] += 1e-3
+        model.save_pretrained(encoder)
+        tasks_of.cache_clear()
+
+    change(2)
+    execute(runs.store, runs.ids[0], DATA)
+    change(1)
+    with pytest.raises(
+        BadInput, match=r"run 1: the model's frozen layers are not those it began with .* start a new run"
+    ):
+        execute(runs.store, runs.ids[0], DATA)
 
 
 def test_the_compact_form_takes_the_name_first(bert):

@@ -24,7 +24,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
-from fedskew.experiment.prepare import prepared
+from fedskew.experiment.prepare import Frozen, prepared
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
@@ -51,7 +51,7 @@ class Assembly:
     y_test: Tensor  # at the start
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
-    frozen_bytes: int = 0  # of the parameters that are not trained
+    frozen: Frozen | None = None  # of the model, what is not trained
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
 
     def test_targets(self, round_: int) -> Tensor:
@@ -116,7 +116,7 @@ def assemble(
         x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,
-        frozen_bytes=frozen,
+        frozen=frozen,
     )
 
 

@@ -39,6 +39,13 @@ LINE_EVERY = 5.0
 """Seconds between two lines of progress."""
 
 
+class Frozen(NamedTuple):
+    """What is not trained: it is in no checkpoint, and every client needs it once."""
+
+    bytes: int
+    fingerprint: str  # sixteen hex digits that change with any value
+
+
 class Prepared(NamedTuple):
     """A task, where it starts, and the rows that its module takes."""
 
@@ -46,7 +53,7 @@ class Prepared(NamedTuple):
     x0: Tensor  # (P,)
     x: Tensor  # (n, ...) training rows
     x_test: Tensor
-    frozen_bytes: int  # of the parameters that are not trained
+    frozen: Frozen | None
 
 
 def prepared(
@@ -69,7 +76,7 @@ def prepared(
     tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
     task = tasks[0]
     net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
-    frozen = sum(p.numel() * p.element_size() for p in task.model.parameters() if not p.requires_grad)
+    frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
         train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
@@ -101,6 +108,19 @@ def tasks_of(
         skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
     space = ParameterSpace(skeletons[0])
     return tuple(Classification(skeleton, space, classes, bf16) for skeleton in skeletons)
+
+
+@lru_cache(maxsize=16)
+def frozen_of(task: Classification) -> Frozen | None:
+    """The task's parameters that are not trained, if there are any."""
+    found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
+    if not found:
+        return None
+    digest = hashlib.sha256()
+    for p in found:
+        digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
+        digest.update(p.flatten().view(torch.uint8).numpy().data)
+    return Frozen(sum(p.nbytes for p in found), digest.hexdigest()[:16])
 
 
 @lru_cache(maxsize=16)

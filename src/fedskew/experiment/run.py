@@ -302,14 +302,14 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
     facts["classes"] = list(dataset.classes)
-    if assembly.frozen_bytes:
-        facts["frozen_bytes"] = assembly.frozen_bytes  # that every client needs once
-    before = known.get("data", facts["data"])["fingerprint"]
-    if before != facts["data"]["fingerprint"]:
-        raise BadInput(
-            f"run {run}: the data are not those it began with (fingerprint {before}, "
-            f"now {facts['data']['fingerprint']}); start a new run"
-        )
+    if assembly.frozen:
+        facts["frozen"] = assembly.frozen._asdict()
+    for what, told in (("data", "data"), ("frozen", "model's frozen layers")):
+        before, now = (part.get(what, {}).get("fingerprint") for part in (known, facts))
+        if before not in (None, now):
+            raise BadInput(
+                f"run {run}: the {told} are not those it began with (fingerprint {before}, now {now}); start a new run"
+            )
     store.update(run, status="running", experiment=experiment.toml())
     store.add_facts(run, facts)
     write_toml(store, run, experiment)

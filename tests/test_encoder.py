@@ -495,6 +495,15 @@ def test_the_compact_form_takes_the_name_first(bert):
     assert Experiment(model="minilm:frozen=4").model == MiniLm(frozen=4)
 
 
+def test_a_folder_is_the_same_wherever_the_run_goes_on(bert, monkeypatch):
+    monkeypatch.chdir(Path(bert).parent)
+    model = HuggingFace(source=Path(bert).name)
+    monkeypatch.chdir("/")
+    assert model == HuggingFace(source=bert)
+    monkeypatch.setenv("HOME", str(Path(bert).parent))
+    assert HuggingFace(source=f"~/{Path(bert).name}") == model
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

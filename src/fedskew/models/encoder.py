@@ -237,6 +237,11 @@ class HuggingFace(Encoder):
     idea: ClassVar[str] = "any encoder of Hugging Face by name or folder (hf:NAME); needs the extra text"
     cites: ClassVar[tuple[str, ...]] = ("transformers", "lora", "fedit", "ffa-lora")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (folder := Path(self.source).expanduser()).is_dir():
+            object.__setattr__(self, "source", str(folder.resolve()))
+
     def where(self) -> str:
         return self.source
 

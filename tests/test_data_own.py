@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -12,10 +13,16 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import fedskew as fs
+from fedskew.cli.main import main
 from fedskew.core.component import build, to_table
+from fedskew.core.errors import BadInput
 from fedskew.data import DATASETS
 from fedskew.data.datasets.hugging_face import HuggingFace
 from fedskew.data.datasets.own import from_torch
+from fedskew.data.datasets.table import Table
+from fedskew.experiment.build import assemble
+from fedskew.skew.exported import FromFolder
+from fedskew.store.runs import RunStore
 
 X, Y = torch.arange(24.0).reshape(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -147,3 +154,43 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(fs.BadInput, match=r"pip install 'fedskew\[hf\]'"):
         fs.load("hf:imdb")
+
+
+# where files lie
+
+
+def test_a_run_on_files_goes_on_and_is_repeated_from_any_folder(tmp_path, monkeypatch, capsys):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 2]}\n" for i in range(60)))
+    monkeypatch.chdir(here)
+    command = ["run", "--rounds", "1", "--clients", "3", "--skew", "iid"]
+    assert main([*command, "--dataset", "table:path=t.csv,label=y,test=t.csv"]) == 0
+    assert "table:path=t.csv,label=y,test=t.csv, 3 clients" in capsys.readouterr().err.replace("\n", " ")
+    monkeypatch.chdir(there)
+    assert main(["run", str(here / "runs" / "1" / "experiment.toml")]) == 0
+    one, two = (RunStore(folder / "runs").measurements([1]).query("name == 'loss'") for folder in (here, there))
+    assert len(one)
+    assert one.equals(two)
+
+
+def test_one_file_without_clients_is_dealt_by_a_skew(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 2]}\n" for i in range(60)))
+    data = Table(path=str(path), label="y").load()
+    assert (data.groups, data.group_names, len(data.y), len(data.y_test)) == (None, (), 48, 12)
+    dealt = fs.Experiment(dataset=f"table:path={path},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
+    assert len(assemble(dealt, data).partition) == 3
+    with pytest.raises(BadInput, match=r"does not say whose rows are whose; .* client=COLUMN"):
+        assemble(dealt.replace(skew="natural"), data)
+
+
+def test_what_is_not_there_stays_as_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert HuggingFace(path="stanfordnlp/imdb").path == "stanfordnlp/imdb"
+    with pytest.raises(BadInput, match=rf"^t\.csv: no such file or folder in {re.escape(str(tmp_path))}$"):
+        Table(path="t.csv", label="y").load()
+    (tmp_path / "pets").mkdir()
+    assert HuggingFace(path="pets").path == str(tmp_path / "pets")
+    assert FromFolder(path="pets").path == str(tmp_path / "pets")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import struct
+import sys
 
 import numpy as np
 import pandas as pd
@@ -300,7 +302,7 @@ def test_missing_words_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"), [((), ()), ((3,), ("column 'amount': 1 missing or not numbers, set to the mean",))]
+    ("rows", "told"), [((), ()), ((3,), ("column 'amount': 1 missing, not numbers or too large, set to the mean",))]
 )
 def test_numbers_missing_in_other_rows_only_are_told(tmp_path, rows, told):
     """The model was fitted to no such rows, so that no column marks them."""
@@ -312,6 +314,45 @@ def test_numbers_missing_in_other_rows_only_are_told(tmp_path, rows, told):
     assert encode(other)[3, 0] == (0 if rows else encode(table)[3, 0])
     marked = columns.fit(other, "t.csv")
     assert marked.gaps(other) == [], "told and marked by what was fitted"
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e200, 1.5e308])
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_any_size_are_standardised(size):
+    """Of the squares of large ones the sum would be infinite, and the column 0."""
+    table = pa.table({"a": [size, -size] * 10, "b": [0.0, 1.0] * 10})
+    made = columns.fit(table, "t.csv")(table)
+    assert made[:, 0].tolist() == [1.0, -1.0] * 10
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_number_too_large_for_float32_once_standardised_counts_as_missing():
+    encode = columns.fit(pa.table({"a": [1.0, 2.0, 3.0]}), "t.csv")
+    other = pa.table({"a": [1e300, 2.0, -1e39, 1e30]})
+    assert np.isfinite(encode(other)).all()
+    assert encode(other)[:3, 0].tolist() == [0, 0, 0]
+    assert encode.gaps(other) == ["column 'a': 2 missing, not numbers or too large, set to the mean"]
+
+
+def test_a_malformed_line_that_is_no_text_is_refused_in_one_line(tmp_path, capfd):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a,who,label\n1,x,u\n" + b"\xff,1,2,3,4\n" + b"2,y,v\n")
+    before = sys.unraisablehook
+    refused("t.csv: cannot be read as csv", paths=[path], label="label", client="who")
+    assert capfd.readouterr().err == ""
+    assert sys.unraisablehook is before
+
+
+def test_a_damaged_arrow_file_is_refused(tmp_path):
+    """Its bytes are taken as they are: places of words that lie outside of them must be found before they are followed."""
+    path, table = tmp_path / "t.arrow", pa.table({"a": [1.0, 2.0], "who": ["anna", "bob"], "label": ["u", "v"]})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    assert survey([path], "label", "who").clients == ("anna", "bob")
+    data, places = path.read_bytes(), struct.pack("<3i", 0, 4, 7)
+    assert places in data
+    path.write_bytes(data.replace(places, struct.pack("<3i", 0, 4, -7)))
+    refused("t.arrow: cannot be read as arrow", paths=[path], label="label", client="who")
 
 
 # files larger than memory

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 from typing import Any
 
 from fedskew.core.component import label, literal, parse, plain
@@ -110,7 +112,7 @@ def typed(section: str, option: str, value: Any) -> Any:
 
 
 def described(experiment: Experiment) -> str:
-    """An experiment in one line, for the head of what is printed."""
+    """An experiment in one line, for the head of what is printed; files below this folder as seen from here."""
     table = experiment.table()
 
     def compact(section: str) -> str:
@@ -125,4 +127,5 @@ def described(experiment: Experiment) -> str:
         f"{local['batch_size']}, {count(experiment.training.rounds, 'round')}"
     )
     real = [label(experiment.system, {"system": System}), label(experiment.availability, COMPONENTS["availability"])]
-    return ", ".join([text, *(part for part in real if part not in ("system", "always"))])
+    told = ", ".join([text, *(part for part in real if part not in ("system", "always"))])
+    return told.replace(f"{Path.cwd()}{os.sep}", "")

@@ -40,8 +40,12 @@ class Columns:
         """What a reader should know of other rows: numbers that are missing there only, where no column can mark them."""
         frame, found = framed(table), []
         for name, make in self.makers:
-            if isinstance(make, Numbers) and not make.marked and (missing := int(np.isnan(numbers(frame[name])).sum())):
-                found.append(f"column {name!r}: {missing} missing or not numbers, set to the mean")
+            if (
+                isinstance(make, Numbers)
+                and not make.marked
+                and (missing := int(np.isnan(make.known(frame[name])).sum()))
+            ):
+                found.append(f"column {name!r}: {missing} missing, not numbers or too large, set to the mean")
         return found
 
 
@@ -106,10 +110,16 @@ class Numbers:
     spread: float
     marked: bool
 
+    def known(self, values: pd.Series[Any]) -> Floats:
+        """Standardised; what is missing, no number, or then too large for float32, which no fitted one is, is NaN."""
+        with np.errstate(over="ignore"):
+            made = (numbers(values) - self.mean) / self.spread
+        return np.where(np.abs(made) <= np.finfo(np.float32).max, made, np.nan)
+
     def __call__(self, values: pd.Series[Any]) -> Floats:
-        found = numbers(values)
-        gone = np.isnan(found)
-        made = np.where(gone, 0.0, (found - self.mean) / self.spread)
+        made = self.known(values)
+        gone = np.isnan(made)
+        made = np.where(gone, 0.0, made)
         return np.column_stack([made, gone]) if self.marked else made[:, None]
 
 
@@ -118,7 +128,11 @@ def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Float
     missing = int(np.isnan(fitted).sum())
     if missing == len(fitted):
         return None, "left out, it holds no finite number"
-    make = Numbers(float(np.nanmean(fitted)), float(np.nanstd(fitted)) or 1.0, missing > 0)
+    # by a power of two, which changes no digit: sums of squares of large numbers overflow
+    power = np.frexp(np.nanmax(np.abs(fitted)))[1]
+    scaled = np.ldexp(fitted, -power)
+    mean, spread = np.ldexp(np.nanmean(scaled), power), np.ldexp(np.nanstd(scaled), power)
+    make = Numbers(float(mean), float(spread) or 1.0, missing > 0)
     return make, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 
 

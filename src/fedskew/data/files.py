@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,8 @@ class Reading:
                     mapped.seek(0)
                     found = iter(pa.ipc.open_stream(mapped))
                 for batch in found:
+                    # the other formats' readers look at what they make; this one's bytes are taken as they are
+                    batch.validate(full=True)
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
         elif kind == "JSON lines":
@@ -130,14 +134,15 @@ class Reading:
             )
         with pa.OSFile(str(path)) as raw:
             stream = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
-            reader = pacsv.open_csv(
-                stream,
-                pacsv.ReadOptions(block_size=BLOCK, use_threads=True),
-                pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skipped),
-                pacsv.ConvertOptions(
-                    strings_can_be_null=True, column_types=types, decimal_point="," if delimiter == ";" else "."
-                ),
-            )
+            with unheard(skipped):
+                reader = pacsv.open_csv(
+                    stream,
+                    pacsv.ReadOptions(block_size=BLOCK, use_threads=True),
+                    pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skipped),
+                    pacsv.ConvertOptions(
+                        strings_can_be_null=True, column_types=types, decimal_point="," if delimiter == ";" else "."
+                    ),
+                )
             self.header = reader.schema.names
             spaced = {name for name in self.header if name.strip() in self.texts} - types.keys()
             if spaced:
@@ -149,8 +154,28 @@ class Reading:
             require(
                 not odd, f"{path}: cannot be read as csv: column {odd[:1]} is not UTF-8 text; convert the file to UTF-8"
             )
-            for batch in reader:
+            while True:
+                with unheard(skipped):
+                    batch = next(reader, None)
+                if batch is None:
+                    return
                 yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
+
+
+@contextmanager
+def unheard(handler: object) -> Iterator[None]:
+    """Without what PyArrow prints where it cannot hand a malformed line to its handler: it is no text, and its file is refused."""
+    before = sys.unraisablehook
+
+    def told(what: Any) -> None:
+        if what.object is not handler:
+            before(what)
+
+    sys.unraisablehook = told
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
@@ -221,7 +246,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The data files among the paths and directly in those that are folders; raises `BadInput` where there are none."""
     found: list[Path] = []
     for path in paths:
-        require(path.exists(), f"{path}: no such file or folder")
+        require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and format_of(p))
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")

@@ -68,14 +68,14 @@ def survey(
 ) -> Survey:
     """Read tables; the clients are the values of the column ``client``, or else the files.
 
-    At most ``most`` rows are kept: if ``fair``, of each client as many as of the others as far as it has them, else any rows. Rows
-    without a label or a client are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises
-    `BadInput` for files and columns that are not there or cannot be read, for labels that are numbers rather than classes, and for
-    more than fits into memory.
+    At most ``most`` rows are kept: if ``fair``, of each client as many as of the others as far as it has them, else any rows; then
+    a single file without a ``client`` is one client's, too. Rows without a label or a client are dropped and counted. ``tell``
+    hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and columns that are not there or cannot be
+    read, for labels that are numbers rather than classes, and for more than fits into memory.
     """
     files = files_of(paths)
     require(
-        bool(client) or len(files) > 1,
+        not fair or bool(client) or len(files) > 1,
         f"{files[0]}: name the column that says whose a row is, --client COLUMN (or client=COLUMN), or give a folder with one "
         "file a client",
     )

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import whole_path
 from fedskew.core.seeding import torch_stream
 from fedskew.models.first import first_place_only
 from fedskew.models.initial import Draws
@@ -239,8 +240,7 @@ class HuggingFace(Encoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (folder := Path(self.source).expanduser()).is_dir():
-            object.__setattr__(self, "source", str(folder.resolve()))
+        object.__setattr__(self, "source", whole_path(self.source))
 
     def where(self) -> str:
         return self.source

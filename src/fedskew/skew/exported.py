@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
+from fedskew.core.places import whole_path
 from fedskew.skew.partition import Ints, Partition
 
 README = """\
@@ -80,6 +81,9 @@ class FromFolder:
 
     face: ClassVar[str] = "none"
     idea: ClassVar[str] = "the clients that `fedskew skew --export` wrote to a folder"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", whole_path(self.path))
 
     def facts(self) -> dict[str, Any]:
         """What the folder says of its partition."""

@@ -52,7 +52,10 @@ class Natural:
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         if groups is None:
-            raise BadInput("skew natural: this data set does not say whose rows are whose; use another skew")
+            raise BadInput(
+                "skew natural: this data set does not say whose rows are whose; use another skew, or name the column of a table "
+                "that does: client=COLUMN"
+            )
         order = np.argsort(groups, kind="stable")
         _, held = np.unique(groups, return_counts=True)
         return cut(order, np.cumsum(held))

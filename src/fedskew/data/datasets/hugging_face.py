@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.images import standardised
 from fedskew.data.texts import check_options, of_texts
@@ -41,6 +42,7 @@ class HuggingFace:
 
     def __post_init__(self) -> None:
         check_options(self.length, self.vocabulary)
+        object.__setattr__(self, "path", whole_path(self.path))
 
     def load(self) -> Dataset:
         name, splits = f"hf:{self.path}", self.splits()

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.core.places import whole_path
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 
@@ -17,10 +18,10 @@ from fedskew.data.dataset import Dataset
 class Table:
     """Rows of files or a folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
-    The test set is the file or folder ``test``, or a random ``test_share`` of each client's rows (rounded down). Everything is
-    loaded into memory, or of larger files so many ``rows`` taken at random. Classes that only the test set holds stay in it: no
-    client knows them, and every row of theirs is counted as an error. Rows without label or client are dropped; ``notes`` counts
-    them.
+    One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a
+    random ``test_share`` of each client's rows (rounded down). Everything is loaded into memory, or of larger files so many
+    ``rows`` taken at random. Classes that only the test set holds stay in it: no client knows them, and every row of theirs is
+    counted as an error. Rows without label or client are dropped; ``notes`` counts them.
     """
 
     path: str
@@ -31,12 +32,16 @@ class Table:
     rows: int = 0
 
     model: ClassVar[str] = "mlp"
-    idea: ClassVar[str] = "your own CSV, JSON lines, Parquet or Arrow files; use it with --skew natural"
+    idea: ClassVar[str] = (
+        "your own CSV, JSON lines, Parquet or Arrow files; with client=COLUMN or a file a client use it with --skew natural"
+    )
 
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
         require(self.label != self.client, f"column {self.label!r} cannot be both the label and the client")
         require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
+        object.__setattr__(self, "path", whole_path(self.path))
+        object.__setattr__(self, "test", whole_path(self.test))
 
     def load(self) -> Dataset:
         # on first use: they import pandas and PyArrow, which other data sets do without
@@ -51,7 +56,7 @@ class Table:
         y, table = found.y, found.table
         classes = list(found.classes)
         if self.test:
-            other = survey([Path(self.test)], self.label, self.label, most=self.rows or None, fair=False)
+            other = survey([Path(self.test)], self.label, most=self.rows or None, fair=False)
             unseen = [word for word in other.classes if word not in classes]
             classes += unseen
             if unseen:
@@ -74,13 +79,14 @@ class Table:
                 f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
             )
         encode = columns.fit(table.take(train), self.path)
+        natural = bool(self.client) or len(found.clients) > 1
         return Dataset(
             x=encode(table.take(train)),
             y=y[train],
             x_test=encode(test_table),
             y_test=y_test.astype(np.int64),
-            groups=found.client[train],
-            group_names=found.clients,
+            groups=found.client[train] if natural else None,
+            group_names=found.clients if natural else (),
             classes=tuple(classes),
             name=Path(self.path).name,
             source=self.path,

@@ -23,6 +23,7 @@ from fedskew.data.tables import survey
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.diagnose import from_files
+from fedskew.experiment.results import run
 
 
 def frame(n=400, seed=0):
@@ -353,6 +354,79 @@ def test_a_damaged_arrow_file_is_refused(tmp_path):
     assert places in data
     path.write_bytes(data.replace(places, struct.pack("<3i", 0, 4, -7)))
     refused("t.arrow: cannot be read as arrow", paths=[path], label="label", client="who")
+
+
+# texts
+
+
+def reviews(path, rows=120, **changes):
+    """Reviews of three shops, good and bad; a tenth of them without a word."""
+    rng = np.random.default_rng(0)
+    good = rng.random(rows) < 0.5
+    said = np.where(good, "great works again", "poor broke at once")
+    table = pd.DataFrame(
+        {
+            "shop": [f"shop {i % 3}" for i in range(rows)],
+            "stars": np.where(good, "good", "bad"),
+            "review": [" " if i % 10 == 9 else f"{text} {i}" for i, text in enumerate(said)],
+            "price": rng.normal(size=rows),
+        }
+    )
+    return write(table.assign(**changes), path)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+def test_a_column_of_texts_is_the_rows(tmp_path, name):
+    path = reviews(tmp_path / name)
+    data = Table(path=str(path), label="stars", client="shop", text="review", length=3).load()
+    assert (data.classes, data.group_names, data.shape) == (("bad", "good"), ("shop 0", "shop 1", "shop 2"), (3,))
+    assert data.notes == "12 of 120 rows dropped: no value in 'review'"
+    assert len(data.y) == 108 - 3 * 7
+    assert len(data.y_test) == 3 * 7
+    for texts, x, y in ((data.texts[0], data.x, data.y), (data.texts[1], data.x_test, data.y_test)):
+        assert [text.split()[0] for text in texts] == ["great" if label else "poor" for label in y]
+        assert len({tuple(row) for row in x}) == 2
+
+
+def test_a_model_of_words_learns_from_ones_own_texts(tmp_path):
+    path = reviews(tmp_path / "t.csv")
+    experiment = Experiment(
+        dataset=f"table:path={path},label=stars,client=shop,text=review,length=8",
+        skew="natural",
+        training={"rounds": 5},
+    )
+    assert type(experiment.model).__name__ == "TextCnn"
+    assert Experiment(dataset=f"table:path={path},label=stars", skew="iid").model == Experiment().model
+    table = run(experiment, folder=tmp_path / "runs").table()
+    assert table["accuracy"].tolist() == [1.0]
+
+
+def test_texts_of_a_test_file(tmp_path):
+    """It needs no other columns; what only it has stays in it."""
+    train, test = reviews(tmp_path / "t.csv"), tmp_path / "test.csv"
+    test.write_text("review,stars\ngreat,good\n,good\nodd,strange\n")
+    data = Table(path=str(train), label="stars", text="review", test=str(test)).load()
+    assert data.texts[1] == ("great", "odd")
+    assert [data.classes[c] for c in data.y_test] == ["good", "strange"]
+    assert "1 classes with 1 rows are in the test set only: strange; test: 1 of 3 rows dropped" in data.notes
+
+
+def test_columns_of_texts_that_are_none(tmp_path):
+    path = reviews(tmp_path / "t.csv")
+    with pytest.raises(BadInput, match="no column 'reviw'; did you mean 'review'"):
+        Table(path=str(path), label="stars", text="reviw").load()
+    with pytest.raises(BadInput, match="column 'stars' cannot be both the text and the label"):
+        Table(path=str(path), label="stars", text="stars")
+    with pytest.raises(BadInput, match="length must be at least 1"):
+        Table(path=str(path), label="stars", text="review", length=0)
+    empty = reviews(tmp_path / "empty.csv", review=" ")
+    refused(
+        "no row has both a label ('stars') and a client, and 'review'",
+        paths=[empty],
+        label="stars",
+        text="review",
+        fair=False,
+    )
 
 
 # files larger than memory

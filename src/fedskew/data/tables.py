@@ -61,6 +61,7 @@ def survey(
     label: str,
     client: str = "",
     *,
+    text: str = "",
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
@@ -69,9 +70,10 @@ def survey(
     """Read tables; the clients are the values of the column ``client``, or else the files.
 
     At most ``most`` rows are kept: if ``fair``, of each client as many as of the others as far as it has them, else any rows; then
-    a single file without a ``client`` is one client's, too. Rows without a label or a client are dropped and counted. ``tell``
-    hears the share of the bytes that is read, and the rows. Raises `BadInput` for files and columns that are not there or cannot be
-    read, for labels that are numbers rather than classes, and for more than fits into memory.
+    a single file without a ``client`` is one client's, too. Rows without a label or a client, or without words in the column
+    ``text`` where one is named, are dropped and counted. ``tell`` hears the share of the bytes that is read, and the rows. Raises
+    `BadInput` for files and columns that are not there or cannot be read, for labels that are numbers rather than classes, and for
+    more than fits into memory.
     """
     files = files_of(paths)
     require(
@@ -79,13 +81,14 @@ def survey(
         f"{files[0]}: name the column that says whose a row is, --client COLUMN (or client=COLUMN), or give a folder with one "
         "file a client",
     )
-    reading, labels, owners = Reading(files, frozenset(filter(None, (label, client)))), Codes(), Codes()
+    needed = list(dict.fromkeys(filter(None, (label, client, text))))
+    reading, labels, owners = Reading(files, frozenset(needed)), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     kept = Kept(most, fair, stream(seed, "diagnose", 1))
-    dropped = {label: 0, client: 0}
+    dropped = dict.fromkeys(needed, 0)
     rows = read = 0
     for path, part in reading.tables():
-        for name in filter(None, (label, client)):
+        for name in needed:
             require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
         rows, read = rows + len(part), read + part.nbytes
         require(
@@ -93,7 +96,14 @@ def survey(
             f"{path}: more than {MOST_BYTES / 1e9:.1f} GB of rows, which are loaded into memory; take some of them, rows="
             f"{round_down(rows)}, chosen at random",
         )
-        for name in dropped if client else (label,):
+        if text:
+            found = words(part, text, path)
+            part = part.set_column(
+                part.column_names.index(text),
+                text,
+                pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.string()), found),
+            )
+        for name in needed:
             there = present(part[name])
             dropped[name] += len(part) - int(pc.sum(there).as_py() or 0)
             part = part.filter(there)
@@ -121,7 +131,10 @@ def survey(
         "closed, or a text with commas not in quotes?",
     )
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
-    require(bool(labels.of), f"{files[0]}: no row has both a label ({label!r}) and a client")
+    require(
+        bool(labels.of),
+        f"{files[0]}: no row has both a label ({label!r}) and a client" + (f", and {text!r}" if text else ""),
+    )
     require(
         len(labels.of) <= max(FEW_LABELS, rows // 2),
         f"{files[0]}: column {label!r} has {len(labels.of)} different values in {rows} rows; labels are classes: put numbers into "

@@ -86,6 +86,22 @@ def of_texts(
     test: tuple[Sequence[str], Ints],
     *,
     classes: tuple[str, ...],
+    name: str,
+    **about: Any,
+) -> Dataset:
+    """`as_ids`; raises `BadInput` for a class that only the test part has, too."""
+    unseen = sorted({classes[c] for c in set(test[1].tolist()) - set(train[1].tolist())})
+    require(
+        not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"
+    )
+    return as_ids(train, test, classes=classes, name=name, **about)
+
+
+def as_ids(
+    train: tuple[Sequence[str], Ints],
+    test: tuple[Sequence[str], Ints],
+    *,
+    classes: tuple[str, ...],
     length: int,
     vocabulary: int,
     name: str,
@@ -96,14 +112,10 @@ def of_texts(
 ) -> Dataset:
     """A data set of texts with their labels: word ids in ``x``, the texts themselves in ``texts``.
 
-    Raises `BadInput` for empty texts, and for a class that only the test part has.
+    Raises `BadInput` for empty texts.
     """
     check_texts(name, "the training part", train[0])
     check_texts(name, "the test part", test[0])
-    unseen = sorted({classes[c] for c in set(test[1].tolist()) - set(train[1].tolist())})
-    require(
-        not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"
-    )
     known = vocabulary_of(train[0], vocabulary, length)
     return Dataset(
         x=encoded(train[0], known, length),

@@ -20,6 +20,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data import columns, files
 from fedskew.data.datasets.table import Table
 from fedskew.data.tables import survey
+from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.diagnose import from_files
@@ -399,6 +400,13 @@ def test_a_model_of_words_learns_from_ones_own_texts(tmp_path):
     assert Experiment(dataset=f"table:path={path},label=stars", skew="iid").model == Experiment().model
     table = run(experiment, folder=tmp_path / "runs").table()
     assert table["accuracy"].tolist() == [1.0]
+
+
+def test_a_model_of_measurements_does_not_take_words(tmp_path):
+    path = reviews(tmp_path / "t.csv")
+    words = Experiment(dataset=f"table:path={path},label=stars,text=review", skew="iid", model="mlp:hidden=[8]")
+    with pytest.raises(BadInput, match=r"^model mlp:hidden=\[8\]: would take the numbers of t.csv's words .* text-cnn"):
+        assemble(words, words.dataset.load())
 
 
 def test_texts_of_a_test_file(tmp_path):

@@ -27,7 +27,7 @@ from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.models import Mixed, TextCnn
+from fedskew.models import Mixed, Module, TextCnn
 from fedskew.models.encoder import Encoder
 from fedskew.models.prefix import Tell, activations, key, prefix, suffix
 
@@ -75,6 +75,11 @@ def prepared(
     shape, classes = tuple(x.shape[1:]), dataset.num_classes
     tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
     task = tasks[0]
+    require(
+        not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, Module)),
+        f"model {experiment.labels('model')[0]}: would take the numbers of {dataset.name}'s words for measurements; use text-cnn, "
+        "or a pretrained encoder, minilm",
+    )
     net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))

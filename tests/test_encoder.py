@@ -367,6 +367,12 @@ def test_texts_are_tokenised_once(bert, monkeypatch):
     assemble(small(bert, frozen=1), DATA)
 
 
+def test_token_ids_of_another_length_are_others(bert):
+    whole = assemble(small(bert), DATA).federation.x
+    part = assemble(small(bert).replace(model=HuggingFace(source=bert, length=4)), DATA).federation.x
+    assert part.shape[1] == 4 < whole.shape[1]
+
+
 def test_another_tokenizer_in_the_same_folder_reads_the_texts_anew(tmp_path):
     """As where somebody trains a vocabulary again, or where two projects have a folder of one name."""
 

@@ -7,6 +7,7 @@ import json
 import re
 import struct
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -345,6 +346,26 @@ def test_a_malformed_line_that_is_no_text_is_refused_in_one_line(tmp_path, capfd
     assert sys.unraisablehook is before
 
 
+def test_what_others_cannot_raise_is_told_meanwhile():
+    def handler():
+        raise ValueError
+
+    def told(of):
+        sys.unraisablehook(
+            SimpleNamespace(exc_type=ValueError, exc_value=ValueError("x"), exc_traceback=None, err_msg=None, object=of)
+        )
+
+    before, heard = sys.unraisablehook, []
+    sys.unraisablehook = lambda what: heard.append(what.object)
+    try:
+        with files.unheard(handler):
+            told(handler)
+            told(told)
+    finally:
+        sys.unraisablehook = before
+    assert heard == [told]
+
+
 def test_a_damaged_arrow_file_is_refused(tmp_path):
     """Its bytes are taken as they are: places of words that lie outside of them must be found before they are followed."""
     path, table = tmp_path / "t.arrow", pa.table({"a": [1.0, 2.0], "who": ["anna", "bob"], "label": ["u", "v"]})
@@ -387,6 +408,8 @@ def test_a_column_of_texts_is_the_rows(tmp_path, name):
     for texts, x, y in ((data.texts[0], data.x, data.y), (data.texts[1], data.x_test, data.y_test)):
         assert [text.split()[0] for text in texts] == ["great" if label else "poor" for label in y]
         assert len({tuple(row) for row in x}) == 2
+    few = Table(path=str(path), label="stars", text="review", vocabulary=4).load()
+    assert set(few.x.ravel()) == {0, 1, 2, 3}
 
 
 def test_a_model_of_words_learns_from_ones_own_texts(tmp_path):

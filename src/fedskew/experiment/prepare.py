@@ -123,7 +123,6 @@ def frozen_of(task: Classification) -> Frozen | None:
         return None
     digest = hashlib.sha256()
     for p in found:
-        digest.update(f"{p.dtype}{tuple(p.shape)}".encode())
         digest.update(p.flatten().view(torch.uint8).numpy().data)
     return Frozen(sum(p.nbytes for p in found), digest.hexdigest()[:16])
 

@@ -403,3 +403,12 @@ def test_wrong_requests_of_the_laboratory_are_one_line(words: list[str], message
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_an_interrupt_before_a_run_promises_no_checkpoint(monkeypatch, capsys):
+    def stop(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedskew.cli.main.import_module", stop)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`\n"

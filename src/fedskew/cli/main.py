@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fedskew: interrupted; `fedskew resume` goes on from the last checkpoint", file=sys.stderr)
+        print("fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # the reader went away, as in `fedskew list | head`

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import DualMetric, FedProx
-from fedskew.algorithms.dualmetric import accuracy, difference, inter, intra
+from fedskew.algorithms.dualmetric import difference, inter, intra
 from fedskew.core.algorithm import SERVER_DATA
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch, Info, View
+from fedskew.core.task import accuracy
 from fedskew.engine.states import ClientStates
 from fedskew.loop.round import start
 from fedskew.slots import Uniform

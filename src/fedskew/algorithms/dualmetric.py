@@ -9,9 +9,9 @@
 The factors are `intra` and `inter`, 1 in every gap between their cells. Staying 0.05 off the mean takes mu to a bound in 17 rounds.
 
 Departures: the report has no clip, without which mu grows or vanishes without end; its code has these bounds
-(``mu_min=0,mu_max=inf`` leaves them out). As there, mu_k moves once the client has seen two aggregated models. The code takes
-the global accuracy from the test set, which then steers training; here the server has rows of its own. Only the cohort moves
-its mu, against its own mean; D_k counts from a client's last participation.
+(``mu_min=0,mu_max=inf`` leaves them out). As there, mu_k moves once the client has seen two aggregated models. Left out: the test
+set as the source of the global accuracy (it would steer training; the server has rows of its own), and the code's early stopping
+on a split of each client's rows. Only the cohort moves its mu, against its own mean; D_k counts from the last participation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ from torch import Tensor
 from fedskew.core.algorithm import SERVER_DATA, Algorithm, GradFn, Solver
 from fedskew.core.errors import proximal_hazard, require
 from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
-from fedskew.core.task import Task, score
+from fedskew.core.task import Task, accuracy, score
 from fedskew.core.trees import Tree
-
-ROWS = 1024
-"""Rows of the server's data that go through the model together."""
 
 
 def intra(d_local: Tensor, d_global: Tensor) -> Tensor:
@@ -54,12 +51,6 @@ def inter(lead: Tensor) -> Tensor:
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """a - b of two shares of rows, without rounding errors: 3 of 20 less 2 of 20 is at the threshold 0.05, not beyond it."""
     return torch.round(a - b, decimals=12)
-
-
-def accuracy(task: Task, w: Tensor, data: Batch) -> Tensor:
-    """The share of the rows, (), that the model ``w`` (P,) gets right, in float64."""
-    parts = [Batch(*part) for part in zip(*(leaf.split(ROWS) for leaf in data), strict=True)]
-    return torch.stack([score(task, w, part)["accuracy"] for part in parts]).double().sum() / data.mask.double().sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +92,7 @@ class DualMetric(Algorithm):
     def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         assert server.data is not None
         state = {**server.state, "mean": answers["accuracy"].mean()}
-        if bool(
-            state["aggregated"]
-        ):  # of the first aggregated model nobody has an earlier accuracy to use d_global with
+        if bool(state["aggregated"]):  # until then nobody has an earlier accuracy to use d_global with
             now = accuracy(server.task, server.x, server.data)
             state |= {"accuracy": now, "d_global": difference(now, server.state["accuracy"])}
         return state, candidates.index
@@ -126,6 +115,5 @@ class DualMetric(Algorithm):
         return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": kept}
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        return self.mean_delta(server, cohort), server.state | {
-            "aggregated": torch.ones_like(server.state["aggregated"])
-        }
+        yes = torch.ones_like(server.state["aggregated"])
+        return self.mean_delta(server, cohort), server.state | {"aggregated": yes}

@@ -21,7 +21,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.choice import Limits, chosen
 from fedskew.experiment.measurements import round_rows
 from fedskew.loop.round import play_round, start
-from fedskew.slots import SERVER_OPTIMISERS, Everyone, Momentum
+from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.reference import assert_close, f64, sized_pair
 from tests.small import X0, play, ragged
 from tests.test_conformance import FIRST, federation
@@ -89,16 +89,35 @@ def test_nothing_moves_and_the_round_counts(spec: str, engine) -> None:
     assert outcome.measures == {}
 
 
-@pytest.mark.parametrize("server", SERVER_OPTIMISERS)
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fednova", "feddyn"])
+SERVERS = {name: made() for name, made in SERVER_OPTIMISERS.items()} | {"corrected": Adam(bias_correction=True)}
+GAPS = [
+    *[(name, server) for name in ("fedavg", "fedprox", "scaffold", "fednova", "feddyn") for server in SERVERS],
+    *[(name, "sgd") for name in ("afl", "ditto", "fedpbs", "fedsmoo", "mofedsam", "qfedavg")],
+]
+
+
+@pytest.mark.parametrize(("name", "server"), GAPS)
 def test_training_goes_on_as_if_the_round_had_not_been(name: str, server: str) -> None:
     """Full batches of quadratics do not depend on the round's number."""
-    fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVER_OPTIMISERS[server]())
+    fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVERS[server])
     gapped, states = start(fed, f64([1.0])), ClientStates()
-    for selection in (Everyone(), Nobody(), Nobody(), Everyone(), Nobody(), Everyone()):
+    for selection in (Nobody(), Everyone(), Nobody(), Nobody(), Everyone(), Nobody(), Everyone()):
         gapped = play_round(replace(fed, selection=selection), Sequential(), gapped, states).server
-    assert gapped.round == 6
-    assert torch.equal(gapped.x, play(fed, [1.0], 3)[-1].server.x)
+    assert gapped.round == 7
+    plain = play(fed, [1.0], 3)[-1].server
+    assert torch.equal(gapped.x, plain.x)
+    assert same(gapped.opt, plain.opt)
+    assert same(gapped.state, plain.state)
+
+
+def test_the_means_of_afl_are_over_the_rounds_with_clients() -> None:
+    """An empty first round, then x = 1 and 1.575 under lambda (1/4, 3/4) and (0.175, 0.825)."""
+    fed = sized_pair(build("algorithm", ALGORITHMS, "afl:gamma=0.02"), (1, 1))
+    server, states = start(fed, f64([1.0])), ClientStates()
+    for selection in (Nobody(), Everyone(), Nobody(), Everyone()):
+        server = play_round(replace(fed, selection=selection), Sequential(), server, states).server
+    assert_close(server.state["mean_x"], [1.2875])
+    assert_close(server.state["mean_lambda"], [0.2125, 0.7875])
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedskew.algorithms import FedAvg, FedDyn, FedProx
+from fedskew.algorithms import DualMetric, F3Gradient, FedAvg, FedDyn, FedNova, FedPBS, FedProx, FedSmoo, Scaffold
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.results import run
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.system import System
 from fedskew.slots import Sgd, Uniform
-from tests.reference import PAIR, assert_close, f64, full_gradient, local_models, sized_pair
+from tests.reference import PAIR, apart, assert_close, f64, full_gradient, local_models, sized_pair
 from tests.reference import run as played
 from tests.small import X0, Quadratic, exact_clients, play, ragged
 from tests.test_conformance import FIRST, federation
@@ -44,6 +44,65 @@ def test_an_exact_solve_is_0_and_an_overshooting_one_above_1() -> None:
     assert_close(gammas(fed, [1.0]), [0.0])
     fed = exact_clients(Quadratic(), [PAIR[1]], (3,), FedProx(mu=1.0), lr=0.5)
     assert_close(gammas(fed, [1.0]), [1.5**3])
+
+
+UNSTEADY = {"batch_threshold": 1.0}  # no batch is above the largest one: everybody trains with the proximal term
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        # h' shrinks by 1 - 0.1 (A + 2) a step, for A = 1 and 4
+        (FedPBS(mu=2.0, **UNSTEADY), [0.49, 0.16]),
+        (FedNova(mu=2.0), [0.49, 0.16]),
+        # by 1 - 0.1 (A + 2) / (1 + 0.1 * 2)
+        (FedProx(mu=2.0, step="implicit"), [0.5625, 0.25]),
+    ],
+    ids=["fedpbs", "fednova", "implicit"],
+)
+def test_golden_gamma_of_every_proximal_term(algorithm: Any, expected: list[float]) -> None:
+    assert_close(gammas(sized_pair(algorithm), [1.0]), expected)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedProx(mu=1.0, step="implicit"),
+        FedPBS(mu=1.0, **UNSTEADY),
+        Scaffold(),
+        FedDyn(alpha=1.0),
+        FedSmoo(beta=1.0, rho=0.0),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_at_the_local_optimum_it_is_0(algorithm: Any, rounds: int) -> None:
+    fed = sized_pair(algorithm, (400, 400))
+    assert float(gammas(fed, [1.0], rounds).max()) < 1e-14
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold(), FedDyn(alpha=2.0), FedSmoo(beta=0.5, rho=0.0)], ids=repr)
+def test_what_a_method_adds_from_earlier_rounds_belongs_to_the_local_problem(algorithm: Any) -> None:
+    """A linear term shifts the local optimum, and h' shrinks as before: by 1 - 0.1 A, or 1 - 0.1 (A + 2), a step."""
+    expected = [0.81, 0.36] if isinstance(algorithm, Scaffold) else [0.49, 0.16]
+    assert_close(gammas(sized_pair(algorithm), [1.0], 3), expected)
+
+
+def test_a_mu_of_each_clients_own_is_the_one_it_trained_with() -> None:
+    """DualMetric's mu of 0.4 for everybody is FedProx's."""
+    ours, prox = (ragged(a) for a in (DualMetric(mu=0.4, mu_min=0.4, mu_max=0.4), FedProx(mu=0.4)))
+    assert_close(gammas(ours, X0, 2), gammas(prox, X0, 2))
+    assert apart(gammas(ours, X0, 2), gammas(ragged(FedAvg()), X0, 2), 1e-3)
+
+
+def test_the_fairness_gradient_belongs_to_the_local_problem() -> None:
+    outcome = play(fed := ragged(F3Gradient(lam=3.0)), X0, 1)[0]
+    g_fair, expected = outcome.work.view.extras["g_fair"], []
+    for k, w in zip(outcome.work.clients, local_models(outcome), strict=True):
+        rows = torch.as_tensor(fed.partition.rows(k))
+        start, end = (full_gradient(v, fed.x[rows], fed.y[rows]) + 3 * g_fair for v in (X0, w))
+        expected.append(end.norm() / start.norm())
+    assert_close(inexactness(fed, Sequential(), outcome), torch.stack(expected))
 
 
 def test_nothing_to_solve_has_no_gamma() -> None:

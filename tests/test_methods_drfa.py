@@ -11,16 +11,20 @@ import torch
 
 from fedskew.algorithms import Drfa, FedAvg
 from fedskew.core.errors import BadInput
+from fedskew.core.records import Cohort
 from fedskew.core.simplex import project_onto_simplex
 from fedskew.core.trees import pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import call, close_round, prepare, start
+from fedskew.experiment.build import assemble
+from fedskew.experiment.measurements import round_rows
+from fedskew.loop.round import call, close_round, members_of, open_round, play_round, prepare, start
 from fedskew.loop.system import System
 from fedskew.slots import Uniform
-from tests.reference import PAIR, Only, assert_close, f64, ragged, sized_pair, trajectory
+from tests.reference import PAIR, Only, apart, assert_close, f64, ragged, sized_pair, trajectory
 from tests.small import X0, Quadratic, exact_clients, play
+from tests.test_experiment import DATA, small
 
 
 def seeded(fed, seed: int):
@@ -212,6 +216,63 @@ def test_a_round_whose_drawn_clients_all_fail_is_followed_by_another_survey() ->
     assert lost[0].server.round < 12
     later = outcomes[lost[0].server.round]
     assert torch.equal(later.work.view.x, lost[0].server.x)
+
+
+# clients that do not answer
+
+
+def drawn(copies) -> tuple:
+    """A federation of quadratics with 2, 5 and 9 steps, its server after a draw of these copies, and the work."""
+    fed = exact_clients(Quadratic(), [*PAIR, [2.0, -1.0]], (2, 5, 9), Drfa(gamma=0.005), lr=0.1)
+    server, work, _ = prepare(fed, Sequential(), start(fed, f64([1.0])), ClientStates(), False)
+    state = {**server.state, "copies": f64(copies), "share": f64(0.0)}
+    server = server._replace(state=state)
+    return fed, server, open_round(fed, server, ClientStates(), False, np.arange(3), work.turnout, {})
+
+
+@pytest.mark.parametrize(
+    ("copies", "answered", "weights"),
+    [([2, 1, 1], [0, 2], [2 / 3, 1 / 3]), ([2, 1, 0], [1], [1.0]), ([1, 1, 1], [0, 1, 2], [1 / 3] * 3)],
+)
+def test_golden_round_of_those_who_answered(copies, answered, weights) -> None:
+    """Client k is at b + (1 - 0.1 h)^t (1 - b) after t steps; share 0 takes the snapshot after the first."""
+    fed, server, work = drawn(copies)
+    work = members_of(work, np.asarray(answered))
+    done = Sequential().run(fed.program, work, fed.x, fed.y)
+    rows, steps = [[*PAIR, [2.0, -1.0]][k] for k in answered], [(2, 5, 9)[k] for k in answered]
+    last = f64([b + (1 - 0.1 * h) ** t * (1 - b) for (h, b), t in zip(rows, steps, strict=True)])
+    first = f64([b + (1 - 0.1 * h) * (1 - b) for h, b in rows])
+    after = close_round(fed, server, work, done)
+    p = f64(weights)
+    assert_close(fed.algorithm.weights(server, Cohort(work.view.info, done.uploads)), p)
+    assert_close(after.x[0], p @ last)
+    assert_close(after.state["w"][0], p @ first)
+    assert_close(after.state["tau"], p @ f64(steps))
+
+
+def test_under_dropout_tau_is_that_of_the_clients_that_answered() -> None:
+    for outcome in play(replace(ragged(Drfa()), system=System(dropout=0.5)), X0, 8):
+        if len(outcome.steps):
+            assert min(outcome.steps) <= float(outcome.server.state["tau"]) <= max(outcome.steps)
+
+
+def test_a_snapshot_moves_the_mixture_once() -> None:
+    """Nobody trains in round 2: in round 3 there are no new steps that could move lambda."""
+    fed = sized_pair(Drfa(gamma=0.005))
+    first, second = play(fed, [1.0], 2)
+    states = ClientStates()
+    server, _, _ = prepare(fed, Sequential(), first.server, states, False)
+    assert_close(server.state["lambda"], second.server.state["lambda"])
+    assert apart(server.state["lambda"], first.server.state["lambda"])
+    server, _, _ = prepare(fed, Sequential(), server._replace(round=2), states, False)
+    assert_close(server.state["lambda"], second.server.state["lambda"])
+
+
+def test_every_number_of_a_client_is_stored_once_a_round() -> None:
+    assembly = assemble(small(algorithm="drfa"), DATA)
+    outcome = play_round(assembly.federation, Sequential(), start(assembly.federation, assembly.x0), ClientStates())
+    names = [row[:3] for row in round_rows(assembly, outcome, 0.5)]
+    assert len(names) == len(set(names))
 
 
 # reductions, and what it is for

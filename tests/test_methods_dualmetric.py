@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import DualMetric, FedProx
-from fedskew.algorithms.dualmetric import accuracy, inter, intra
+from fedskew.algorithms.dualmetric import difference, inter, intra
 from fedskew.core.algorithm import SERVER_DATA
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch, Info, View
+from fedskew.core.task import accuracy
 from fedskew.engine.states import ClientStates
+from fedskew.loop.round import start
 from fedskew.slots import Uniform
 from tests.reference import Only, SameForAll, assert_close, f64, ragged, state_of, trajectory
 from tests.small import RAGGED, X0, Quadratic, exact_clients, own_rows, play
@@ -117,7 +119,7 @@ def mu_next(d_local: float, d_global: float, lead: float, **options) -> float:
 def test_the_reports_examples() -> None:
     """Client 2: 1.005 x 0.85. Clients 3 and 9: 0.05 is not above 0.05 and -0.02 not below -0.03, so only the lead counts."""
     assert mu_next(-0.04, -0.01, -0.12) == pytest.approx(0.01 * 0.85425, rel=1e-14)
-    for rise in (0.04, 0.0499):
+    for rise in (0.04, 0.05):
         assert mu_next(rise, -0.02, 0.12) == pytest.approx(0.01 * 1.15, rel=1e-14)
         assert mu_next(rise, -0.02, 0.0) == 0.01
     assert float(intra(f64(0.05), f64(-0.02))) == 1.0
@@ -191,6 +193,48 @@ def test_the_initial_model_is_no_last_accuracy() -> None:
     fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
     outcomes = play(fed, [0.0], 3)
     assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
+
+
+def test_an_empty_first_round_makes_no_aggregated_model() -> None:
+    """From 0 to 4/5 by the first aggregate: the accuracy of the initial model is none to compare with, in whatever round."""
+    fed = above([[0.1, 0.1, 0.1, 0.1, 5.0]] * 2, [0.1], DualMetric(mu=0.05), steps=1, lr=0.5)
+    server = start(fed, f64([0.0]))._replace(round=1)
+    outcomes = play(fed, [0.0], 4, server=server)
+    assert [o.done.uploads.report["mu"].tolist() for o in outcomes] == [[0.05, 0.05]] * 3
+
+
+def test_a_change_by_exactly_a_threshold_is_at_it_and_not_beyond() -> None:
+    """Of n rows, n / 20 more or fewer: 0.05 for every n and from every count, though 0.15 - 0.1 is not."""
+    assert 0.15 - 0.1 != 0.05
+    for n in range(20, 420, 20):
+        right = f64(range(n - n // 20 + 1))
+        for sign in (1, -1):
+            change = sign * difference((right + n // 20) / n, right / n)
+            assert (change == sign * 0.05).all()
+            assert (inter(change) == 1).all()
+            assert (intra(change, f64(-0.5)) == (1 if sign > 0 else 1.005)).all()
+    thousandths = difference(f64([0.151, 0.149]), f64([0.1, 0.1]))
+    assert inter(thousandths).tolist() == [1.15, 1.05]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_client_at_a_threshold_keeps_its_mu_at_any_precision(dtype) -> None:
+    """Accuracies 3/20 and 1/20 with a mean of 1/10: the leads are 0.05 and -0.05, which no row of the table covers."""
+    method = DualMetric()
+    for right, moved in ((3.0, 1.0), (1.0, 1.0), (4.0, 1.15), (0.0, 0.85)):
+        view = View(
+            x=torch.zeros(1, dtype=dtype),
+            extras={"d_global": f64(0.0), "mean": f64([3 / 20, 1 / 20]).mean(), "aggregated": f64(1.0)},
+            state={"mu": torch.tensor(0.01, dtype=dtype), "accuracy": f64(right / 20)},
+            info=Info(*torch.tensor([0.0, 20.0, 20.0, 20.0], dtype=dtype)),
+            before={"right": torch.tensor(right, dtype=dtype)},
+            lr=torch.tensor(0.1, dtype=dtype),
+            steps=torch.tensor(1.0, dtype=dtype),
+            public={},
+        )
+        mu = method.local_init(view)[1]["mu"]
+        assert mu.dtype == dtype
+        assert float(mu) == pytest.approx(0.01 * moved, rel=1e-6)
 
 
 def standing(method, leads: list[list[float]], own=(0.0,)):

@@ -224,10 +224,13 @@ def test_what_travels_is_scores_alone(rows) -> None:
 
 
 class Nobody:
-    """In round 1."""
+    """In one round."""
+
+    def __init__(self, missing: int = 1) -> None:
+        self.missing = missing
 
     def available(self, info, round_, seed):
-        return np.full(7, round_ != 1)
+        return np.full(7, round_ != self.missing)
 
 
 def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None:
@@ -238,6 +241,14 @@ def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None
     assert torch.equal(outcomes[2].work.view.extras["scores"], outcomes[0].server.state["scores"])
     later = outcomes[2].work.view.public["asked"]
     assert torch.equal(later, fed.server_data.x[outcomes[2].server.state["rows"]])
+
+
+def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
+    """The initial model's scores are nobody's knowledge: clients of other architectures would learn its random start."""
+    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody(0))
+    _, second, third = play(fed, X0, 3)
+    assert second.work.view.extras == {}
+    assert torch.equal(third.work.view.extras["scores"], second.server.state["scores"])
 
 
 # assembly

@@ -51,7 +51,8 @@ class Afl(Algorithm):
     def server_init(self, server: Server) -> Tree:
         n = server.clients.num_examples.double()
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
-        return {"lambda": mixture, "mean_lambda": torch.zeros_like(mixture), "mean_x": torch.zeros_like(server.x)}
+        zero = torch.zeros_like
+        return {"lambda": mixture, "mean_lambda": zero(mixture), "mean_x": zero(server.x), "steps": zero(mixture[0])}
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
         return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}
@@ -64,11 +65,13 @@ class Afl(Algorithm):
         return lambda_k * (server.num_clients / cohort.size)
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        state, t = server.state, server.round + 1
+        state = server.state
+        t = state["steps"] + 1  # rounds without clients take no step and do not count in the means
         f = torch.zeros_like(state["lambda"])
         f[cohort.info.index] = cohort.uploads.report["F"].double() * (server.num_clients / cohort.size)
         return self.mean_delta(server, cohort), {
             "lambda": project_onto_simplex(state["lambda"] + self.gamma * f),
             "mean_lambda": state["mean_lambda"] + (state["lambda"] - state["mean_lambda"]) / t,
             "mean_x": state["mean_x"] + (server.x - state["mean_x"]) / t,
+            "steps": t,
         }

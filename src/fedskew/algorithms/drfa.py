@@ -11,7 +11,8 @@ proposes U, which opens the next round; then lambda moves and S is drawn, so tha
 drawn more than once trains once and counts as often. lambda starts at 1 / K, or at n_k / n with ``weighting="samples"``.
 
 Departures: F_k(w') is taken on all local data, the paper's on a batch. Where clients take different numbers of steps, t' is
-the same share of each one's steps, and tau is their mean over S.
+the same share of each one's steps, and tau is their mean over S. Of clients that do not answer, S and U have no copies: m is
+the number of copies that answered. If all of S fail, x and w' stay, and lambda waits for the next steps.
 
 Elsewhere: the authors' code multiplies gamma by 0.9 after each round, keeps lambda above 0.001, and starts at n_k / n.
 """
@@ -71,7 +72,8 @@ class Drfa(Algorithm):
         drawn = torch.multinomial(mixture.cpu(), m, replacement=True, generator=rng)
         copies = torch.bincount(drawn, minlength=len(mixture)).to(mixture)
         share = torch.rand((), generator=rng, dtype=torch.float64).to(mixture)
-        changed = {"lambda": mixture, "copies": copies, "drawn": zero + server.round, "share": share}
+        # the snapshot is used up: if nobody trains now, the next round moves lambda no further
+        changed = {"lambda": mixture, "copies": copies, "drawn": zero + server.round, "share": share, "tau": zero}
         return {**state, **changed}, copies.nonzero()[:, 0]
 
     def broadcast(self, server: Server) -> Tree:
@@ -97,8 +99,8 @@ class Drfa(Algorithm):
         return Upload(carry.w - view.x, {"w'": moved}, {"steps": carry.steps}), view.state
 
     def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        copies: Tensor = server.state["copies"]
-        return copies[cohort.info.index] / copies.sum()
+        copies: Tensor = server.state["copies"][cohort.info.index]
+        return copies / copies.sum()
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         p, uploads = self.weights(server, cohort), cohort.uploads

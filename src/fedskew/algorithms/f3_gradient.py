@@ -61,5 +61,6 @@ class F3Gradient(Algorithm):
     def broadcast(self, server: Server) -> Tree:
         return {"g_fair": torch.func.grad(lambda w: soft_gap(server, w, self.column).square())(server.x)}
 
-    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        return grad_fn(w)[0] + self.lam * view.extras["g_fair"], scratch
+    def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
+        g_fair: Tensor = view.extras["g_fair"]
+        return grad_fn(w)[0] + self.lam * g_fair

@@ -70,8 +70,8 @@ class FedMd(Algorithm):
     def server_init(self, server: Server) -> Tree:
         assert server.data is not None
         rows = self.drawn(server, server.round)
-        # for the case that nobody answers in round 0
-        return {"rows": rows, "scores": server.task.logits(server.x, server.data.x[rows])}
+        none = server.x.new_zeros(len(rows), server.task.num_classes)
+        return {"rows": rows, "scores": none, "exchanged": server.x.new_zeros(())}
 
     def public(self, server: Server) -> Tree:
         assert server.data is not None
@@ -79,7 +79,7 @@ class FedMd(Algorithm):
         return {"digested": inputs[server.state["rows"]], "asked": inputs[self.drawn(server, server.round + 1)]}
 
     def broadcast(self, server: Server) -> Tree:
-        return {"scores": server.state["scores"]} if server.round else {}
+        return {"scores": server.state["scores"]} if bool(server.state["exchanged"]) else {}
 
     def digest(self, task: Task, solver: Solver, view: View, w: Tensor) -> Tensor:
         if "scores" not in view.extras:
@@ -109,4 +109,8 @@ class FedMd(Algorithm):
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         scores = weighted_sum(self.weights(server, cohort), cohort.uploads.extras["scores"])
-        return torch.zeros_like(server.x), {"rows": self.drawn(server, server.round + 1), "scores": scores}
+        return torch.zeros_like(server.x), {
+            "rows": self.drawn(server, server.round + 1),
+            "scores": scores,
+            "exchanged": torch.ones_like(server.state["exchanged"]),
+        }

@@ -98,8 +98,8 @@ class FedPBS(Algorithm):
             mu = mu * torch.where(v_th > 0, (v / v_th).clamp(0.1, 10), 1.0)
         return view.x, {"mu": torch.where(steady, 0.0, mu).to(view.x.dtype)}
 
-    def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        return grad_fn(w)[0] + scratch["mu"] * (w - view.x), scratch
+    def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
+        return grad_fn(w)[0] + scratch["mu"] * (w - view.x)
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         report = {"V": variance_of(view.before, view.info.num_examples), "mu": carry.scratch["mu"]}

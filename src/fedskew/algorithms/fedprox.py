@@ -52,13 +52,8 @@ class FedProx(Algorithm):
         return frozenset({LINEAR_SOLVER}) if self.step == "implicit" else frozenset()
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
-        f_k = local_loss(task, w, batch)
-        if self.step == "implicit":
-            return f_k
-        return f_k + self.mu / 2 * (w - view.x).square().sum()
+        return local_loss(task, w, batch) + self.mu / 2 * (w - view.x).square().sum()
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
         g = grad_fn(w)[0]
-        if self.step == "implicit":
-            g = (g + self.mu * (w - view.x)) / (1 + view.lr * self.mu)
-        return g, scratch
+        return g / (1 + view.lr * self.mu) if self.step == "implicit" else g, scratch

@@ -65,10 +65,18 @@ class FedSmoo(Algorithm):
     def local_init(self, view: View) -> tuple[Tensor, Tree]:
         return view.x, {"mu_k": view.state["mu_k"], "s_hat": torch.zeros_like(view.x)}
 
+    def pull(self, view: View, w: Tensor) -> Tensor:
+        """What the local problem adds to the gradient (P,): -lambda_k + (w - x) / beta."""
+        lambda_k: Tensor = view.state["lambda_k"]
+        return (w - view.x) / self.beta - lambda_k
+
+    def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
+        return grad_fn(w)[0] + self.pull(view, w)
+
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
         mu_k, s = scratch["mu_k"], view.extras["s"]
         s_hat = self.rho * unit(grad_fn(w)[0] - mu_k - s)
-        g = grad_fn(w + s_hat)[0] - view.state["lambda_k"] + (w - view.x) / self.beta
+        g = grad_fn(w + s_hat)[0] + self.pull(view, w)
         return g, {"mu_k": mu_k + (s_hat - s), "s_hat": s_hat}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:

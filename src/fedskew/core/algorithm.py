@@ -178,9 +178,16 @@ class Algorithm:
         """The local loss (): the landscape."""
         return local_loss(task, w, batch)
 
+    def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
+        """The gradient (P,) of the client's local problem at ``w``: that of the objective and of what the server or state adds.
+
+        It is affine in the objective's gradient at ``w``. Inexactness is measured by it, with the ``scratch`` of ``local_init``.
+        """
+        return grad_fn(w)[0]
+
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        """What the solver takes as the gradient (P,): the update path."""
-        return grad_fn(w)[0], scratch
+        """What the solver takes as the gradient (P,), and the new scratch: the update path."""
+        return self.local_gradient(grad_fn, view, w, scratch), scratch
 
     def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
         """The scratch after a step."""

@@ -114,3 +114,13 @@ def stackable(task: Task) -> bool:
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:
     """Sums over a batch of the task's scores at ``w``."""
     return {name: batch.sum(values) for name, values in task.scores(task.logits(w, batch.x), batch.y).items()}
+
+
+ROWS = 1024
+"""Rows that go through a model together where all of a server's are measured."""
+
+
+def accuracy(task: Task, w: Tensor, data: Batch) -> Tensor:
+    """The share of the rows, (), that the model ``w`` (P,) gets right, in float64."""
+    parts = [Batch(*part) for part in zip(*(leaf.split(ROWS) for leaf in data), strict=True)]
+    return torch.stack([score(task, w, part)["accuracy"] for part in parts]).double().sum() / data.mask.double().sum()

@@ -183,12 +183,12 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "seconds": seconds,
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
-    rows += per_client("client", "steps", work.clients, torch.as_tensor(outcome.steps))
-    for name in ("distance", "update_norm", "alignment") if measures else ():
-        rows += per_client("client", name, work.clients, measures[name])
-    for name, reported in outcome.done.uploads.report.items():
+    own = {"steps": torch.as_tensor(outcome.steps)}
+    own |= {name: measures[name] for name in ("distance", "update_norm", "alignment") if measures}
+    # a method may report a number under a name that the round measures itself: that is stored once
+    for name, found in (outcome.done.uploads.report | own).items():
         if name in MEASUREMENTS["client"]:
-            rows += per_client("client", name, work.clients, reported)
+            rows += per_client("client", name, work.clients, found)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
         rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)

@@ -2,26 +2,27 @@
 
     gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
 
-h_k is the method's objective on all the client's training rows, with the weight decay that belongs to the local loss; for
-FedProx grad h_k(x) = grad F_k(x). 0: solved exactly; 1: no nearer than at the start; above 1: overshot.
+h_k is the client's local problem on all its training rows, with the weight decay that belongs to the local loss. Its gradient is
+the hook ``local_gradient``, the one that local steps follow: a proximal term, SCAFFOLD's correction and FedSMOO's dual variable
+belong to it, the point at which FedSAM's kind takes a gradient does not. For FedProx grad h_k(x) = grad F_k(x).
+0: solved exactly; 1: no nearer than at the start; above 1: overshot.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad_and_value
 from torch.linalg import vector_norm
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
-from fedskew.loop.local import Program, program
+from fedskew.loop.local import Program, gradient_on, program
 from fedskew.loop.round import Engine, Outcome, by_architecture
 from fedskew.loop.sharing import PART, Kept
 
@@ -42,19 +43,19 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) -> Program:
-    """A program whose survey tells the objective's gradient where a client starts and at its local model, over its rows."""
-    decay = solver.weight_decay if solver.linear else 0.0
+def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
+    """A program whose survey returns the local problem's gradient where a client starts and at its local model, over its rows."""
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
         own = kept.own(own) if kept else own
+        grad_fn = gradient_on(algorithm, task, solver, grad_and_value, own, batch)
+        scratch = algorithm.local_init(own)[1]
 
-        def slope(w: Tensor) -> Tensor:
-            g = grad(lambda w: algorithm.objective(task, own, w, batch))(w)
+        def gradient(w: Tensor) -> Tensor:
             # a batch of nothing but padding may have no gradient at all
-            return torch.where(rows > 0, rows * (g + decay * w), 0.0)
+            return torch.where(rows > 0, rows * algorithm.local_gradient(grad_fn, own, w, scratch), 0.0)
 
-        return {"start": slope(own.x), "end": slope(view.state["w"])}
+        return {"start": gradient(own.x), "end": gradient(view.state["w"])}
 
     return program(algorithm, task, solver)._replace(before=before, answer=lambda view: {})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Loss, Solver
+from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree
@@ -26,6 +26,21 @@ def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tu
         with torch.enable_grad():
             value = function(leaf)
         return torch.autograd.grad(value, leaf)[0], value.detach()
+
+    return grad_fn
+
+
+def gradient_on(
+    algorithm: Algorithm, task: Task, solver: Solver, differentiate: Differentiate, view: View, batch: Batch
+) -> GradFn:
+    """What the method's hooks differentiate on a batch. Weight decay belongs to the local loss; AdamW decouples it."""
+    decays = solver.linear and solver.weight_decay > 0
+
+    def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
+        if loss is not None:
+            return differentiate(lambda w: loss(task, view, w, batch))(w)
+        g, value = differentiate(lambda w: algorithm.objective(task, view, w, batch))(w)
+        return (torch.add(g, w, alpha=solver.weight_decay) if decays else g), value
 
     return grad_fn
 
@@ -53,9 +68,6 @@ class Program(NamedTuple):
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
     """Bind a method to its task and local solver; the same three give the same program, and engines keep what they made of it."""
 
-    # weight decay belongs to the local loss, wherever the method evaluates its gradient; AdamW decouples it
-    decays = solver.linear and solver.weight_decay > 0
-
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)
 
@@ -66,12 +78,7 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         return carry._replace(scratch=algorithm.begin(solver, view, carry))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
-        def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
-            if loss is not None:
-                return differentiate(lambda w: loss(task, view, w, batch))(w)
-            g, value = differentiate(lambda w: algorithm.objective(task, view, w, batch))(w)
-            return (torch.add(g, w, alpha=solver.weight_decay) if decays else g), value
-
+        grad_fn = gradient_on(algorithm, task, solver, differentiate, view, batch)
         g, scratch = algorithm.direction(grad_fn, view, carry.w, carry.scratch)
         w, opt = solver.update(g, carry.opt, carry.w, view.lr)
         carry = Carry(w, opt, scratch, carry.steps + 1)

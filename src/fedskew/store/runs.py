@@ -140,7 +140,7 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
     },
     "client": {
         "steps": "per client: local steps",
-        "inexactness": "per client: norm of its objective's gradient at its local model over that at the global model, on all "
+        "inexactness": "per client: norm of its local problem's gradient at its local model over that at the global model, on all "
         "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
         "distance": "per client: distance of its local model to the example-weighted mean",
         "update_norm": "per client: length of its update",

@@ -122,14 +122,16 @@ def test_what_came_of_each_round_is_stored(tmp_path) -> None:
     assembly = assemble(experiment, DATA)
     fed = assembly.federation
     runs = run(experiment, data=DATA, folder=tmp_path)
+    steps = runs.measurements().query("split == 'client' and name == 'steps'")
     stored = {name: by_round(runs, name) for name in ("available", "selected", "answered", "stragglers", "clients")}
     for t in range(6):
         there = DayNight(period=4).available(fed.info, t, fed.seed)
         assert stored["available"][t + 1] == there.sum()
         assert stored["selected"][t + 1] == min(4, there.sum())
         assert stored["answered"][t + 1] == stored["clients"][t + 1] <= stored["selected"][t + 1]
-        assert stored["stragglers"][t + 1] == int(stored["clients"][t + 1] / 2 + 0.5)
-    steps = runs.measurements().query("split == 'client' and name == 'steps'")
+        cohort = steps.query("round == @t + 1")["client"].to_numpy(dtype=np.int64)
+        late = fed.system.late(cohort, len(fed.partition), t, fed.seed)
+        assert stored["stragglers"][t + 1] == len(late)
     own = fed.planner.own
     for k, value in zip(steps["client"], steps["value"], strict=True):
         per_epoch = -(-assembly.partition.sizes[k] // own[k].batch_size)

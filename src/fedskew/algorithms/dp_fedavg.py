@@ -2,11 +2,14 @@
 
     each client takes part with probability q, independently of the others
     client   as FedAvg;  Delta_k <- (w_k - x) min(1, S / ||w_k - x||)
-    server   x <- x + (sum_k Delta_k + N(0, z^2 S^2 I)) / (q K)
+    server   Delta_k <- Delta_k min(1, S / ||Delta_k||);  x <- x + (sum_k Delta_k + N(0, z^2 S^2 I)) / (q K)
 
 ``clip`` is S, ``noise`` is z. Adding or removing a client changes the sum by at most S, whoever else takes part; hence every
 client counts alike, the denominator is the expected number of clients and not the one that came, and a round to which nobody
-comes adds noise all the same.
+comes adds noise all the same. K is known to all.
+
+The server clips once more what arrives: neither a codec nor an attacker makes a client count for more than S. What else could
+make one client's update depend on another's, or show it without noise, is refused (`fedskew.core.privacy`).
 
 Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
 weights are 1 (the paper's are at most 1), so W = K.
@@ -14,9 +17,10 @@ weights are 1 (the paper's are at most 1), so W = K.
 Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
 neither is the mechanism that the usual accountant counts.
 
-What is told of a run besides its models, such as drift or the clients' accuracy, is not covered by the guarantee; nor is a
-simulated run, whose noise and sampling come from its seed. Between machines both come from a secret of the server. The guarantee is
-that of exact numbers, not of the last bits of floating-point ones. Drift is that of the clipped updates.
+The guarantee covers the models of all rounds. It does not cover what else is published of a run, such as drift, the clients'
+accuracy or that too few of them answered; nor what is settled before round 0, such as scales and vocabularies of all clients'
+rows; nor a simulated run, whose noise and sampling come from its seed. Between machines both come from a secret of the server.
+The guarantee is that of exact numbers, not of the last bits of floating-point ones. Drift is that of the clipped updates.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, Privacy, Server, Upload, View
 from fedskew.core.seeding import normals
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import weighted_sum
+from fedskew.core.vectors import by_row, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +78,15 @@ class DpFedAvg(Algorithm):
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         delta = carry.w - view.x
-        factor = (self.clip / vector_norm(delta, dtype=torch.float64)).clamp(max=1)
-        return Upload(delta * factor.to(delta.dtype), {}, {}), view.state
+        return Upload(delta * self.factor(delta).to(delta.dtype), {}, {}), view.state
+
+    def factor(self, rows: Tensor) -> Tensor:
+        """What brings updates (..., P) to length S where they are longer, (...) in float64."""
+        return (self.clip / vector_norm(rows, dim=-1, dtype=torch.float64)).clamp(max=1)
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = cohort.uploads.delta
-        total = weighted_sum(torch.ones_like(cohort.info.num_examples), rows)
+        total = weighted_sum(by_row(self.factor, rows), rows)
         if self.noise:
             z = normals(server.seed, rows.shape[1], "noise", server.round)
             total = total + (self.noise * self.clip * z).to(rows)

@@ -94,7 +94,7 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
         if seeds
         else "no run has finished"
     )
-    loss = "; epsilon: privacy loss of all rounds" if private else ""
+    loss = "; epsilon: privacy loss of the models of all rounds, every other number is outside it" if private else ""
     console.print(
         f"accuracy on the unseen test set after the last round{f' within the budget {budget}' if budget else ''}; {what}; "
         + (CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "")

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedskew.core.privacy import alone
 from fedskew.core.products import MODEL, chosen
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View, channels_last
 from fedskew.core.spans import span
@@ -29,6 +30,7 @@ class Sequential:
     idea: ClassVar[str] = (
         "one client after the other: the reference, and fastest where models are large or convolutional"
     )
+    private = alone
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():

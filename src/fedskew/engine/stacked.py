@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
@@ -69,6 +70,7 @@ class Stacked:
     width: int = 0
 
     idea: ClassVar[str] = "many clients as one batch of models; fastest where models are small"
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.width >= 0, f"width must be at least 0, got {self.width}")

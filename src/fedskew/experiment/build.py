@@ -25,11 +25,11 @@ from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
 from fedskew.experiment.prepare import Frozen, prepared
+from fedskew.experiment.private import check_private
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
-from fedskew.measure.privacy import check_installed
 from fedskew.models import Mixed
 from fedskew.models.prefix import Tell
 from fedskew.skew.concept import Labels
@@ -271,18 +271,7 @@ def check_needs(experiment: Experiment) -> None:
         f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
         "--server-data 0.02",
     )
-    if privacy := algorithm.privacy():
-        require(
-            isinstance(experiment.selection, Poisson) and experiment.selection.rate == privacy.q,
-            f"{name} and its accountant count on each client taking part with probability q = {privacy.q:g} on its own; "
-            f"use --selection poisson:rate={privacy.q:g}",
-        )
-        require(
-            type(experiment.codec) is Uncompressed,
-            f"{name} adds noise for updates of a known greatest length, and a codec changes them; use --codec none",
-        )
-        if privacy.noise:
-            check_installed()
+    check_private(experiment, name)
 
 
 def exchanges_nothing_else(experiment: Experiment) -> bool:

@@ -17,6 +17,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.own import Methods
+from fedskew.core.privacy import after_noise, alone
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
@@ -50,6 +51,8 @@ from fedskew.slots import (
 class Auto:
     """Choose engine, width, threads and workers by a short measured trial; printed, stored, and remembered for the machine."""
 
+    private = alone
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
@@ -58,6 +61,7 @@ class Clients:
     number: int = 10
     partition_seed: int = 0
     held_out: float = 0.0
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.number >= 1, f"number must be at least 1, got {self.number}")
@@ -74,6 +78,7 @@ class ServerData:
 
     share: float = 0.0
     warm_up: int = 0
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.warm_up >= 0, f"warm_up must be at least 0, got {self.warm_up}")
@@ -91,6 +96,7 @@ class SharedData:
 
     beta: float = 0.0
     alpha: float = 1.0
+    private = alone
 
     def __post_init__(self) -> None:
         require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
@@ -116,6 +122,7 @@ class Training:
     threads: int = 0
     workers: int = 0
     states: Literal["auto", "memory", "disk"] = "auto"
+    private = after_noise
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
@@ -146,6 +153,7 @@ class Evaluation:
     inexactness: bool = False
     layers: bool = False
     classes: bool = False
+    private = after_noise
 
     def __post_init__(self) -> None:
         require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")
@@ -162,6 +170,7 @@ class Checkpoint:
     """A checkpoint after every so many rounds, at the end, and when the run is interrupted."""
 
     every: int = 10
+    private = after_noise
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
@@ -198,6 +207,10 @@ SETTINGS: dict[str, type] = {
 """Sections that hold plain settings."""
 
 
+GIVEN = {"private": "given"}
+"""Marks a field of `Experiment` that is settled before round 0, so that a privacy loss is that of the rounds beside it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
@@ -209,13 +222,13 @@ class Experiment:
     suits the data set. Raises `BadInput` naming the section and the option.
     """
 
-    name: str = ""
-    dataset: Any = field(default_factory=Digits)
-    skew: Any = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),))
+    name: str = field(default="", metadata=GIVEN)
+    dataset: Any = field(default_factory=Digits, metadata=GIVEN)
+    skew: Any = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),), metadata=GIVEN)
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
-    model: Any = None
+    model: Any = field(default=None, metadata=GIVEN)
     algorithm: Any = "fedavg"
     solver: Any = field(default_factory=Sgd)
     server: Any = field(default_factory=ServerSgd)

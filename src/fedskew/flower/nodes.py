@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fedskew.core.errors import TooFew, require
+from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
 from fedskew.flower.wire import (
     Body,
@@ -44,6 +45,7 @@ class Deployment:
     labels: bool = False
     measure: bool = True
     wait: float = 300.0
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.timeout > 0, f"timeout must be above 0 seconds, got {self.timeout}")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import require
+from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
 from fedskew.core.trees import Tree, pick
 from fedskew.core.vectors import all_finite
@@ -53,6 +54,15 @@ class Faults:
     longest: float = 0.0
     fewest: float = 0.5
     attempts: int = 1
+
+    def private(self, privacy: Privacy) -> str:
+        """What an attacker sends is clipped like any update."""
+        if not self.share and not self.longest:
+            return ""
+        return (
+            "faults: too few usable answers stop the run, which shows who took part; leave out faults.share and "
+            "faults.longest"
+        )
 
     def __post_init__(self) -> None:
         for name in ("share", "attackers"):

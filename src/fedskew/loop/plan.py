@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
@@ -42,6 +43,7 @@ class Local:
     steps: int | None = None
     batch_size: int | Literal["all"] = 16
     batches: Literal["shuffled", "independent"] = "shuffled"
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
 from fedskew.core.seeding import stream
 from fedskew.loop.plan import Local
@@ -31,10 +32,11 @@ Late = Mapping[int, float]
 class System:
     """What clients can do and how reliable they are; without options all do their work, in every round the same for all methods.
 
-    ``stragglers`` is the share of those who are to train, to the nearest whole client, that gets done with fewer epochs: a
-    number drawn uniformly from 1 to one less than its own (of steps where ``local.steps`` is set; a client of one epoch does
-    it). What it has done is aggregated, as FedProx has it, or discarded with ``drop_stragglers``. ``dropout`` is the
-    probability that a selected client does not answer at all. ``epochs`` and ``batch_sizes`` give each client its own, drawn
+    ``stragglers`` is the share of all clients, to the nearest whole one and drawn anew in each round, that gets done with fewer
+    epochs if they train: a number drawn uniformly from 1 to one less than its own (of steps where ``local.steps`` is set; a
+    client of one epoch does it). What it has done is aggregated, as FedProx has it, or discarded with ``drop_stragglers``.
+    ``dropout`` is the probability that a selected client does not answer at all. ``epochs`` and ``batch_sizes`` give each
+    client its own, drawn
     once from a list or a range such as ``"2-6"``.
     """
 
@@ -43,6 +45,7 @@ class System:
     dropout: float = 0.0
     epochs: Choices | None = None
     batch_sizes: Choices | None = None
+    private = alone
 
     def __post_init__(self) -> None:
         for name in ("stragglers", "dropout"):
@@ -83,12 +86,12 @@ class System:
         return stream(seed, "dropout", round_).random(num_clients) >= self.dropout
 
     def late(self, cohort: Ints, num_clients: int, round_: int, seed: int) -> Late:
-        """Who of a cohort is late."""
+        """Who of a cohort is late; of each client the same whoever else is in the cohort."""
         if not self.stragglers:
             return {}
-        luck = stream(seed, "stragglers", round_).random((num_clients, 2))[cohort]
-        first = luck[:, 0].argsort(kind="stable")[: int(self.stragglers * len(cohort) + 0.5)]
-        return {int(cohort[i]): float(luck[i, 1]) for i in first}
+        luck = stream(seed, "stragglers", round_).random((num_clients, 2))
+        first = luck[:, 0].argsort(kind="stable")[: int(self.stragglers * num_clients + 0.5)]
+        return {int(k): float(luck[k, 1]) for k in np.intersect1d(cohort, first)}
 
 
 def values(option: str, choices: Choices) -> Sequence[int]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class Unaugmented:
     """Rows as they are."""
 
     idea: ClassVar[str] = "rows as they are"
+    private = alone
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Every kind of row will do."""
@@ -36,6 +38,7 @@ class CropFlip:
 
     idea: ClassVar[str] = "shift images with reflected borders and mirror half of them, as NIID-Bench does for CIFAR-10"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.core.records import Info
+from fedskew.core.privacy import alone
+from fedskew.core.records import Info, Privacy
 from fedskew.core.seeding import stream
 
 Bools = NDArray[np.bool_]
@@ -30,6 +31,7 @@ class Always:
     """Every client in every round."""
 
     idea: ClassVar[str] = "every client is there in every round"
+    private = alone
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         """Whether each of all K clients is there in the round, (K,)."""
@@ -43,6 +45,7 @@ class Random:
     p: float = 0.5
 
     idea: ClassVar[str] = "each client is there with one probability, independently in each round"
+    private = alone
 
     def __post_init__(self) -> None:
         require(0 < self.p <= 1, f"p is a probability, above 0 and at most 1, got {self.p}")
@@ -66,6 +69,7 @@ class DayNight:
     idea: ClassVar[str] = (
         "more likely by day than by night, each client in its own time zone, or in that of its main class"
     )
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.period >= 1, f"period must be at least 1 round, got {self.period}")
@@ -90,6 +94,12 @@ class Blocks:
 
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
 
+    def private(self, privacy: Privacy) -> str:
+        """Ranks by label depend on what all clients hold."""
+        if self.phase == "random":
+            return ""
+        return "availability blocks by label goes by the labels of all clients; use phase=random"
+
     def __post_init__(self) -> None:
         require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
@@ -108,6 +118,7 @@ class Unequal:
     b: float = 2.0
 
     idea: ClassVar[str] = "each client with a probability of its own, from a Beta distribution"
+    private = alone
 
     def __post_init__(self) -> None:
         require(
@@ -131,6 +142,7 @@ class OnOff:
     join: float = 0.1
 
     idea: ClassVar[str] = "each client comes and goes, and stays or stays away for some rounds (a Markov chain)"
+    private = alone
 
     def __post_init__(self) -> None:
         require(

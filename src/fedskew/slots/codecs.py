@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import ParameterSpace
 
@@ -47,6 +48,7 @@ class Uncompressed:
 
     idea: ClassVar[str] = "updates travel as they are"
     random: ClassVar[bool] = False
+    private = alone
 
     def init(self, x: Tensor) -> Tree:
         return {}
@@ -71,6 +73,7 @@ class Clip(Uncompressed):
     norm: float = 1.0
 
     idea: ClassVar[str] = "updates longer than norm are shortened to it; saves nothing, bounds what one client can do"
+    private = alone
 
     def __post_init__(self) -> None:
         require(0 < self.norm < math.inf, f"norm must be a finite number above 0, got {self.norm}")
@@ -130,6 +133,7 @@ class TopK(_Lossy):
     idea: ClassVar[str] = "the largest numbers of each update, the rest is added to the next one"
     paper: ClassVar[str] = "Stich, Cordonnier, Jaggi 2018, arXiv:1809.07599; Karimireddy et al. 2019, arXiv:1901.09847"
     cites: ClassVar[tuple[str, ...]] = ("top-k", "error-feedback")
+    private = alone
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
@@ -237,6 +241,7 @@ class Qsgd(_Lossy):
     idea: ClassVar[str] = "numbers rounded at random, without bias, to a few levels of their bucket's length"
     paper: ClassVar[str] = "Alistarh et al. 2017, arXiv:1610.02132"
     cites: ClassVar[tuple[str, ...]] = ("qsgd",)
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.levels >= 1, f"levels must be at least 1, got {self.levels}")
@@ -296,6 +301,7 @@ class Int8(_Lossy):
     rounding: Literal["nearest", "stochastic"] = "nearest"
 
     idea: ClassVar[str] = "numbers as signed bytes, one scale for each parameter tensor"
+    private = alone
 
     @property
     def random(self) -> bool:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from fedskew.core.errors import require
-from fedskew.core.records import Cohort, Server
+from fedskew.core.privacy import after_noise
+from fedskew.core.records import Cohort, Privacy, Server
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
 from fedskew.slots.solvers import AdamW, Sgd
@@ -27,6 +28,7 @@ class Unrefined:
 
     idea: ClassVar[str] = "the model stays as the server optimiser leaves it"
     needs_data: ClassVar[bool] = False
+    private = after_noise
 
     def refine(self, server: Server, x: Tensor, cohort: Cohort) -> Tensor:
         return x
@@ -56,6 +58,10 @@ class Distillation:
     paper: ClassVar[str] = "Lin et al. 2020, arXiv:2006.07242"
     cites: ClassVar[tuple[str, ...]] = ("feddf",)
     needs_data: ClassVar[bool] = True
+
+    def private(self, privacy: Privacy) -> str:
+        """The teacher is made of the clients' updates without noise."""
+        return "refine distillation teaches the model what the updates say without their noise; use --refine none"
 
     def __post_init__(self) -> None:
         require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")

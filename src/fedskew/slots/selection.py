@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.core.records import Privacy
+
+
+def not_poisson(component: Any, privacy: Privacy) -> str:
+    """Why the accountant does not cover how this draws clients, and what to use."""
+    return (
+        f"selection: it counts on each client taking part with probability q = {privacy.q:g} on its own; use "
+        f"--selection poisson:rate={privacy.q:g}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +25,7 @@ class Everyone:
     """Full participation."""
 
     idea: ClassVar[str] = "every client in every round"
+    private = not_poisson
 
     def check(self, num_clients: int) -> None:
         """Nothing can be wrong."""
@@ -31,6 +41,9 @@ class Poisson:
     rate: float = 0.1
 
     idea: ClassVar[str] = "each client by chance, independently of the others, as privacy accounting assumes"
+
+    def private(self, privacy: Privacy) -> str:
+        return "" if self.rate == privacy.q else not_poisson(self, privacy)
 
     def __post_init__(self) -> None:
         require(0 < self.rate <= 1, f"rate is a probability, above 0 and at most 1, got {self.rate}")
@@ -50,6 +63,7 @@ class Uniform:
     fraction: float | None = None
 
     idea: ClassVar[str] = "a random cohort of so many clients, or of a fraction of them, without replacement"
+    private = not_poisson
 
     def __post_init__(self) -> None:
         require((self.clients is None) != (self.fraction is None), "give either clients or fraction")

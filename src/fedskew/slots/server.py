@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import after_noise
 from fedskew.core.trees import Tree
 from fedskew.slots.solvers import gathered
 
@@ -26,6 +27,7 @@ class ServerSgd:
 
     paper: ClassVar[str] = "McMahan et al. 2017, arXiv:1602.05629"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
+    private = after_noise
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
@@ -47,6 +49,7 @@ class Momentum:
 
     paper: ClassVar[str] = "Hsu, Qi, Brown 2019, arXiv:1909.06335"
     cites: ClassVar[tuple[str, ...]] = ("fedavgm",)
+    private = after_noise
 
     def __post_init__(self) -> None:
         check_rate(self.lr)
@@ -103,6 +106,7 @@ class Adagrad(_Adaptive):
     """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments."""
 
     beta1: float = 0.0
+    private = after_noise
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
@@ -132,6 +136,8 @@ class _MovingSquares(_Adaptive):
 class Adam(_MovingSquares):
     """FedAdam: v is an exponential mean of the squares."""
 
+    private = after_noise
+
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
@@ -139,6 +145,8 @@ class Adam(_MovingSquares):
 @dataclass(frozen=True, kw_only=True)
 class Yogi(_MovingSquares):
     """FedYogi: v moves towards the squares by a bounded amount."""
+
+    private = after_noise
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)

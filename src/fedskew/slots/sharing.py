@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 from fedskew.core.vectors import ParameterSpace
 
 
@@ -22,6 +23,7 @@ class All:
     """The whole model."""
 
     idea: ClassVar[str] = "the whole model is shared"
+    private = alone
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
         return None
@@ -38,6 +40,7 @@ class Personal:
     layers: tuple[str, ...] = ()
 
     idea: ClassVar[str] = "each client keeps the last layers, or those whose names match, and shares the rest"
+    private = alone
 
     def __post_init__(self) -> None:
         require(self.head >= 1, f"head must be at least 1, got {self.head}")
@@ -69,6 +72,7 @@ class Norm:
     """
 
     idea: ClassVar[str] = "each client keeps its normalisation layers and shares the rest"
+    private = alone
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
         """Positions (n,) of the kept entries in the vector, ascending."""

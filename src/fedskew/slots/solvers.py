@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import require
+from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
 
 
@@ -34,6 +35,7 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr_decay: float = 1.0
+    private = alone
 
     def __post_init__(self) -> None:
         check_rate(self.lr, self.lr_decay)
@@ -75,6 +77,7 @@ class AdamW:
 
     paper: ClassVar[str] = "Loshchilov, Hutter 2019, arXiv:1711.05101"
     cites: ClassVar[tuple[str, ...]] = ("adamw",)
+    private = alone
 
     def __post_init__(self) -> None:
         check_rate(self.lr, self.lr_decay)

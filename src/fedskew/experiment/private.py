@@ -1,0 +1,33 @@
+"""Beside a method that bounds its privacy loss every part of an experiment must answer for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedskew.core.errors import require
+from fedskew.core.privacy import check_part
+from fedskew.experiment.config import GIVEN, Experiment
+from fedskew.measure.privacy import check_installed
+
+
+def check_private(experiment: Experiment, method: str) -> None:
+    """Raise `BadInput` if the method bounds its privacy loss and a part of the experiment breaks that, or does not say.
+
+    A part is whatever stands in a field of `Experiment`, except for what is `GIVEN`.
+    """
+    algorithm = experiment.algorithm
+    privacy = algorithm.privacy()
+    if privacy is None:
+        return
+    kind = type(algorithm).__name__
+    require(
+        "privacy" in vars(type(algorithm)),
+        f"{method} takes its privacy loss from the method that it extends; write a `privacy` of its own into {kind}, with what its "
+        "hooks keep to, or one that returns None",
+    )
+    for field in dataclasses.fields(experiment):
+        if field.name == "algorithm" or field.metadata == GIVEN:
+            continue
+        check_part(method, field.name, getattr(experiment, field.name), privacy)
+    if privacy.noise:
+        check_installed()

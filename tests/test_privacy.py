@@ -1,0 +1,190 @@
+"""The guarantee of a private method beside every slot: accepted is what says that it keeps it, and measured to keep it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.algorithms import DpFedAvg, FedAvg
+from fedskew.core.errors import BadInput
+from fedskew.core.privacy import alone, check_part
+from fedskew.core.records import Privacy
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
+from fedskew.experiment.private import check_private
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import play_round, start
+from fedskew.slots import REFINES, Clip, ServerSgd, Uncompressed
+from tests.covering import covering
+from tests.slot_options import BASE, fits, made, method_of, options
+
+torch.set_num_threads(1)
+
+CLIP, Q = 0.05, 0.7
+METHOD = f"dp-fedavg:clip={CLIP},noise=0.0,q={Q}"
+LOUD = f"dp-fedavg:clip={CLIP},noise=1.0,q={Q}"
+
+
+@dataclass(frozen=True)
+class Without:
+    """Everyone who is there but one client; -1: everyone."""
+
+    left_out: int
+
+    def select(self, clients: Any, rng: Any) -> Any:
+        return clients[clients != self.left_out]
+
+
+def largest_change(fed: Federation, x0: torch.Tensor) -> float:
+    """By how much, in units of the clip, leaving out one client changes the sum of the second round."""
+    server, states = start(fed, x0), ClientStates()
+    server, sums = play_round(fed, Sequential(), server, states, False).server._replace(opt={}), {}
+    for left_out in (-1, *range(len(fed.partition))):
+        one = replace(fed, selection=Without(left_out), server_optimiser=ServerSgd())
+        after = play_round(one, Sequential(), server, ClientStates.restore(*states.export()), False).server
+        sums[left_out] = (after.x - server.x) * Q * len(fed.partition)
+    return max(float((sums[-1] - one).norm()) for one in sums.values()) / CLIP
+
+
+def slots() -> dict[str, dict[str, Any]]:
+    """All slots that act in a round but the selection, which the method prescribes."""
+    return {slot: tried for slot, tried in options().items() if slot not in ("selection", "evaluation")}
+
+
+def accepted() -> dict[str, list[str]]:
+    return {
+        slot: [name for name, one in tried.items() if not isinstance(made(METHOD, **{slot: one}), str)]
+        for slot, tried in slots().items()
+    }
+
+
+def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accepted() -> None:
+    known = slots()
+
+    def allowed(case: dict[str, str]) -> bool:
+        return fits(METHOD, **{slot: known[slot][name] for slot, name in case.items()})
+
+    cases = covering(accepted(), allowed)
+    changes = []
+    for case in cases:
+        assembly = made(METHOD, **{slot: known[slot][name] for slot, name in case.items()})
+        assert not isinstance(assembly, str), (case, assembly)
+        changes.append(largest_change(assembly.federation, assembly.x0))
+        assert changes[-1] <= 1 + 1e-9, (changes[-1], case)
+    assert np.median(changes) > 0.99, "the clip binds in most cases"
+
+
+@pytest.mark.parametrize(
+    ("slots", "words"),
+    [
+        ({"refine": "distillation:steps=2"}, ["refine distillation", "without their noise", "--refine none"]),
+        ({"selection": "everyone"}, ["selection", "--selection poisson:rate=0.7"]),
+        ({"selection": "poisson:rate=0.6"}, ["selection", "--selection poisson:rate=0.7"]),
+        ({"availability": "blocks:phase=label"}, ["availability blocks", "phase=random"]),
+        ({"faults": {"share": 0.1, "kinds": ["missing"]}}, ["faults", "stop the run", "faults.share"]),
+        ({"faults": {"longest": 1.0}}, ["faults", "stop the run", "faults.longest"]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", [METHOD, LOUD])
+def test_what_breaks_the_guarantee_is_refused_with_what_to_use(method: str, slots: Any, words: list[str]) -> None:
+    refused = made(method, **slots)
+    assert isinstance(refused, str)
+    assert refused.startswith("dp-fedavg bounds its privacy loss")
+    assert "\n" not in refused
+    assert all(word in refused for word in words), refused
+
+
+def components() -> list[tuple[str, type]]:
+    """Every component that a field of an experiment can hold, but what is settled before round 0 and the methods."""
+    found = []
+    for field in dataclasses.fields(Experiment):
+        if field.metadata == GIVEN or field.name == "algorithm":
+            continue
+        classes = COMPONENTS[field.name].values() if field.name in COMPONENTS else [SETTINGS[field.name]]
+        found += [(field.name, cls) for cls in classes]
+    return found
+
+
+@pytest.mark.parametrize(("section", "cls"), components(), ids=lambda one: getattr(one, "__name__", one))
+def test_a_new_component_of_every_kind_is_refused_until_it_answers(section: str, cls: type) -> None:
+    """Even one that only extends a component of ours, which answered for its own code."""
+    assert "private" in vars(cls)
+    new = dataclass(frozen=True, kw_only=True)(type("New", (cls,), {}))
+    table = {"fraction": 0.5} if cls.__name__ == "Uniform" else {}
+    with pytest.raises(
+        BadInput, match=f"{section} New does not say .*; use another, or write `private = alone` into New"
+    ):
+        check_part("dp-fedavg", section, new(**table), Privacy(Q, 1.0, 1e-5))
+    new.private = alone
+    check_part("dp-fedavg", section, new(**table), Privacy(Q, 1.0, 1e-5))
+
+
+def test_a_new_slot_of_experiments_is_refused_until_what_it_holds_answers() -> None:
+    @dataclass(frozen=True)
+    class Secret:
+        pass
+
+    @dataclass(frozen=True, kw_only=True)
+    class Extended(Experiment):
+        secret: Any = Secret()
+        shown: bool = False
+
+    experiment = Extended(
+        **{field.name: getattr(method_of(METHOD), field.name) for field in dataclasses.fields(Experiment)}
+    )
+    with pytest.raises(BadInput, match="secret Secret does not say"):
+        check_private(experiment, "dp-fedavg")
+    Secret.private = alone
+    with pytest.raises(BadInput, match="shown bool does not say"):
+        check_private(experiment, "dp-fedavg")
+    check_private(method_of(METHOD), "dp-fedavg")
+
+
+def test_a_slot_that_is_registered_is_refused_through_the_front_door(monkeypatch) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Smooth(Clip):
+        pass
+
+    monkeypatch.setitem(COMPONENTS["codec"], "smooth", Smooth)
+    assert "codec Smooth does not say" in made(METHOD, codec="smooth")
+    assert not isinstance(made("fedavg", codec="smooth"), str)
+    Smooth.private = alone
+    assert not isinstance(made(METHOD, codec="smooth"), str)
+
+
+def test_a_method_that_extends_a_private_one_states_its_own_bound() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Noiseless(DpFedAvg):
+        pass
+
+    experiment = method_of(METHOD)
+    object.__setattr__(experiment := replace(experiment), "algorithm", Noiseless(clip=CLIP, q=Q))
+    with pytest.raises(BadInput, match="takes its privacy loss from the method that it extends"):
+        check_private(experiment, "mine.py::Noiseless")
+    Noiseless.privacy = lambda self: None
+    check_private(experiment, "mine.py::Noiseless")
+
+
+def test_methods_without_a_bound_go_with_anything() -> None:
+    for slot, tried in (("refine", "distillation:steps=2"), ("faults", {"longest": 1.0})):
+        assert not isinstance(made("fedavg", **{slot: tried}), str)
+    assert FedAvg().privacy() is None
+    assert type(BASE.codec) is Uncompressed
+    assert "private" in vars(REFINES["none"])
+
+
+def test_stragglers_do_not_depend_on_who_else_is_in_the_cohort() -> None:
+    system = made("fedavg", system={"stragglers": 0.5}).federation.system
+    for round_ in range(10):
+        everyone = system.late(np.arange(9), 9, round_, 0)
+        assert len(everyone) == 5
+        for left_out in range(9):
+            others = np.delete(np.arange(9), left_out)
+            assert system.late(others, 9, round_, 0) == {k: v for k, v in everyone.items() if k != left_out}

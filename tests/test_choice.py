@@ -134,6 +134,8 @@ def test_runs_side_by_side_and_parts_of_a_group_have_no_processes_of_their_own(m
         assert made.training.workers == asked[-1].workers
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     settled(experiment, DATA)
     assert asked[-1].workers == 1
     assert settled(experiment.replace(training__workers=2), DATA)[0].training.workers == 2

@@ -71,8 +71,8 @@ def test_status_message_experiment_and_facts_are_updated(store):
     record = store.run(run)
     assert (record.status, record.message, record.experiment) == ("diverged", "too fast", "b = 2\n")
     store.add_facts(run, {"versions": {"torch": "2"}, "parameters": 5})
-    store.add_facts(run, {"parameters": 6, "engine": "stacked"})
-    assert store.run(run).facts == {"versions": {"torch": "2"}, "parameters": 6, "engine": "stacked"}
+    store.add_facts(run, {"parameters": 6, "engine": {"name": "stacked"}})
+    assert store.run(run).facts == {"versions": {"torch": "2"}, "parameters": 6, "engine": {"name": "stacked"}}
     assert (store.run(other).status, store.run(other).facts) == ("planned", {})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import re
 import struct
@@ -282,19 +283,88 @@ def test_the_row_names_of_pandas_are_no_column(tmp_path):
     assert survey([tmp_path / "t.parquet"], "label", "who").table.column_names == ["age", "height", "colour"]
 
 
-def test_a_quote_that_is_not_closed_is_counted_in_lines(tmp_path):
+def test_a_quote_that_closes_lines_later_is_refused_with_its_line(tmp_path):
     path = write(frame(20), tmp_path / "t.csv")
     lines = path.read_text().splitlines()
     # the quote reaches from line 12 to the comma of line 15: a row of four lines with too few cells
     lines[12], lines[15] = '30,1.7,"red,anna,no', '30,1.7,blue",anna,no,maybe'
     path.write_text("\n".join(lines) + "\n")
-    found = survey([path], "label", "who")
-    assert found.notes == ("4 lines dropped: too few or too many cells",)
-    assert found.counts.sum() == 16
+    refused(
+        "line 13: a quote opens that closes 3 lines later",
+        "of 6 cells instead of 5",
+        paths=[path],
+        label="label",
+        client="who",
+    )
     lines[12] = lines[15] = "30,1.7,blue,anna,no"
     lines[2] = '30,1.7,"red,anna,no'
     path.write_text("\n".join(lines) + "\n")
-    refused("lines have too few or too many cells", "a quote not closed", paths=[path], label="label", client="who")
+    refused("line 3: a quote opens that is never closed", paths=[path], label="label", client="who")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize(
+    ("row", "place", "line"),
+    [
+        ('30,1.7,blue,"anna,no', 10, 12),
+        ('30,1.7,blue,anna,"no', 10, 12),
+        ('30,1.7,blue,anna,"no', 19, 21),
+        ('30,"1.7,blue,anna,no', 15, 17),
+        ('"30,1.7,blue,anna,no', 0, 2),
+    ],
+)
+def test_a_stray_quote_is_refused_with_its_line(tmp_path, row, place, line, end, zipped):
+    """The cell that it makes reaches to the end of the file: 300 rows were one client's name."""
+    path = write(frame(20), tmp_path / "t.csv")
+    lines = path.read_text().splitlines()
+    lines[1 + place] = row
+    text = ("\n".join(lines) + end).encode()
+    if zipped:
+        path = tmp_path / "t.csv.gz"
+        path.write_bytes(gzip.compress(text))
+    else:
+        path.write_bytes(text)
+    refused(f"line {line}: a quote opens that is never closed", paths=[path], label="label", client="who")
+
+
+def test_rows_between_two_stray_quotes_are_not_a_text(tmp_path):
+    rows = [f"{i},h{i % 3},good,{i % 2}" for i in range(30)]
+    rows[10], rows[20] = '10,h1,"good,0', '20,h2,good",0'
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    refused(
+        "line 12: a quote opens that closes 10 lines later", "column 'note'", paths=[path], label="label", client="who"
+    )
+    rows[10], rows[20] = '10,"h1,good,0', '20,h2",good,0'
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    refused("line 12: a quote opens", "in column 'who'", paths=[path], label="label", client="who")
+    rows[10], rows[20] = '10,h1,"good,0', '20,h2,"good",0'
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    refused("line 12: a quote opens that does not close before the next one", paths=[path], label="label", client="who")
+
+
+def test_quoted_texts_of_several_lines_are_read(tmp_path):
+    """Quotes and commas in them too; in the column of texts a text may even look like rows."""
+    poem = 'first, line\nsecond ""quoted"", line\nthird'
+    rows = [f'{i},h{i % 3},"{poem} {i}",{i % 2}' for i in range(30)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    found = survey([path], "label", "who")
+    assert (found.counts.sum(), found.notes) == (30, ())
+    assert found.table["note"][7].as_py() == poem.replace('""', '"') + " 7"
+    rows[3] = '3,h0,"' + "1,2,3,4\n" * 150 + '",1'
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    found = survey([path], "label", "who", text="note")
+    assert (found.counts.sum(), found.notes) == (30, ("t.csv: lines 11 to 161 are one row with a quoted text",))
+
+
+def test_an_open_quote_of_more_than_a_block_is_named(tmp_path):
+    rows = [f"{i},h{i % 3},{'x' * 90},{i % 2}" for i in range(60_000)]
+    rows[10] = '10,"h1,good,0'
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,who,note,label", *rows]) + "\n")
+    refused("line 12: a quote opens", paths=[path], label="label", client="who")
 
 
 def test_missing_words_are_counted(tmp_path):

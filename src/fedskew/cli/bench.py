@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from fedskew.cli.output import print_json
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.bench import FULL, WORKLOADS, Workload, measure, option_for
 from fedskew.experiment.limits import limit, rates

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from rich.console import Console
-
 from fedskew.cli.output import print_json
+from fedskew.cli.terminal import Console
 from fedskew.conformance.promises import check as verdicts
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
@@ -21,8 +20,7 @@ def check(parsed: argparse.Namespace) -> int:
     for verdict in verdicts(experiment.algorithm, experiment.server, COMPONENTS["algorithm"]):
         given.append(verdict)
         if not parsed.json:
-            mark = "[green]ok[/green]    " if verdict.kept else "[red]broken[/red]"
-            console.print(mark, end=" ")
+            console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
             console.print(
                 verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), markup=False, soft_wrap=True
             )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from fedskew.cli.output import print_json
+from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.data import DATASETS
 from fedskew.data.download import digest, fetch, home
@@ -75,20 +75,20 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
     for name in names:
         files: Files = NAMED[name].files
         if not files.forms:
-            print(f"{name}: always here, it needs no files")
+            say(f"{name}: always here, it needs no files")
         elif here := files.here():
-            print(f"{name}: here already, {', '.join(map(str, here))}")
+            say(f"{name}: here already, {', '.join(map(str, here))}")
         else:
             require(bool(files.remotes), f"data get {name}: it cannot be downloaded as it is; {files.how}")
             paths = fetch_shown(files)
             sums = "SHA-256 as published" if all(r.sha256 for r in files.remotes) else "no checksum is published"
-            print(f"{name}: {', '.join(map(str, paths))}; {sums}")
+            say(f"{name}: {', '.join(map(str, paths))}; {sums}")
     return 0
 
 
 def fetch_shown(files: Files) -> list[Path]:
     """Download with a bar for each file on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bars = {r.file: progress.add_task(r.file, total=r.size or None) for r in files.remotes}
         return fetch(files, lambda file, done, of: progress.update(bars[file], completed=done, total=of or None))
@@ -101,9 +101,9 @@ def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
         print_json(rows)
     else:
         for row in rows:
-            print(f"{row['name']}: {row['verdict']}")
+            say(f"{row['name']}: {row['verdict']}")
         if not rows:
-            print("nothing to verify: no data set is here")
+            say("nothing to verify: no data set is here")
     return 0 if all(row["right"] for row in rows) else 1
 
 
@@ -130,5 +130,5 @@ def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
         print_json(places)
     else:
         for name in names:
-            print(*places[name], sep="\n") if len(names) == 1 else print(f"{name}: {', '.join(places[name])}")
+            say("\n".join(places[name]) if len(names) == 1 else f"{name}: {', '.join(places[name])}")
     return 0

@@ -8,10 +8,9 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
-
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.progress import stop_on_signal
+from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.build import assemble

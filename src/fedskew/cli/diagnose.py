@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedskew.cli.output import print_json
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import Subject, from_experiment, from_files, told
@@ -71,7 +71,11 @@ def progress() -> Iterator[Callable[[str, float], None]]:
     """A bar on a terminal; a line every few seconds elsewhere; on standard error."""
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"), BarColumn(20), TimeRemainingColumn(), console=console, transient=True
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
     )
     task, said = bar.add_task("reading", total=1.0), time.perf_counter()
 

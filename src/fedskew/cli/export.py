@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
 from fedskew.cli.output import warn
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.store.runs import RunStore
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 
 from fedskew.cli.output import number, print_json, warn
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.report.slices import draw_slices

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Sequence
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from threading import Lock, Timer
 
-from rich.console import Console
-
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import FedskewError, require
 from fedskew.report.budget import Budget
 from fedskew.report.html import page
@@ -22,6 +23,9 @@ TRIED = 20
 LAST = 65535
 """The highest port that there is."""
 
+PATIENCE = 10.0
+"""Seconds that a request may take to arrive."""
+
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -31,25 +35,34 @@ HEADERS = {
 }
 
 
-class Live(HTTPServer):
-    """Answers with the report on some runs, one request after the other; keeps the page until the store has changed."""
+class Live(ThreadingHTTPServer):
+    """Answers with the report on some runs; keeps the page until the store has changed.
+
+    Each connection has a thread, so that a slow one holds up no other; one at a time reads the store.
+    """
+
+    daemon_threads = True
 
     def __init__(self, store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> None:
         super().__init__((HOST, port), Answer)
-        self.store, self.ids, self.budget = store, ids, budget
+        self.folder, self.ids, self.budget = store.folder, ids, budget
+        self.turn = Lock()
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.drawn = ("", "")
 
-    def records(self) -> list[RunRecord]:
-        return [self.store.run(i) for i in self.ids]
+    def version(self) -> str:
+        """What changes with the store."""
+        with self.turn, closing(RunStore(self.folder)) as store:
+            return version([store.run(i) for i in self.ids])
 
     def page(self) -> str:
         """The report on the store as it is now."""
-        records = self.records()
-        now = version(records)
-        if self.drawn[0] != now:
-            self.drawn = (now, page(self.store, records, self.budget, live=now))
-        return self.drawn[1]
+        with self.turn, closing(RunStore(self.folder)) as store:
+            records = [store.run(i) for i in self.ids]
+            now = version(records)
+            if self.drawn[0] != now:
+                self.drawn = (now, page(store, records, self.budget, live=now))
+            return self.drawn[1]
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -57,6 +70,17 @@ class Answer(BaseHTTPRequestHandler):
 
     timeout = 5
     server: Live
+
+    def setup(self) -> None:
+        super().setup()
+        # a connection that sends a byte now and then never runs into the timeout of a single read
+        self.end = Timer(PATIENCE, self.connection.shutdown, (socket.SHUT_RD,))
+        self.end.daemon = True
+        self.end.start()
+
+    def finish(self) -> None:
+        self.end.cancel()
+        super().finish()
 
     def do_GET(self) -> None:
         with suppress(ConnectionError, TimeoutError):  # the reader has gone
@@ -74,7 +98,7 @@ class Answer(BaseHTTPRequestHandler):
             case "/":
                 return 200, "text/html", self.server.page()
             case "/version":
-                return 200, "text/plain", version(self.server.records())
+                return 200, "text/plain", self.server.version()
             case "/live.js":
                 return 200, "text/javascript", (files("fedskew.report") / "live.js").read_text(encoding="utf-8")
         return 404, "text/plain", "there is nothing here"

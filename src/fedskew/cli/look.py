@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from fedskew.cli.output import (
     print_warnings,
     summary_json,
 )
+from fedskew.cli.terminal import Console, say
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.component import shown
 from fedskew.core.counting import count
@@ -269,6 +269,6 @@ def cite(parsed: argparse.Namespace) -> int:
         print_json({"references": rows, "unknown": unknown})
         return 0
     for name in unknown:
-        print(f"% no entry for {name}")
-    print("\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works))
+        say(f"% no entry for {name}")
+    say("\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works))
     return 0

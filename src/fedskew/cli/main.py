@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -10,12 +11,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
-from typing import NoReturn
-
-from rich_argparse import RawDescriptionRichHelpFormatter
+from typing import Any, NoReturn
 
 from fedskew.cli import bench_options, deploy_options, laboratory, options
-from fedskew.core.errors import BadInput, FedskewError
+from fedskew.cli.terminal import HelpFormatter
+from fedskew.core.errors import BadInput, FedskewError, visible
 
 DESCRIPTION = """\
 Federated learning when clients' data differ: simulate it, measure the drift,
@@ -53,6 +53,9 @@ ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """One whose errors are one line; the usage is what ``--help`` is for."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **options})
+
     def error(self, message: str) -> NoReturn:
         number = re.fullmatch(r"argument (.*): invalid (int|float) value: (.*)", message)
         choice = re.fullmatch(r"argument (.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -62,19 +65,17 @@ class Parser(argparse.ArgumentParser):
             known = re.findall(r"[^', ]+", choice[3])
             near = [f"did you mean {word}?" for word in get_close_matches(choice[2], known, n=1)]
             message = f"{choice[1]} cannot be {choice[2]!r}; " + (near or [f"known are {', '.join(known)}"])[0]
-        self.exit(BadInput.exit_code, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(BadInput.exit_code, visible(f"{self.prog}: {message}; see `{self.prog} --help`") + "\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = Parser(prog="fedskew", description=DESCRIPTION, formatter_class=RawDescriptionRichHelpFormatter)
+    top = Parser(prog="fedskew", description=DESCRIPTION)
     top.add_argument("--version", action="version", version=f"fedskew {version('fedskew')}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
     def verb(name: str, room: str, function: str, summary: str, description: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(
-            name, help=summary, description=description, formatter_class=RawDescriptionRichHelpFormatter
-        )
+        made = verbs.add_parser(name, help=summary, description=description)
         made.set_defaults(room=room, function=function, parser=made)
         return made
 
@@ -117,25 +118,50 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 anything else."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parsed, unknown = parser().parse_known_args(arguments or ["--help"])
-    if unknown:
-        parsed.parser.error(not_understood(unknown[0], parsed.parser))
     try:
-        # the rooms below import PyTorch, which takes longer than printing a help text
-        room = import_module(f"fedskew.cli.{parsed.room}")
-        code: int = getattr(room, parsed.function)(parsed)
-        return code
+        try:
+            return carried_out(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            # a device that is full says so here, and not while Python ends
+            sys.stdout.flush()
     except FedskewError as error:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # the reader went away, as in `fedskew list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # that is a reader who went away, as in `fedskew list | head`
+            where = f": {error.filename}" if error.filename else " (standard output, or a temporary file)"
+            print(visible(f"fedskew: {error.strerror or error}{where}"), file=sys.stderr)
+        drop_output()
         return 1
+    except Exception as error:
+        from fedskew.core.own import fault
+
+        if (found := fault(error)) is None:
+            raise
+        print(f"fedskew: {found}", file=sys.stderr)
+        return found.exit_code
+
+
+def drop_output() -> None:
+    """Send what is left in the buffer to nowhere, if it cannot be written: Python would try once more at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def carried_out(arguments: Sequence[str]) -> int:
+    """The exit code of a verb; whatever goes wrong is raised."""
+    parsed, unknown = parser().parse_known_args(arguments or ["--help"])
+    if unknown:
+        parsed.parser.error(not_understood(unknown[0], parsed.parser))
+    # the rooms below import PyTorch, which takes longer than printing a help text
+    room = import_module(f"fedskew.cli.{parsed.room}")
+    code: int = getattr(room, parsed.function)(parsed)
+    return code
 
 
 def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
@@ -151,6 +177,10 @@ def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
 
 def entry() -> NoReturn:
     """The command line as a process."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal without our characters gets their escapes
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     code = main()
     if code == BadInput.exit_code:
         # Arrow's threads may still be starting when files are refused at once, and an interpreter that then ends aborts

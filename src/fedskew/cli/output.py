@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from fedskew.cli.terminal import Console, say
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import warnings
 from fedskew.report.ranks import caption, ranking
@@ -134,7 +134,7 @@ def print_warnings(records: Sequence[RunRecord]) -> None:
 
 def warn(line: str) -> None:
     """A line on standard error."""
-    print(f"fedskew: {line}", file=sys.stderr)
+    say(f"fedskew: {line}", error=True)
 
 
 def print_measuring(records: Sequence[RunRecord]) -> None:

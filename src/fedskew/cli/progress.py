@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedskew.cli.terminal import Console, say
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Progress
 
@@ -78,7 +79,7 @@ class Board:
         now = time.perf_counter()
         if not self.console.is_terminal and now - self.said > LINE_EVERY:
             self.said = now
-            print(f"{progress.name} seed {progress.seed}: {self.line(progress)}; {self.pace()}", file=sys.stderr)
+            say(f"{progress.name} seed {progress.seed}: {self.line(progress)}; {self.pace()}", error=True)
 
     def ended(self, result: Ended) -> None:
         """A run is over."""

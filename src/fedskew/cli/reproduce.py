@@ -8,7 +8,6 @@ import platform
 import re
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
+from fedskew.cli.terminal import Console
 from fedskew.cli.train import jobs_for
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
@@ -167,7 +167,7 @@ def print_result(document: Document, scale: str, known: Results) -> None:
 
 
 def print_claim(console: Console, judged: Judged) -> None:
-    console.print(f"[{COLOUR[judged.verdict]}]{judged.verdict:9}[/] ", end="")
+    console.print(f"{judged.verdict:9} ", style=COLOUR[judged.verdict], end="")
     console.print(f"{judged.text} ({judged.where})", markup=False)
     console.print(f"          {judged.reason}", style="dim", markup=False)
 

@@ -6,10 +6,9 @@ import argparse
 import shlex
 from typing import Any
 
-from rich.console import Console
-
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
+from fedskew.cli.terminal import Console
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require

@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rich.console import Console
-
 from fedskew.cli.output import (
     print_json,
     print_measuring,
@@ -22,6 +20,7 @@ from fedskew.cli.output import (
 )
 from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import described, experiment_from
+from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.core.errors import Interrupted, require
@@ -121,7 +120,7 @@ def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
         return 1
     jobs = cores() if parsed.jobs is None else parsed.jobs
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
-    check_processes(jobs)
+    check_processes(max(jobs, workers))
     return max(1, min(jobs, runs))
 
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.progress import duration, stop_on_signal
 from fedskew.cli.request import experiment_from
+from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.config import Experiment
@@ -80,8 +81,9 @@ class Teller:
 
     def heard(self, progress: Progress) -> None:
         passed = duration(time.perf_counter() - self.began)
+        # Rich takes a plain string for markup here
         self.status.update(
-            f"{progress.name}, seed {progress.seed}: round {progress.round}/{progress.rounds}, {passed} so far"
+            Text(f"{progress.name}, seed {progress.seed}: round {progress.round}/{progress.rounds}, {passed} so far")
         )
 
     def ended(self, result: Ended) -> None:

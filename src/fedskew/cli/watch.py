@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.progress import duration
+from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.report.experiments import warnings

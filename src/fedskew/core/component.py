@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -18,7 +17,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from fedskew.core import own
-from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.errors import BadInput, require, require_storable, suggestion
+from fedskew.core.toml import toml_table
 
 Catalogue = Mapping[str, type]
 
@@ -82,12 +82,17 @@ SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
 SPECIAL = re.compile(r"""[,\[\]"']""")
 
 
+DEEPEST = 50
+"""Brackets within brackets at most: more of them than any option needs, and fewer than Python's readers can follow."""
+
+
 def split(text: str) -> list[str]:
     """The parts between the commas outside brackets and quotes; none of an empty text."""
     parts, depth = [""], 0
     for found in SIGN.finditer(text):
         sign = found[0]
         depth += (sign == "[") - (sign == "]")
+        require(depth <= DEEPEST, f"{text[:40]!r}...: more than {DEEPEST} brackets within each other; write fewer")
         if sign == "," and depth == 0:
             parts.append("")
         else:
@@ -97,10 +102,10 @@ def split(text: str) -> list[str]:
 
 def literal(text: str) -> Any:
     """A TOML value, a list in brackets of such, or the text itself."""
+    listed = text.startswith("[") and text.endswith("]")
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        listed = text.startswith("[") and text.endswith("]")
+        return toml_table(f"v = {text}", "")["v"]
+    except BadInput:
         return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
@@ -111,6 +116,7 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
         if key not in fields:
             hint = suggestion(key, fields) if fields else "it has no options"
             raise BadInput(f"{place}: unknown option {key!r}; {hint}")
+        require_storable(f"{place}: {key}", table[key])
     try:
         # constructed once more by the class itself: the converter leaves some defaults on the class, out of the instance
         return dataclasses.replace(msgspec.convert(dict(table), cls))

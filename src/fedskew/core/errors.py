@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
 from tokenize import TokenError
+from typing import Any
+
+SURROGATES = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are not UTF-8; no file or database takes them."""
+
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that command a terminal, reorder a line or cannot be encoded; not the line break and the tabulator."""
+
+
+def visible(text: str) -> str:
+    """The text with every unprintable character as its Python escape: an escape character becomes ``\\x1b``."""
+    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class FedskewError(Exception):
@@ -16,8 +29,8 @@ class FedskewError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        # what a library says, and is told on here, may have several lines
-        super().__init__(" ".join(line.strip() for line in message.splitlines()))
+        # a library's message may have several lines
+        super().__init__(visible(" ".join(line.strip() for line in message.splitlines())))
 
 
 class BadInput(FedskewError):
@@ -57,6 +70,21 @@ def require(condition: bool, message: str) -> None:
     """Raise `BadInput` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise BadInput(message)
+
+
+MOST = 2**63 - 1
+"""The largest whole number that TOML and the run store hold."""
+
+
+def require_storable(what: str, value: Any) -> None:
+    """Raise `BadInput` for a whole number beyond `MOST` on either side, for text that is not Unicode, and for lists of these."""
+    if isinstance(value, str):
+        require(not SURROGATES.search(value), f"{what} must be UTF-8 text, got {value!r}")
+    elif isinstance(value, int):
+        require(-MOST <= value <= MOST, f"{what} must be at most 2^63 - 1 = {MOST} in size")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            require_storable(what, part)
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:

@@ -19,13 +19,17 @@ from types import ModuleType
 from typing import Any
 
 from fedskew.core.algorithm import Algorithm
-from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.errors import BadInput, FedskewError, require, suggestion
+from fedskew.core.places import read_small
 
 MARK = "::"
 """Between a file and its class."""
 
 GROUP = "fedskew.algorithms"
 """The group of entry points under which a package offers methods: ``name = "module:Class"``."""
+
+PREFIX = "fedskew_own_"
+"""Of the modules' names that files become."""
 
 HOW = "write it as a subclass of fedskew.Algorithm under @dataclass(frozen=True, kw_only=True)"
 
@@ -56,7 +60,7 @@ def load(spec: str, place: str, expected: str | None = None) -> type:
     file, _, name = spec.rpartition(MARK)
     path = Path(file).expanduser().resolve()
     try:
-        contents = path.read_bytes()
+        contents = read_small(path)
     except OSError as error:
         raise BadInput(
             f"{place}: cannot read {path}: {error.strerror}; put the file there, or start a new run"
@@ -84,7 +88,7 @@ def digest(contents: bytes) -> str:
 
 def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
     """The file as a module of its own, which dataclasses and pickle find by its name."""
-    name = f"fedskew_own_{digest(str(path).encode())}_{found}"
+    name = f"{PREFIX}{digest(str(path).encode())}_{found}"
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
@@ -99,6 +103,16 @@ def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
         message = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
         raise BadInput(f"{place}: {path}, line {line}: {type(error).__name__}: {message}") from None
     return module
+
+
+def fault(error: Exception) -> FedskewError | None:
+    """An exception of a user's own class as one line with its hook, file and line; None where their code was not running."""
+    files = {module.__file__ for name, module in sys.modules.items() if name.startswith(PREFIX)}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames or isinstance(error, FedskewError):
+        return None
+    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {said}")
 
 
 def is_method(value: Any) -> bool:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+MOST_BYTES = 1 << 20
+"""Of a file of text that a person writes, an experiment or a method."""
+
+
+def read_small(path: Path) -> bytes:
+    """A small file's bytes. Raises `OSError`, also for more than `MOST_BYTES` of them: a device has no end."""
+    with path.open("rb") as file:
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+    return found
 
 
 def whole_path(path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -20,6 +21,9 @@ from fedskew.data.find import Files, Remote, folders
 CHUNK = 1 << 16
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
+
+MOST_BYTES = 4 << 30
+"""Of a file whose size neither we nor the server know; the largest that we know of is a tenth of it."""
 
 Tell = Callable[[str, int, int], None]
 """Hears a file's name, the bytes that are there, and how many there will be (0: unknown)."""
@@ -90,12 +94,16 @@ def receive(remote: Remote, part: Path, tell: Tell) -> None:
     with answer:
         continued = answer.status == http.client.PARTIAL_CONTENT
         there = there if continued else 0
-        length = int(answer.headers.get("Content-Length") or 0)
-        of = there + length if length else remote.size
+        length = answer.headers.get("Content-Length") or "0"
+        if not re.fullmatch("[0-9]{1,18}", length):
+            raise http.client.HTTPException(f"the server gives the size {length[:40]!r}, which is no number")
+        of = there + int(length) if int(length) else remote.size
         with part.open("ab" if continued else "wb") as file:
             while block := answer.read(CHUNK):
-                file.write(block)
                 there += len(block)
+                if there > (of or MOST_BYTES):
+                    raise http.client.HTTPException(f"more than the {of or MOST_BYTES:,} bytes that were to come")
+                file.write(block)
                 tell(remote.file, there, of)
     if of and there < of:
         if not remote.sha256:

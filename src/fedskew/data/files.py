@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from fedskew.core.errors import BadInput, require
+from fedskew.data.quotes import check_quotes, ends_in_quotes, opened, spans_lines
 
 FORMATS = {
     **dict.fromkeys((".csv", ".csv.gz"), "csv"),
@@ -28,6 +30,10 @@ FORMATS = {
 BLOCK = 4 << 20
 """Bytes of a file of lines that are read at a time; a line of CSV may be as long."""
 ROWS = 50_000
+LONGEST_LINE = 64 << 20
+"""Bytes of an object of JSON lines at most, all of which is in memory."""
+DEEPEST = 60
+"""Objects and lists within each other in JSON lines at most: the parser goes one call deeper for each, and Arrow's limit is 64."""
 
 
 @dataclass
@@ -36,8 +42,10 @@ class Reading:
 
     files: Sequence[Path]
     texts: frozenset[str] = frozenset()  # columns of CSV files that are read as text: 01 is not 1
+    prose: str = ""  # the one of them that may hold line breaks
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # files without rows
+    notes: list[str] = field(default_factory=list)  # what else a reader should know
     share: float = 0.0  # of the bytes that are read
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
@@ -98,19 +106,27 @@ class Reading:
         """A column that ceases to be of the type that it began with is read as a wider one from there on."""
         types: dict[str, pa.DataType] = dict.fromkeys(self.texts, pa.string())
         done = 0
+        self.suspect, checked = False, False
         while True:
             skip, self.malformed_here = done, 0
             try:
                 for part, read in self.csv_of_types(path, delimiter, types):
+                    if not checked and (self.suspect or spans_lines(part)):
+                        self.notes += check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
+                        checked = True
                     fresh = part.slice(min(skip, len(part)))
                     skip -= len(part) - len(fresh)
                     done += len(fresh)
                     yield fresh, read
+                if not checked and (self.suspect or ends_in_quotes(path)):
+                    self.notes += check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
                 self.malformed += self.malformed_here
                 return
             except pa.ArrowInvalid as error:
                 found = re.search(r"In CSV column #(\d+):.*?CSV conversion error to (\w+)", str(error))
                 if not found:
+                    # a cell that is longer than what is read at a time may be one that swallowed rows
+                    check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
                     raise
                 require(
                     found[2] != "string",
@@ -123,8 +139,9 @@ class Reading:
         self, path: Path, delimiter: str, types: dict[str, pa.DataType]
     ) -> Iterator[tuple[pa.Table, float]]:
         def skipped(row: Any) -> str:
-            # a quote that is not closed makes one row of many lines
-            self.malformed_here += 1 + row.text.count("\n")
+            lines = row.text.count("\n")
+            self.suspect |= lines > 0
+            self.malformed_here += 1 + lines
             return "skip"
 
         with path.open("rb") as file:
@@ -184,6 +201,10 @@ def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
     done = 0
     with pa.OSFile(str(path)) as raw:
         for lines in whole_lines(pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw):
+            if deepest(lines) > DEEPEST:
+                raise pa.ArrowInvalid(
+                    f"after row {done}: more than {DEEPEST} objects or lists within each other; write fewer"
+                )
             # one block: a column must be of one type in what is parsed at a time
             options = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
             try:
@@ -205,20 +226,39 @@ def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
 
 
 def whole_lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    """A stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blank ones alone are left out."""
+    """A stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blank ones alone are left out.
+
+    Raises `pyarrow.ArrowInvalid` for a line of more than `LONGEST_LINE` bytes.
+    """
     rest = b""
     while block := stream.read(BLOCK):
         lines, end, rest = (rest + block).rpartition(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise pa.ArrowInvalid(f"a line is longer than {LONGEST_LINE >> 20} MiB; each line must be one object")
         if lines.strip():
             yield lines + end
     if rest.strip():
         yield rest
 
 
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.S)
+
+STEPS = np.zeros(256, dtype=np.int8)
+"""How much deeper a byte of JSON leads."""
+STEPS[list(b"[{")], STEPS[list(b"]}")] = 1, -1
+
+
+def deepest(lines: bytes) -> int:
+    """How many objects and lists of JSON lines are within each other at most, 0 for few; brackets in texts do not count."""
+    many = [line for line in lines.split(b"\n") if line.count(b"[") + line.count(b"{") > DEEPEST]
+    bare = (np.frombuffer(STRING.sub(b"", line), dtype=np.uint8) for line in many)
+    return max((int(np.cumsum(STEPS[line], dtype=np.int64).max(initial=0)) for line in bare), default=0)
+
+
 def plain(part: pa.Table, path: Path) -> pa.Table:
     """Without spaces around the columns' names, and without the row names that pandas writes."""
     names = [name.strip() for name in part.column_names]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, number in Counter(names).items() if number > 1), None)
     require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each a name of its own")
     rows = [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
     return part.rename_columns(names).drop_columns(rows).replace_schema_metadata()
@@ -226,7 +266,7 @@ def plain(part: pa.Table, path: Path) -> pa.Table:
 
 def delimiter_of(path: Path) -> str:
     """The comma, semicolon or tabulator, whichever the first line has most of."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+    with opened(path) as file:
         head = file.readline(BLOCK)
     return max(",;\t", key=lambda sign: head.count(sign.encode()))
 

@@ -29,6 +29,12 @@ MOST_CELLS = 1_000_000
 MOST_BYTES = 1 << 29
 """Of rows in memory, unless their number is given; to make numbers of them takes about six times as much."""
 
+MOST_VALUES, FEWEST_ROWS = 30_000_000, 1000
+"""Rows x columns of a fair sample, and its rows at least: the time that measuring takes grows with both."""
+
+ROW_BYTES = 24
+"""Of a row's label, client and random number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Survey:
@@ -82,7 +88,7 @@ def survey(
         "file a client",
     )
     needed = list(dict.fromkeys(filter(None, (label, client, text))))
-    reading, labels, owners = Reading(files, frozenset(needed)), Codes(), Codes()
+    reading, labels, owners = Reading(files, frozenset(needed), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     kept = Kept(most, fair, stream(seed, "diagnose", 1))
     dropped = dict.fromkeys(needed, 0)
@@ -90,7 +96,9 @@ def survey(
     for path, part in reading.tables():
         for name in needed:
             require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
-        rows, read = rows + len(part), read + part.nbytes
+        if most is not None and fair:
+            kept.most = min(most, max(FEWEST_ROWS, MOST_VALUES // len(part.column_names)))
+        rows, read = rows + len(part), read + part.nbytes + ROW_BYTES * len(part)
         require(
             most is not None or read <= MOST_BYTES,
             f"{path}: more than {MOST_BYTES / 1e9:.1f} GB of rows, which are loaded into memory; take some of them, rows="
@@ -143,6 +151,7 @@ def survey(
     table, y, owner = kept.result(counts.sum(1))
     order, names = ranked(labels), ranked(owners)
     notes = [f"{n} of {count(rows, 'row')} dropped: no value in {name!r}" for name, n in dropped.items() if n]
+    notes += reading.notes
     if reading.malformed:
         notes.append(f"{count(reading.malformed, 'line')} dropped: too few or too many cells")
     if reading.empty:

@@ -106,6 +106,9 @@ def assemble(
     server_data = batch_of(own_x, own_y, server_rows(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
+    cohort = len(drawn(experiment, len(partition)))
+    for planner in (federation.planner, *([federation.tuning.planner] if federation.tuning else [])):
+        planner.check_memory(partition.sizes, cohort)
     x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
@@ -297,8 +300,7 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
     selection, name = experiment.selection, name_of(experiment.algorithm)
     selection.check(num_clients)
     # by chance a cohort has any size, and a round with nobody is only counted
-    drawn = selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
-    size = num_clients if isinstance(selection, Poisson) else len(drawn)
+    size = num_clients if isinstance(selection, Poisson) else len(drawn(experiment, num_clients))
     needed = experiment.algorithm.fewest(size)
     require(
         size >= needed,
@@ -311,6 +313,11 @@ def check_clients(experiment: Experiment, num_clients: int) -> None:
         f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
         f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
     )
+
+
+def drawn(experiment: Experiment, num_clients: int) -> Ints:
+    """The cohort that the selection draws first of all clients."""
+    return experiment.selection.select(np.arange(num_clients), stream(experiment.training.seed, "select", 0))
 
 
 def device_of(name: str) -> torch.device:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
+from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.experiment.build import assemble, check_clients, check_needs, with_engine
@@ -20,6 +20,10 @@ from fedskew.store.runs import RunStore
 
 PER_CORE = 8
 """Processes for each core at most: each holds PyTorch and the data, and of a typing error's many memory would run out."""
+
+
+MOST_RUNS = 10_000
+"""Of one comparison: all of them are dealt, checked and stored before the first begins."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ def plan(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list
     Partition and training use the same number, so both vary; equal numbers across methods make the pairs.
     """
     require(bool(methods), "compare: name at least one algorithm")
+    require(
+        len(methods) * len(seeds) <= MOST_RUNS,
+        f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, and one comparison "
+        f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
+    )
     require(len(set(methods)) == len(methods), "compare: an algorithm is named twice")
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     return [
@@ -147,7 +156,6 @@ def worst_error(results: Sequence[Ended]) -> FedskewError | None:
 def seeds_from(text: Sequence[int] | int, first: int = 0) -> list[int]:
     """``5`` is the seeds first .. first+4; a list is taken as it is."""
     if isinstance(text, int):
-        if text < 1:
-            raise BadInput(f"seeds: at least 1 is needed, got {text}")
+        require(1 <= text <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {text}")
         return list(range(first, first + text))
     return list(text)

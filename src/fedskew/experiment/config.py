@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,11 @@ import tomli_w
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
-from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.own import Methods
+from fedskew.core.places import read_small
 from fedskew.core.privacy import after_noise, alone
+from fedskew.core.toml import toml_table
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
@@ -46,6 +47,9 @@ from fedskew.slots import (
     Unrefined,
 )
 
+MOST_THREADS = 1024
+"""Threads of a process, and processes of a run, at most: PyTorch ends without a word where the system refuses more."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
@@ -66,6 +70,7 @@ class Clients:
     def __post_init__(self) -> None:
         require(self.number >= 1, f"number must be at least 1, got {self.number}")
         require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
+        require_storable("partition_seed", self.partition_seed)
         require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
 
 
@@ -127,9 +132,11 @@ class Training:
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
         require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
+        for name in ("rounds", "seed"):
+            require_storable(name, getattr(self, name))
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
-        require(self.threads >= 0, f"threads must be at least 0, got {self.threads}")
-        require(self.workers >= 0, f"workers must be at least 0, got {self.workers}")
+        for name, value in (("threads", self.threads), ("workers", self.workers)):
+            require(0 <= value <= MOST_THREADS, f"{name} must be at least 0 and at most {MOST_THREADS}, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +265,7 @@ class Experiment:
                 object.__setattr__(self, section, from_table(cls, getattr(self, section), section))
         if not self.name:
             object.__setattr__(self, "name", label(self.algorithm, COMPONENTS["algorithm"]))
+        require_storable("name", self.name)
 
     def replace(self, **sections: Any) -> Experiment:
         """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``.
@@ -332,18 +340,14 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
 
 def from_toml(text: str, where: str = "experiment") -> Experiment:
     """Read an experiment; errors name ``where``, the section and the option."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{where}: not valid TOML: {error}") from None
-    return from_table_of_sections(table, where)
+    return from_table_of_sections(toml_table(text, where), where)
 
 
 def read(path: Path) -> Experiment:
     """Read an experiment file."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_small(path).decode()
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
     return from_toml(text, str(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fedskew.core.errors import FedskewError, NoRoom
+from fedskew.core.errors import FedskewError, NoRoom, require
 from fedskew.core.records import Server
 from fedskew.data.dataset import Dataset
 from fedskew.data.lent import Lent, lend
@@ -40,9 +41,28 @@ PATIENCE = timedelta(hours=1)
 """How long one process waits for another's part of a round."""
 
 
+VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+"""What ``torchrun`` sets, and what each is without it."""
+
+
 def by_launcher() -> tuple[int, int]:
-    """This process's rank and the number of processes, as ``torchrun`` started them; (0, 1) without it."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    """This process's rank and the number of processes, as ``torchrun`` started them; (0, 1) without it.
+
+    Raises `BadInput` for variables that no launcher sets so.
+    """
+    given = {name: os.environ.get(name, usual) for name, usual in VARIABLES.items()}
+    for name, text in given.items():
+        require(
+            bool(re.fullmatch("[0-9]{1,6}", text)), f"{name}={text!r} is not a number; unset it, or start with torchrun"
+        )
+    rank, size = int(given["RANK"]), int(given["WORLD_SIZE"])
+    lacking = [name for name in ("MASTER_ADDR", "MASTER_PORT") if size > 1 and name not in os.environ]
+    require(
+        rank < size and not lacking,
+        f"RANK={rank} and WORLD_SIZE={size} are not a launcher's{f', {lacking[0]} is missing' if lacking else ''}; unset "
+        "them, or start with torchrun",
+    )
+    return rank, size
 
 
 def joined() -> Group:

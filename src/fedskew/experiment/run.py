@@ -15,7 +15,7 @@ import torch
 
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
-from fedskew.core.own import offered_by
+from fedskew.core.own import fault, offered_by
 from fedskew.core.records import Server
 from fedskew.core.spans import profiled, span
 from fedskew.data.dataset import Dataset
@@ -141,10 +141,13 @@ def execute(
     except (Interrupted, KeyboardInterrupt):
         store.update(run, status="interrupted")
         raise
-    except Exception as error:
+    except Exception as raised:
+        error = fault(raised) or raised
         name = "" if isinstance(error, FedskewError) else f"{type(error).__name__}: "
         store.update(run, status="failed", message=f"{name}{error}".splitlines()[0])
-        raise
+        if error is raised:
+            raise
+        raise error from None
     finally:
         torch.set_num_threads(threads)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.own import MARK
 from fedskew.core.records import Plan, Upload, View, rows_of
+from fedskew.core.toml import toml_table
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
@@ -227,11 +227,7 @@ def upload_tree(upload: Upload) -> Tree:
 
 def recipe(text: str) -> Experiment:
     """The experiment that a server asks for; raises `BadInput` if it names code in files."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"recipe: not valid TOML: {error}") from None
-    check_names(table)
+    check_names(toml_table(text, "recipe"))
     experiment = from_toml(text, "recipe")
     # the node's rows are its own, and the server's stay with the server
     return replace(experiment, server_data=replace(experiment.server_data, share=0.0))

@@ -8,10 +8,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.core.memory import require_memory
 from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
 from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
+
+PLAN_BYTES = 24
+"""Of each row of a plan: its number as it is dealt and as it is batched, and its mask."""
 
 PASS_ROWS = 128
 """Rows of a batch in passes over a client's data that do not train."""
@@ -85,6 +89,19 @@ class SeededPlanner:
             return plan
         rng = stream(self.seed, "augment", round_, client)
         return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
+
+    def check_memory(self, sizes: Ints, cohort: int) -> None:
+        """Raise `BadInput` where the plans of a round, of ``cohort`` clients with the most rows, are more than memory holds."""
+        works, batch = self.own or (self.local,), self.batch_sizes(sizes)
+        epochs, steps = (
+            np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")
+        )
+        rows = np.where(steps, steps, epochs * -(-sizes // batch)) * batch
+        require_memory(
+            int(PLAN_BYTES * np.sort(rows)[-cohort:].sum()),
+            f"local: the plan of a round, {rows.max():.2g} rows of a client in batches,",
+            "lower epochs or steps",
+        )
 
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
         """The batches of rows as they are."""

@@ -10,14 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedskew.core.errors import BadInput
+from fedskew.core.memory import require_memory
+
+COPIES = 4
+"""Of a model in a round at least: the global one, a client's, its gradient, and its update."""
+
 
 def drawn(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
     """The module that ``make`` builds, with its parameters drawn from ``generator``.
 
     It is built without memory first, since constructors draw from the global generator otherwise.
     """
-    with torch.device("meta"):
-        module = make()
+    try:
+        with torch.device("meta"):
+            module = make()
+    except RuntimeError as error:
+        raise BadInput(f"model: cannot be built: {error}") from None
+    size = sum(leaf.nbytes for leaf in module.parameters())
+    require_memory(COPIES * size, f"a round of a model of {size / 1e9:,.1f} GB", "use a smaller model")
     # `to_empty` would take the empty tensors from their meta ones, at the price of importing PyTorch's compiler
     module = module._apply(lambda leaf: torch.empty(leaf.shape, dtype=leaf.dtype))
     initialise(module, generator)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.core import own
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import read_small
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models.initial import Draws
 
@@ -68,7 +69,7 @@ class Module:
             path, _, name = self.source.rpartition(own.MARK)
             resolved = Path(path).expanduser().resolve()
             try:
-                found = own.digest(resolved.read_bytes())
+                found = own.digest(read_small(resolved))
             except OSError as error:
                 raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
@@ -83,7 +84,7 @@ class Module:
         """The class."""
         if own.MARK in self.source:
             file, _, name = self.source.rpartition(own.MARK)
-            module: Any = own.run(Path(file), Path(file).read_bytes(), self.file_hash, "model module")
+            module: Any = own.run(Path(file), read_small(Path(file)), self.file_hash, "model module")
         else:
             package, _, name = self.source.rpartition(".")
             try:

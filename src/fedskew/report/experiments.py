@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedskew.core.counting import count
+from fedskew.core.errors import BadInput
+from fedskew.core.toml import toml_table
 from fedskew.report.words import listed, ranges
 from fedskew.store.runs import RunRecord
 
@@ -47,8 +48,8 @@ class Recipe:
 def parsed(record: RunRecord) -> dict[str, Any]:
     """The stored experiment as nested values; empty if it is not valid TOML."""
     try:
-        return tomllib.loads(record.experiment)
-    except tomllib.TOMLDecodeError:
+        return toml_table(record.experiment, f"run {record.id}")
+    except BadInput:
         return {}
 
 

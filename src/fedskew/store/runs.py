@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.store.facts import problem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,7 +292,7 @@ class RunStore:
         """A damaged file ends in one clear line."""
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError) as error:
+        except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError) as error:
             raise FedskewError(
                 f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
             ) from None
@@ -306,8 +307,14 @@ class RunStore:
         columns = [f.name for f in fields(RunRecord)]
         with self.reading():
             found = self.db.execute(f"SELECT {', '.join(columns)} FROM runs WHERE {where} ORDER BY id", values)
-            rows = (dict(zip(columns, row, strict=True)) for row in found)
-            return [RunRecord(**{**row, "facts": json.loads(row["facts"])}) for row in rows]
+            rows = [dict(zip(columns, row, strict=True)) for row in found]
+            return [self.record({**row, "facts": json.loads(row["facts"])}) for row in rows]
+
+    def record(self, row: dict[str, Any]) -> RunRecord:
+        """A run from its columns; raises `FedskewError` where one of them, or a fact, is of another type than it was written."""
+        if wrong := problem(row):
+            raise FedskewError(f"run store {self.folder}: run {row['id']} is damaged: {wrong}")
+        return RunRecord(**row)
 
     def run(self, run: int) -> RunRecord:
         """One run; raises `BadInput` if there is none of that id."""

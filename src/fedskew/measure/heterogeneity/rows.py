@@ -13,6 +13,9 @@ Ints = NDArray[np.int64]
 WIDTH = 48
 """Wider rows are projected to so many principal directions of everybody's rows."""
 
+MANY = 1000
+"""Columns above which the smaller eigenvalues are left out."""
+
 CLIP = 5.0
 """Standard deviations beyond which a value counts as this far: a few huge values would be all that is seen."""
 
@@ -27,10 +30,32 @@ def embed(x: NDArray[Any]) -> Floats:
     z = standardise(flat)
     if z.shape[1] <= WIDTH:
         return z
-    _, vectors = np.linalg.eigh(z.T @ z / len(z))
-    kept = z @ vectors[:, -WIDTH:]
+    kept = principal(z)
     left = (z * z).sum(1) - (kept * kept).sum(1)
     return standardise(np.column_stack([kept, np.log1p(np.maximum(left, 0))]))
+
+
+def principal(z: Floats) -> Floats:
+    """(n, `WIDTH`) coordinates of centred rows along their principal directions, by the smaller of the two products with itself.
+
+    Without all directions where there are many, which takes a third of the time.
+    """
+    n, d = z.shape
+    if n < d:
+        values, vectors = largest(z @ z.T)
+        return vectors * np.sqrt(np.maximum(values, 0))
+    return z @ largest(z.T @ z / n)[1]
+
+
+def largest(s: Floats) -> tuple[Floats, Floats]:
+    """The `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their vectors."""
+    from scipy import linalg
+
+    if len(s) <= MANY:
+        values, vectors = np.linalg.eigh(s)
+        return values[-WIDTH:], vectors[:, -WIDTH:]
+    values, vectors = linalg.eigh(s, subset_by_index=(len(s) - WIDTH, len(s) - 1))
+    return np.asarray(values), np.asarray(vectors)
 
 
 def signals(x: NDArray[Any]) -> Floats:

@@ -1,0 +1,41 @@
+"""The one way to the terminal: a user's words are shown as they are, never as markup, and never as commands to the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import rich.console
+from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
+from rich_argparse import RawDescriptionRichHelpFormatter
+
+from fedskew.core.errors import visible
+
+
+class Console(rich.console.Console):
+    """Rich's console for text that may hold a user's words: no markup, no emoji codes, control characters as escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> RenderResult:
+        if isinstance(renderable, Text) and (shown := visible(renderable.plain)) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = shown
+        return super().render(renderable, options)
+
+
+class HelpFormatter(RawDescriptionRichHelpFormatter):
+    """Help texts are printed as written: a word in brackets is no markup."""
+
+    help_markup = False
+    text_markup = False
+
+
+def say(line: str, *, error: bool = False) -> None:
+    """Print one line that may hold a user's words."""
+    print(visible(line), file=sys.stderr if error else sys.stdout)

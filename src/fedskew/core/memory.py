@@ -1,0 +1,20 @@
+"""Refusing what this machine's memory cannot hold before any of it is taken: a process that runs out of memory just ends."""
+
+from __future__ import annotations
+
+import os
+
+from fedskew.core.errors import require
+
+
+def installed() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def require_memory(needed: int, what: str, instead: str) -> None:
+    """Raise `BadInput` where ``needed`` bytes for ``what`` are more than the machine has; ``instead`` says what to do."""
+    require(
+        needed <= installed(),
+        f"{what} needs {needed / 1e9:,.1f} GB of memory, and this machine has {installed() / 1e9:,.1f} GB; {instead}",
+    )

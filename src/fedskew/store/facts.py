@@ -1,0 +1,88 @@
+"""What a stored run must look like to be read: the types of its columns, and of those of its facts that are used."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Engine(TypedDict, total=False):
+    name: str
+    choice: str
+    estimated_seconds_a_round: dict[str, float]
+    remembered: bool
+    note: str
+
+
+class Process(TypedDict, total=False):
+    id: int
+    host: str
+    since: str
+
+
+class Sign(TypedDict):
+    """A warning."""
+
+    kind: str
+    line: str
+
+
+class Data(TypedDict, total=False):
+    name: str
+    source: str
+    notes: str
+    fingerprint: str
+
+
+class Facts(TypedDict, total=False):
+    """What is known of a run; it may hold more than this."""
+
+    engine: Engine
+    process: Process
+    profile: dict[str, float]
+    warnings: list[Sign]
+    data: Data
+    partition: dict[str, Any]
+    frozen: dict[str, Any]
+    flower: dict[str, Any]
+    tuned: dict[str, Any]
+    tuning: dict[str, Any]
+    versions: dict[str, str]
+    layers: list[str]
+    classes: list[str]
+    measured_every: Count
+    parameters: Count
+    asked: str
+
+
+class Stored(TypedDict):
+    """The columns of a run."""
+
+    id: Count
+    comparison: Count | None
+    name: str
+    experiment: str
+    experiment_hash: str
+    seed: int
+    partition_seed: int
+    status: Literal["planned", "running", "finished", "interrupted", "diverged", "failed"]
+    message: str
+    rounds: Count
+    rounds_done: Count
+    created: Time
+    updated: Time
+    facts: Facts
+
+
+def problem(row: dict[str, Any]) -> str:
+    """What is wrong with the columns of a run, nothing if they can be read."""
+    try:
+        msgspec.convert(row, Stored)
+    except msgspec.ValidationError as error:
+        return str(error).replace("`", "").replace("$.", "").replace(" - at ", " at ")
+    return ""

@@ -32,6 +32,7 @@ class Timed:
         self.answers: list[float] = []
         self.begun: list[float] = []
         self.ended: list[float] = []
+        self.sent: dict[int, bytes] = {}
 
     def nodes(self) -> Sequence[int]:
         return range(len(self.clients))
@@ -45,6 +46,13 @@ class Timed:
             self.answers += [later - earlier for earlier, later in pairwise(marks)]
             self.begun.append(marks[0])
             self.ended.append(marks[-1])
+        return replies
+
+    def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
+        self.sent = self.ask(requests, kind, 0, timeout)
+
+    def received(self) -> dict[int, bytes]:
+        replies, self.sent = self.sent, {}
         return replies
 
 

@@ -19,11 +19,13 @@ Spoil = Callable[[int, Kind, int, bytes], bytes | None]
 
 @dataclass
 class Direct:
-    """A channel whose nodes, with numbers 100, 101, ..., answer at once."""
+    """A channel whose nodes, with numbers 100, 101, ..., answer at once; ``waited`` are the seconds of those that do not."""
 
     clients: Sequence[Node]
     spoil: Spoil = lambda client, kind, round_, data: data
     seen: list[tuple[int, Kind, bytes, bytes]] = field(default_factory=list)
+    sent: dict[int, bytes] = field(default_factory=dict)
+    waited: float = 0.0
 
     def nodes(self) -> Sequence[int]:
         return [100 + i for i in range(len(self.clients))]
@@ -37,6 +39,14 @@ class Direct:
             if reply is not None:
                 self.seen.append((client.client, kind, request, reply))
                 replies[node] = reply
+        self.waited += timeout * (len(replies) < len(requests))
+        return replies
+
+    def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
+        self.sent |= self.ask(requests, kind, 0, 0.0)
+
+    def received(self) -> dict[int, bytes]:
+        replies, self.sent = self.sent, {}
         return replies
 
 

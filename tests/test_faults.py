@@ -17,6 +17,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
+from fedskew.loop.limits import RATIO, outliers
 from fedskew.loop.round import play_round, prepare, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import MEASUREMENTS
@@ -95,6 +96,66 @@ def test_an_attack_changes_the_attackers_updates_alone(attack: str) -> None:
             assert abs(float(torch.cosine_similarity(sent[k], plain[k], dim=0))) < 0.2
         else:
             assert torch.equal(flipped[k], sent[k])
+
+
+def test_an_attack_that_is_far_longer_than_the_others_updates_is_rejected_and_named(tmp_path: Path) -> None:
+    """By hand: the same rounds without the attackers. A limit of 0 lets them decide."""
+    faults = Faults(attackers=0.25, attack="scaled", strength=1e6)
+    experiment = small(rounds=3).replace(faults=faults)
+    x, frame = last(experiment, tmp_path / "limited")
+    bad = faults.malicious(4, 0).tolist()
+    told = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert told == [[r, k, "too_long", 1.0] for r in (1, 2, 3) for k in bad]
+    assembly = assemble(small(rounds=3), experiment.dataset.load())
+    fed = replace(assembly.federation, availability=Away((frozenset(bad),) * 3))
+    server, states = start(fed, assembly.x0), ClientStates()
+    for _ in range(3):
+        server = play_round(fed, Sequential(), server, states).server
+    assert torch.equal(x, server.x)
+    unlimited, _ = last(experiment.replace(faults__longest_ratio=0.0), tmp_path / "unlimited")
+    assert float(unlimited.norm()) > 1e4 * float(x.norm())
+
+
+def cohort(*lengths: float, size: int = 4) -> dict[str, torch.Tensor]:
+    return {"delta": torch.tensor(lengths)[:, None] * torch.eye(size)[0]}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps", "model", "found"),
+    [
+        ((1, 1, 19.9), (5, 5, 5), 0.0, []),
+        ((1, 1, 20.1), (5, 5, 5), 0.0, [2]),
+        ((1, 1, 20.1), (5, 5, 5), 30.0, []),  # shorter than the model
+        ((1, 1, 199), (5, 5, 50), 0.0, []),  # ten times the steps
+        ((1, 1, 201), (5, 5, 50), 0.0, [2]),
+        ((1, 201), (5, 5), 0.0, []),  # of two nobody knows which is wrong
+        ((0, 0, 1), (5, 5, 5), 0.0, []),  # the median says nothing
+        ((1, 1, 99, 99), (5, 5, 5, 5), 0.0, [2, 3]),
+        ((1, 1, 1e38), (5, 5, 5), 0.0, [2]),
+    ],
+)
+def test_an_outlier_is_longer_than_the_model_and_than_so_many_medians(lengths, steps, model, found) -> None:
+    x = torch.tensor([model, 0.0])
+    assert list(outliers(cohort(*lengths), np.asarray(steps), x, 20.0)) == found
+    assert outliers(cohort(*lengths), np.asarray(steps), x, 0.0) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "skew", ["label-dirichlet:alpha=0.1", "label-dirichlet:alpha=0.05 quantity-dirichlet:beta=0.1"]
+)
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova"])
+def test_no_honest_client_is_rejected_by_default(method: str, skew: str, tmp_path: Path) -> None:
+    """Not even at a quarter of the default ratio; the numbers are those without limits."""
+    experiment = Experiment(algorithm=method, model="softmax", skew=skew.split(), engine="stacked").replace(
+        clients__number=20, training__rounds=20, training__threads=1
+    )
+    x, _ = last(experiment, tmp_path / "plain")
+    # a limit that no update reaches turns the checks on
+    faults = Faults(longest=1e6, longest_ratio=RATIO / 4)
+    limited, frame = last(experiment.replace(faults=faults), tmp_path / "limited")
+    assert torch.equal(x, limited)
+    assert frame[frame.split == "fault"].empty
 
 
 def test_too_few_left_stop_the_run() -> None:

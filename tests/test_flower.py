@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -185,9 +186,9 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
         assert own == {row.tobytes() for row in data.x[dealt.rows(k)]}
     for other in nodes[1:]:
         other.rows.unlink()
-    request = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 0)
+    request = Recipe("ab", experiment.toml(), 4, 10, (64,), 1797).request("meet", 0, 0)
     assert unpack(nodes[0].answer(pack(request)), Reply)[0].rows == len(dealt.rows(0))
-    gone = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 1)
+    gone = Recipe("ab", experiment.toml(), 4, 10, (64,), 1797).request("meet", 0, 1)
     assert "there is no such file" in unpack(nodes[1].answer(pack(gone)), Reply)[0].reason
 
 
@@ -223,7 +224,7 @@ def test_a_method_from_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="offer it from a package"):
         serve(Direct([]), configuration(experiment, tmp_path), VERSIONS)
     node = nodes_of(small(), tmp_path)[0]
-    request = Recipe("ab", experiment.toml(), 4, 10, (64,)).request("meet", 0, 0)
+    request = Recipe("ab", experiment.toml(), 4, 10, (64,), 1797).request("meet", 0, 0)
     assert "names a file of code" in unpack(node.answer(pack(request)), Reply)[0].reason
 
 
@@ -233,6 +234,11 @@ def test_a_method_from_a_file_is_refused(tmp_path: Path) -> None:
 def scaled(data: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
     reply, tree = unpack(data, Reply)
     return pack(reply, {**tree, "delta": {"values": change(tree["delta"]["values"])}})
+
+
+def scored(data: bytes, accuracy: float) -> bytes:
+    reply, tree = unpack(data, Reply)
+    return pack(reply, {**tree, "scores": {**tree["scores"], "accuracy": torch.tensor(accuracy)}})
 
 
 def old(data: bytes) -> bytes:
@@ -245,6 +251,7 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
     "garbage": lambda data: data[:-1],
     "not_finite": lambda data: scaled(data, lambda d: d * float("nan")),
     "wrong_shape": lambda data: scaled(data, lambda d: d[:-1]),
+    "out_of_range": lambda data: scored(data, 1e30),
     "too_long": lambda data: scaled(data, lambda d: d * 1e6),
     "other_round": old,
     "refused": lambda data: pack(Reply(kind="refused", run="", round=0, client=0, reason="disk full")),
@@ -271,14 +278,53 @@ def test_a_fault_is_rejected_counted_and_named_and_the_round_goes_on(fault: str,
     faults = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
     assert faults == [[2, 2, fault, 2.0]]  # asked twice
     assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 3, 4]
-    # by hand: the same rounds in the simulator, client 2 unreachable in the second
+    assert torch.equal(final(store, number)["x"], by_hand(experiment, [-1, 2, -1]))
+
+
+def by_hand(experiment: Experiment, away: list[int]) -> torch.Tensor:
+    """The model of the same rounds in the simulator, with this client unreachable in each."""
     assembly = assemble(experiment, experiment.dataset.load())
     fed, states = assembly.federation, ClientStates()
     server = start(fed, assembly.x0)
-    for round_ in range(3):
-        there = replace(fed, availability=Away(2 if round_ == 1 else -1))
+    for client in away:
+        there = replace(fed, availability=Away(client))
         server = play_round(there, Sequential(), server, states).server
-    assert torch.equal(final(store, number)["x"], server.x)
+    return server.x
+
+
+@pytest.mark.parametrize("factor", [1e10, 1e37, 30.0])
+def test_one_node_does_not_decide(factor: float, tmp_path: Path) -> None:
+    """By default; the model is that of the rounds without the node, and the fault is the node's."""
+    experiment = small("scaffold", rounds=3)
+
+    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
+        return scaled(data, lambda d: d * factor) if (client, kind) == (1, "train") else data
+
+    number = serve(
+        Direct(nodes_of(experiment, tmp_path), spoil), configuration(experiment, tmp_path, attempts=1), VERSIONS
+    )
+    store = RunStore(tmp_path / "runs")
+    frame = store.measurements([number])
+    faults = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert faults == [[r, 1, "too_long", 1] for r in (1, 2, 3)]
+    assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [3, 3, 3]
+    assert torch.equal(final(store, number)["x"], by_hand(experiment, [1, 1, 1]))
+
+
+def test_one_node_does_not_decide_by_what_it_sends_beside_its_update(tmp_path: Path) -> None:
+    """SCAFFOLD's change of the control variate."""
+    experiment = small("scaffold", rounds=2)
+
+    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
+        reply, tree = unpack(data, Reply)
+        if (client, kind) != (1, "train"):
+            return data
+        return pack(reply, {**tree, "extras": {"c": tree["extras"]["c"] * 1e10}})
+
+    number = serve(Direct(nodes_of(experiment, tmp_path), spoil), configuration(experiment, tmp_path), VERSIONS)
+    frame = RunStore(tmp_path / "runs").measurements([number])
+    faults = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert faults == [[r, 1, "too_long", 1] for r in (1, 2)]
 
 
 @dataclass(frozen=True)
@@ -287,6 +333,45 @@ class Away:
 
     def available(self, clients: Info, round_: int, seed: int) -> np.ndarray:
         return np.asarray(clients.index) != self.client
+
+
+@dataclass
+class Stopped:
+    """Client 3's node does not answer in these rounds; nor does a fifth node, ever."""
+
+    rounds: range
+
+    def __call__(self, client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
+        self.round = max(getattr(self, "round", 0), round_)
+        silent = client == 4 or (client == 3 and self.round in self.rounds)
+        return None if silent else data
+
+
+def test_a_stopped_node_costs_one_timeout_in_all_and_is_named_once(tmp_path: Path) -> None:
+    """Rounds 2 to 5 go on without it; a node that nobody knows costs nothing."""
+    experiment = small(rounds=6)
+    nodes = nodes_of(experiment, tmp_path)
+    channel = Direct([*nodes, replace(nodes[0], client=4)], Stopped(range(2, 9)))
+    number = serve(channel, configuration(experiment, tmp_path, measure=False, timeout=7.0), VERSIONS)
+    frame = RunStore(tmp_path / "runs").measurements([number])
+    assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 4, 3, 3, 3, 3]
+    assert frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist() == [[3, 3, "missing", 1]]
+    assert channel.waited == 7.0
+
+
+def test_a_node_that_was_set_aside_takes_part_again_when_it_answers(tmp_path: Path, caplog) -> None:
+    experiment = small(rounds=5)
+    channel = Direct(nodes_of(experiment, tmp_path), Stopped(range(1, 2)))
+
+    def nodes() -> list[int]:  # a round takes its seconds
+        time.sleep(0.06)
+        return [100, 101, 102, 103]
+
+    channel.nodes = nodes
+    number = serve(channel, configuration(experiment, tmp_path, measure=False, timeout=0.05), VERSIONS)
+    frame = RunStore(tmp_path / "runs").measurements([number])
+    assert frame[(frame.name == "clients") & (frame.split == "round")].value.tolist() == [4, 3, 3, 4, 4]
+    assert "client 3: no answer in 0.05 s; it is set aside until it answers again" in caplog.text
 
 
 def test_too_few_stop_the_run_and_it_goes_on_when_they_are_back(tmp_path: Path) -> None:

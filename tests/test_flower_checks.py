@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from fedskew.core.errors import BadInput
+from fedskew.core.trees import map_leaves
 from fedskew.flower.node import Node, Visit, recipe
 from fedskew.flower.nodes import Deployment, Nodes, Recipe
 from fedskew.flower.remote import Elsewhere
 from fedskew.flower.server import serve
-from fedskew.flower.wire import Kind, Rejected, Reply, pack
+from fedskew.flower.wire import Kind, Rejected, Reply, check_scores, pack
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import Direct, configuration, nodes_of, small
@@ -21,8 +22,8 @@ from tests.flower_nodes import Direct, configuration, nodes_of, small
 RUN = "0" * 32
 
 
-def server(**options: bool) -> Nodes:
-    return Nodes(Direct([]), Recipe(RUN, "", clients=4, classes=3, shape=(2,)), Deployment(**options))
+def server(**options: bool | int) -> Nodes:
+    return Nodes(Direct([]), Recipe(RUN, "", clients=4, classes=3, shape=(2,), rows=1000), Deployment(**options))
 
 
 def test_an_answer_is_of_this_run_round_kind_and_client() -> None:
@@ -54,8 +55,8 @@ def met(client: int = 0, rows: int = 6, measured_rows: int = 0, label_counts: tu
         met(client=4),
         met(rows=0, label_counts=(0, 0, 0)),
         met(measured_rows=-1),
-        met(rows=10**15, label_counts=(10**15, 0, 0)),
-        met(measured_rows=10**15),
+        met(rows=1001, label_counts=(1001, 0, 0)),
+        met(measured_rows=1001),
         met(label_counts=(1, 2)),
         met(label_counts=(1, 2, 2)),
         met(label_counts=(-1, 4, 3)),
@@ -67,6 +68,33 @@ def test_who_tells_of_impossible_rows_is_not_met(reply: Reply) -> None:
     nodes.check_met(met(client=3))
     with pytest.raises(Rejected):
         nodes.check_met(reply)
+
+
+def test_a_client_may_have_as_many_rows_as_agreed_and_no_more() -> None:
+    nodes = server(most_rows=2000)
+    nodes.check_met(met(rows=2000, label_counts=()))
+    for rows in (2001, 1 << 26):
+        with pytest.raises(Rejected, match=f"says it has {rows} rows, and 2000 are agreed") as rejected:
+            nodes.check_met(met(rows=rows, label_counts=()))
+        assert rejected.value.fault == "out_of_range"
+
+
+@pytest.mark.parametrize(
+    ("scores", "rows"),
+    [
+        ({"accuracy": 1e30}, 1),
+        ({"accuracy": -0.1}, 1),
+        ({"accuracy": 8.0}, 7),
+        ({"loss": -1e-3}, 1),
+        ({"loss": 1e30}, 7),
+        ({"global": {"accuracy": 0.5, "loss": 2.0}, "personal": {"accuracy": 1.1, "loss": 2.0}}, 1),
+    ],
+)
+def test_scores_outside_their_range_are_rejected(scores: dict, rows: int) -> None:
+    check_scores({"loss": torch.tensor(0.0), "accuracy": torch.tensor(float(rows))}, rows)
+    with pytest.raises(Rejected, match="lies in 0") as rejected:
+        check_scores(map_leaves(torch.tensor, scores), rows)
+    assert rejected.value.fault == "out_of_range"
 
 
 def test_a_client_that_comes_back_has_the_rows_it_had() -> None:
@@ -94,7 +122,7 @@ def visit(folder: Path, **facts: int) -> Visit:
     """A request at client 1 of whose run and round alone something is read."""
     made = Visit.__new__(Visit)
     made.node = Node(1, folder / "rows.npz", folder)
-    made.request = Recipe(RUN, "", 4, 3, (2,)).request("train", facts.pop("round", 0), 1, **facts)
+    made.request = Recipe(RUN, "", 4, 3, (2,), 1000).request("train", facts.pop("round", 0), 1, **facts)
     return made
 
 

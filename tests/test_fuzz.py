@@ -270,7 +270,7 @@ def asked(seed: int) -> None:
     """A node answers whatever comes, and keeps nothing that it was not asked for."""
     text = Experiment().replace(clients__number=2).toml()
     luck = random.Random(seed)
-    request = Recipe("ab", damaged(text.encode(), seed).decode(errors="replace"), 2, 2, (2,)).request(
+    request = Recipe("ab", damaged(text.encode(), seed).decode(errors="replace"), 2, 2, (2,), 100).request(
         "meet", 0, luck.randrange(-1, 3)
     )
     message = pack(request) if luck.random() < 0.7 else damaged(pack(request), seed)

@@ -18,36 +18,57 @@ from fedskew.flower.wire import Kind, Reply, pack
 TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", "measure": "evaluate"}
 
 
+MARGIN = 60.0
+"""Seconds that Flower keeps a message of `GridChannel.send` after it is void, so that it is replaced and gives no error."""
+
+
 class GridChannel:
     """Nodes by Flower's grid. Flower's own loop looks for replies every three seconds; this one every quarter of a second."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self.sent: dict[str, int] = {}  # messages of `send` to their nodes
 
     def nodes(self) -> Sequence[int]:
         return list(self.grid.get_node_ids())
 
     def ask(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[int, bytes]:
+        open_ = self.push(requests, kind, round_, timeout)
+        replies: dict[int, bytes] = {}
+        end = time.monotonic() + timeout
+        while open_ and time.monotonic() < end:
+            replies.update(self.pull(open_))
+            time.sleep(POLL if open_ else 0)
+        return replies
+
+    def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
+        self.sent = {i: node for i, node in self.sent.items() if node not in requests}
+        self.sent |= self.push(requests, kind, 0, timeout + MARGIN)
+
+    def received(self) -> dict[int, bytes]:
+        return self.pull(self.sent)
+
+    def push(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[str, int]:
+        """Hand the requests to Flower; the node of each message."""
         messages = [
             Message(content(data), dst_node_id=node, message_type=TYPES[kind], group_id=str(round_), ttl=timeout)
             for node, data in requests.items()
         ]
+        ids = self.grid.push_messages(messages) if messages else []
+        return {i: node for i, node in zip(ids, requests, strict=False) if i}
+
+    def pull(self, open_: dict[str, int]) -> dict[int, bytes]:
+        """The replies that have come, by node; their messages leave ``open_``."""
         replies: dict[int, bytes] = {}
-        if not messages:
-            return replies
-        open_ = {i: node for i, node in zip(self.grid.push_messages(messages), requests, strict=False) if i}
-        end = time.monotonic() + timeout
-        while open_ and time.monotonic() < end:
-            for message in self.grid.pull_messages(list(open_)):
-                node = open_.pop(message.metadata.reply_to_message_id, None)
-                if node is None:
-                    continue
-                if message.has_error():
-                    reason = f"Flower: {message.error.reason}"
-                    replies[node] = pack(Reply(kind="refused", run="", round=round_, client=-1, reason=reason))
-                else:
-                    replies[node] = data_of(message)
-            time.sleep(POLL if open_ else 0)
+        for message in self.grid.pull_messages(list(open_)) if open_ else ():
+            node = open_.pop(message.metadata.reply_to_message_id, None)
+            if node is None:
+                continue
+            if message.has_error():
+                reason = f"Flower: {message.error.reason}"
+                replies[node] = pack(Reply(kind="refused", run="", round=0, client=-1, reason=reason))
+            else:
+                replies[node] = data_of(message)
         return replies
 
 

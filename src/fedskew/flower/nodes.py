@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,29 +20,39 @@ from fedskew.flower.wire import (
     pack,
     unpack,
 )
+from fedskew.loop.limits import RATIO
+
+LOG = logging.getLogger("fedskew.flower")
 
 POLL = 0.25
 """Seconds between two looks for nodes or replies."""
 
-
-MOST_ROWS = 1 << 26
-"""Of one client; the server keeps sixteen bytes for each, and one that says more would exhaust its memory."""
+PAUSE = 30.0
+"""Seconds, at most, after which a node whose answer was rejected is asked again who it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """How the server deals with its nodes.
 
-    ``timeout`` is how many seconds a node has for an answer, ``fewest`` the share of the clients asked, at least one, without
-    which there is no round, ``attempts`` how often those that did not give a usable answer are asked in all, ``longest`` the
-    length above which an update is rejected (0: none is). ``labels`` lets nodes tell how many rows of each class they hold,
-    ``measure`` has them measure the global model on their rows. ``wait`` is how many seconds the server waits for all its clients.
+    ``timeout`` is how many seconds a node has for an answer. ``attempts`` is how often it is asked in all while its answers are not
+    usable; one that gives none in time is set aside until it answers again. ``fewest`` is the share of the clients asked, at least
+    one, without which there is no round.
+
+    An update longer than ``longest`` is rejected (0: no limit), and one longer than ``longest_ratio`` times the round's median (0: no
+    limit; see `fedskew.loop.limits.outliers`). A client may have ``most_rows`` rows (0: as many as the recipe's data set has for
+    training).
+
+    With ``labels`` nodes tell how many rows of each class they hold, with ``measure`` they measure the global model on their rows.
+    ``wait`` is how many seconds the server waits for all its clients.
     """
 
     timeout: float = 600.0
     fewest: float = 0.5
     attempts: int = 2
     longest: float = 0.0
+    longest_ratio: float = RATIO
+    most_rows: int = 0
     labels: bool = False
     measure: bool = True
     wait: float = 300.0
@@ -52,6 +63,8 @@ class Deployment:
         require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
         require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
         require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
+        require(self.longest_ratio >= 0, f"longest_ratio must be at least 0, got {self.longest_ratio}")
+        require(self.most_rows >= 0, f"most_rows must be at least 0, got {self.most_rows}")
         require(self.wait > 0, f"wait must be above 0 seconds, got {self.wait}")
 
 
@@ -64,6 +77,14 @@ class Channel(Protocol):
         """The replies of the nodes that answered in time."""
         ...
 
+    def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
+        """Send requests that are void after ``timeout`` seconds, and do not wait for replies."""
+        ...
+
+    def received(self) -> dict[int, bytes]:
+        """The replies to what was sent by `send` that have come since the last call."""
+        ...
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -74,6 +95,7 @@ class Recipe:
     clients: int
     classes: int
     shape: tuple[int, ...]
+    rows: int  # that the data set has for training
 
     def request(self, kind: Kind, round_: int, client: int, **facts: Any) -> Request:
         return Request(
@@ -91,41 +113,54 @@ class Recipe:
 
 @dataclass(eq=False)
 class Nodes:
-    """Who is who: which node is which client, and what has gone wrong since it was last told."""
+    """Which node is which client, and the faults since they were last stored."""
 
     channel: Channel
     recipe: Recipe
     deployment: Deployment
-    node_of: dict[int, int] = field(default_factory=dict)
+    node_of: dict[int, int] = field(default_factory=dict)  # clients that answered their last request
     met: dict[int, Reply] = field(default_factory=dict)
     faults: list[tuple[int, str, str]] = field(default_factory=list)  # client, fault, message
+    ask_from: dict[int, float] = field(default_factory=dict)  # node to the time from which it is asked again who it is
+    waiting: set[int] = field(default_factory=set)  # nodes that were asked who they are and have not answered
+    first: bool = True  # whether no round has begun
 
     def meet(self) -> None:
-        """Ask every node that is not known yet who it is. A second one that says it is a client that is there is not heard."""
+        """Ask nodes that are no client yet, or were set aside, who they are, and take the answers that have come; never waits.
+
+        A second node that says it is a client that is there is rejected.
+        """
         there = set(self.channel.nodes())
-        known = {client: node for client, node in self.node_of.items() if node in there}
-        strangers = sorted(there - set(known.values()))
+        self.node_of = {client: node for client, node in self.node_of.items() if node in there}
+        now = time.monotonic()
+        due = sorted(n for n in there - set(self.node_of.values()) if now >= self.ask_from.get(n, now))
         request = pack(self.recipe.request("meet", 0, -1, labels=self.deployment.labels))
-        replies = self.channel.ask(dict.fromkeys(strangers, request), "meet", 0, self.deployment.timeout)
-        for node in sorted(replies):
+        self.channel.send(dict.fromkeys(due, request), "meet", self.deployment.timeout)
+        self.ask_from.update(dict.fromkeys(due, now + self.deployment.timeout))
+        self.waiting |= set(due)
+        for node, data in sorted(self.channel.received().items()):
+            self.waiting.discard(node)
             try:
-                reply, _ = self.opened(replies[node], "meet", 0, None)
-                if reply.client in known:
+                reply, _ = self.opened(data, "meet", 0, None)
+                if self.node_of.get(reply.client, node) != node:
                     raise Rejected("garbage", f"two nodes say they are client {reply.client}")
                 self.check_met(reply)
             except Rejected as error:
-                self.faults.append((-1, error.fault, str(error)))
+                self.ask_from[node] = now + min(PAUSE, self.deployment.timeout)
+                self.note(-1, error)
                 continue
-            known[reply.client] = node
+            self.node_of[reply.client] = node
             self.met[reply.client] = reply
-        self.node_of = known
 
     def await_clients(self, wanted: int) -> None:
-        """Wait until as many clients are there; raises `TooFew` after ``wait`` seconds."""
-        end = time.monotonic() + self.deployment.wait
+        """Wait until as many clients are there; raises `TooFew` after ``wait`` seconds.
+
+        The first call also gives all other nodes up to ``timeout`` seconds to say who they are.
+        """
+        start = time.monotonic()
         self.meet()
-        while len(self.node_of) < wanted:
-            if time.monotonic() > end:
+        while len(self.node_of) < wanted or (self.first and self.may_still_answer(start)):
+            if len(self.node_of) < wanted and time.monotonic() - start > self.deployment.wait:
                 missing = sorted(set(range(self.recipe.clients)) - set(self.node_of))
                 reasons = "".join(f"; {message}" for _, _, message in self.faults[-2:])
                 raise TooFew(
@@ -134,6 +169,21 @@ class Nodes:
                 )
             time.sleep(POLL)
             self.meet()
+        self.first = False
+
+    def may_still_answer(self, start: float) -> bool:
+        """Whether a client is missing that one of the nodes asked since ``start`` may turn out to be."""
+        late = time.monotonic() - start > self.deployment.timeout
+        return bool(self.waiting) and len(self.node_of) < self.recipe.clients and not late
+
+    def set_aside(self, client: int) -> None:
+        """Ask this client for nothing until its node answers `meet` again, for which nobody waits."""
+        self.ask_from.pop(self.node_of.pop(client), None)
+
+    def note(self, client: int, error: Rejected) -> None:
+        """Count a fault, and write it to the log; client -1 where nobody knows whose it is."""
+        self.faults.append((client, error.fault, str(error)))
+        LOG.warning("%s: %s", f"client {client}" if client >= 0 else "a node", error)
 
     def check_met(self, reply: Reply) -> None:
         """Raise `Rejected` if this is no client of the run, or not the one it was."""
@@ -142,9 +192,11 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client} with {reply.rows} rows is none of this run")
         if before and (before.rows, before.measured_rows) != (reply.rows, reply.measured_rows):
             raise Rejected("garbage", f"client {reply.client} had {before.rows} rows, and has {reply.rows}")
-        if max(reply.rows, reply.measured_rows) > MOST_ROWS:
+        most = self.deployment.most_rows or self.recipe.rows
+        if (rows := max(reply.rows, reply.measured_rows)) > most:
             raise Rejected(
-                "garbage", f"client {reply.client} says {reply.rows} rows; at most {MOST_ROWS:,} are believed"
+                "out_of_range",
+                f"client {reply.client} says it has {rows} rows, and {most} are agreed; set deployment.most_rows",
             )
         counts = reply.label_counts
         wanted = self.recipe.classes if self.deployment.labels else 0
@@ -152,29 +204,32 @@ class Nodes:
             raise Rejected("garbage", f"client {reply.client}: rows of each class that are none")
 
     def ask(
-        self, requests: Mapping[int, tuple[Request, Body]], take: Callable[[Tree], Tree]
+        self, requests: Mapping[int, tuple[Request, Body]], take: Callable[[int, Tree], Tree]
     ) -> dict[int, tuple[Reply, Tree]]:
-        """What ``take`` makes of these clients' usable answers, ascending; those without one are asked again, as configured."""
+        """What ``take(client, answer)`` makes of these clients' usable answers, ascending; unusable ones are asked for again."""
         heard: dict[int, tuple[Reply, Tree]] = {}
-        if not requests:
-            return heard
-        kind, round_ = next((r.kind, r.round) for r, _ in requests.values())
-        for _ in range(self.deployment.attempts):
-            if set(heard) == set(requests):
+        for attempt in range(self.deployment.attempts):
+            left = [k for k in requests if k not in heard]
+            if not left:
                 break
             self.meet()
-            left = [k for k in requests if k not in heard]
-            packed = {self.node_of[k]: pack(*requests[k]) for k in left if k in self.node_of}
-            replies = self.channel.ask(packed, kind, round_, self.deployment.timeout)
-            for k in left:
+            nodes = {k: self.node_of[k] for k in left if k in self.node_of}
+            if not attempt:
+                for k in set(left) - set(nodes):
+                    self.note(k, Rejected("missing", "it is not there"))
+            kind, round_ = requests[left[0]][0].kind, requests[left[0]][0].round
+            packed = {node: pack(*requests[k]) for k, node in nodes.items()}
+            replies = self.channel.ask(packed, kind, round_, self.deployment.timeout) if packed else {}
+            for k, node in nodes.items():
                 try:
-                    node = self.node_of.get(k)
                     if node not in replies:
-                        raise Rejected("missing", f"client {k} is not there" if node is None else "no answer in time")
+                        self.set_aside(k)
+                        timeout = f"{self.deployment.timeout:g} s"
+                        raise Rejected("missing", f"no answer in {timeout}; it is set aside until it answers again")
                     reply, tensors = self.opened(replies[node], kind, round_, k)
-                    heard[k] = reply, take(tensors)
+                    heard[k] = reply, take(k, tensors)
                 except Rejected as error:
-                    self.faults.append((k, error.fault, str(error)))
+                    self.note(k, error)
         return dict(sorted(heard.items()))
 
     def opened(self, data: bytes, kind: Kind, round_: int, client: int | None) -> tuple[Reply, Tree]:

@@ -28,12 +28,14 @@ from fedskew.flower.wire import (
     Signature,
     body,
     check_finite_leaves,
+    check_scores,
     check_signature,
     signature,
 )
 from fedskew.loop.evaluate import per_row
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
+from fedskew.loop.limits import length_fault, outliers
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
 from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, shared_model, taken_apart
@@ -106,36 +108,45 @@ class Remote:
         alone, y = self.imitated(work), torch.zeros(1, dtype=torch.int64, device=self.row.device)
         found = self.found if program.convenes else Sequential().survey(program, alone, self.row, y)[0]
         done = Sequential().run(program, alone._replace(view=alone.view._replace(before=found)), self.row, y)
-        kept, longest = self.fed.kept, self.nodes.deployment.longest
+        kept, deployment = self.fed.kept, self.nodes.deployment
         codec, model = self.fed.codec, shared_model(self.fed)
         row = (kept.sent(done.uploads.delta) if kept else done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
         expected = signature({**pick(pattern, 0), "delta": codec.pattern(row, model)})
 
-        def take(tensors: Tree) -> Tree:
-            checker(expected)(tensors)
+        def take(client: int, tensors: Tree) -> Tree:
+            checker(expected)(client, tensors)
+            met = self.nodes.met[client]
+            check_scores(tensors.get("scores", {}), met.measured_rows or met.rows)
             read = codec.opened(tensors["delta"], row, model)
             check_finite_leaves({"delta": read})
-            length = float(read.double().norm()) if longest else 0.0
-            if length > longest:
-                raise Rejected("too_long", f"an update of length {length:.3g}; the limit is {longest:g}")
+            if fault := length_fault(read, deployment.longest):
+                raise Rejected("too_long", fault)
             return {**tensors, "delta": read}
 
         heard = self.nodes.ask(self.requests("train", work), take)
         self.check_enough(len(heard), work)
         trees = self.here(stack([{k: tree.get(k, {}) for k in pattern} for _, tree in heard.values()]))
+        at = np.flatnonzero(np.isin(work.clients, list(heard)))
+        steps = np.asarray([len(work.plans[i].index) for i in at])
+        sent, x = {k: trees[k] for k in ("delta", "extras")}, work.view.x
+        far = outliers(sent, steps, kept.sent(x) if kept else x, deployment.longest_ratio)
+        for i, fault in far.items():
+            self.nodes.note(int(work.clients[at[i]]), Rejected("too_long", fault))
+        near = np.delete(np.arange(len(at)), list(far))
+        self.check_enough(len(near), work)
+        trees = pick(trees, near)
         uploads = Upload(trees["delta"], trees["extras"], trees["report"])
         if kept:
             uploads = uploads._replace(delta=kept.received(uploads.delta))
-        stamps = torch.full((len(heard),), work.round + 1)
-        positions = np.flatnonzero(np.isin(work.clients, list(heard)))
-        return Done(uploads, {"stamp": stamps}, trees["scores"], positions)
+        stamps = torch.full((len(near),), work.round + 1)
+        return Done(uploads, {"stamp": stamps}, trees["scores"], at[near])
 
-    def check_enough(self, heard: int, work: Work) -> None:
-        told = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
+    def check_enough(self, usable: int, work: Work) -> None:
+        last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
         wanted = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
-        cure = f"{told}`flwr run` with resume goes on from the last checkpoint"
-        check_enough(self.fed, work.round, heard, len(work.clients), wanted, cure)
+        cure = f"{last}`flwr run` with resume goes on from the last checkpoint"
+        check_enough(self.fed, work.round, usable, len(work.clients), wanted, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
         """What each client of the cohort is asked and sent: the model and what the method adds."""
@@ -175,8 +186,10 @@ class Remote:
         return map_leaves(lambda leaf: leaf.to(self.row.device), tree)
 
 
-def checker(expected: Signature) -> Callable[[Tree], Tree]:
-    def check(tensors: Tree) -> Tree:
+def checker(expected: Signature) -> Callable[[int, Tree], Tree]:
+    """A check that an answer has these names, shapes and types, and finite values."""
+
+    def check(client: int, tensors: Tree) -> Tree:
         check_signature(tensors, expected)
         check_finite_leaves(tensors)
         return tensors
@@ -235,7 +248,13 @@ class There:
         }
         score = per_row(fed.task, server.x, row, torch.zeros(1, dtype=torch.int64, device=row.device))
         wanted = {"global": score, "personal": score} if personal else {"global": score}
-        heard = nodes.ask(requests, checker(signature(pick(wanted, 0))))
+        check = checker(signature(pick(wanted, 0)))
+
+        def take(client: int, tensors: Tree) -> Tree:
+            check_scores(check(client, tensors), 1)
+            return tensors
+
+        heard = nodes.ask(requests, take)
         if not heard:
             return NOBODY
         found = stack([tensors for _, tensors in heard.values()])

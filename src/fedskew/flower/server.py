@@ -119,7 +119,7 @@ def settle(
     """Meet the clients, and put the run together from what they tell of themselves."""
     facts = store.run(run).facts["flower"]
     clients = experiment.clients.number
-    recipe = Recipe(facts["token"], experiment.toml(), clients, dataset.num_classes, dataset.shape)
+    recipe = Recipe(facts["token"], experiment.toml(), clients, dataset.num_classes, dataset.shape, len(dataset.y))
     nodes = Nodes(channel, recipe, deployment)
     known = facts.get("population", [])
     nodes.met = {k: reply(recipe, k, *one) for k, one in enumerate(known)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from typing import Literal, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ DEEPEST = 16
 """Parts of a leaf's path, at most."""
 
 Kind = Literal["meet", "survey", "train", "measure"]
-Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "too_long"]
+Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "out_of_range", "too_long"]
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
@@ -148,6 +149,21 @@ def check_finite_leaves(tree: Tree) -> None:
     for name, leaf in leaves(tree):
         if leaf.is_floating_point() and not all_finite(leaf):
             raise Rejected("not_finite", f"{name} holds values that are not finite")
+
+
+MOST_LOSS = 1e6
+"""Highest mean loss of a model, in nats, that is believed."""
+
+HIGHEST = {"accuracy": 1.0, "loss": MOST_LOSS}
+"""Scores that lie between 0 and this, a row."""
+
+
+def check_scores(scores: Tree, rows: int) -> None:
+    """Raise `Rejected` at the first of these sums over ``rows`` rows that is out of its range."""
+    for path, value in leaves(scores):
+        highest = HIGHEST.get(path.rpartition("/")[2], math.inf) * rows
+        if not 0 <= float(value) <= highest:
+            raise Rejected("out_of_range", f"{path} of {float(value):.3g} over {rows} rows; it lies in 0..{highest:g}")
 
 
 def first_line(error: Exception) -> str:

@@ -20,6 +20,7 @@ from fedskew.core.trees import Tree, pick
 from fedskew.core.vectors import all_finite
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
+from fedskew.loop.limits import RATIO, length_fault, outliers
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
@@ -42,8 +43,10 @@ class Faults:
     ``strength``) or "gaussian" (normal noise ``strength`` times as long).
 
     Answers that are missing, not finite, of another shape, or longer than ``longest`` (0: no limit) are rejected, and the client is
-    asked again, ``attempts`` times in all; after the last the round goes on without it, and it keeps the state that it had. A round
-    with less than the share ``fewest`` of its cohort left stops the run.
+    asked again, ``attempts`` times in all; after the last the round goes on without it, and it keeps the state that it had. So it
+    does without an update that is longer than the model and longer than ``longest_ratio`` (0: no limit) times the median of three
+    or more; m times the median number of local steps allow m times the length. A round with less than the share ``fewest`` of its
+    cohort left stops the run.
     """
 
     share: float = 0.0
@@ -52,6 +55,7 @@ class Faults:
     attack: Attack = "none"
     strength: float = 10.0
     longest: float = 0.0
+    longest_ratio: float = RATIO
     fewest: float = 0.5
     attempts: int = 1
 
@@ -70,6 +74,7 @@ class Faults:
         require(len(self.kinds) > 0, f"kinds must name at least one of {', '.join(KINDS)}")
         require(self.strength > 0, f"strength must be above 0, got {self.strength}")
         require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
+        require(self.longest_ratio >= 0, f"longest_ratio must be at least 0, got {self.longest_ratio}")
         require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
         require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
         require(
@@ -120,10 +125,16 @@ class Faulty:
                     self.rejected.append((k, found))
                 else:
                     heard.add(i)
+        at = np.asarray(sorted(heard), dtype=np.int64)
+        kept, steps = self.fed.kept, np.asarray([len(work.plans[i].index) for i in at])
+        x = kept.sent(work.view.x) if kept else work.view.x
+        sent = pick({"delta": done.uploads.delta, "extras": done.uploads.extras}, at)
+        far = outliers(sent, steps, x, self.faults.longest_ratio)
+        self.rejected.extend((int(work.clients[at[i]]), "too_long") for i in far)
+        at = np.delete(at, list(far))
         asked = len(work.clients)
         cure = "raise faults.attempts, lower faults.fewest, or select more clients"
-        check_enough(self.fed, work.round, len(heard), asked, max(1, ceil(self.faults.fewest * asked)), cure)
-        at = np.asarray(sorted(heard))
+        check_enough(self.fed, work.round, len(at), asked, max(1, ceil(self.faults.fewest * asked)), cure)
         return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
 
     def noticed(self, got: Tensor | None, like: Tensor) -> Kind | None:
@@ -134,7 +145,7 @@ class Faulty:
             return "wrong_shape"
         if not all_finite(got):
             return "not_finite"
-        return "too_long" if 0 < self.faults.longest < float(got.double().norm()) else None
+        return "too_long" if length_fault(got, self.faults.longest) else None
 
     def attacked(self, program: Program, work: Work, x: Tensor, y: Tensor, done: Done) -> Done:
         """What is sent when some attack."""

@@ -130,7 +130,8 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
         "other_round": "per client: answers that were of another round or run",
         "wrong_shape": "per client: answers whose tensors had other names, shapes or types",
         "not_finite": "per client: answers with values that were not finite",
-        "too_long": "per client: updates that were longer than the limit",
+        "out_of_range": "per client: answers with impossible numbers: more rows than agreed, accuracy above 1, loss below 0",
+        "too_long": "per client: updates that were longer than the limit, or far longer than the other clients'",
     },
     "layer": {
         "cosine": "per layer, whose number takes the place of a client's: mean cosine over all pairs of updates",

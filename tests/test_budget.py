@@ -80,7 +80,64 @@ def test_wrong_budgets_are_one_line(text: str) -> None:
 
 
 def test_the_report_says_its_budget(store: RunStore) -> None:
-    assert "within a common budget: bytes=6." in page(store, store.runs(), Budget("bytes", 6.0))
+    text = page(store, store.runs(), Budget("rounds", 3.0))
+    assert "after round 3, the last within the budget rounds=3 with measured models" in text
+    text = page(store, store.runs(), Budget("bytes", 12.0))
+    assert "the budget bytes=12, where all models were measured: cheap after round 6 and dear after round 2" in text
+
+
+def sparse(folder, every: int) -> RunStore:
+    """Twelve rounds of two methods, measured before the first and after every so many; ``dear`` costs twice as much a round."""
+    made = RunStore(folder)
+    for seed in (0, 1, 2):
+        for name, cost in (("cheap", 1.0), ("dear", 2.0)):
+            toml = f'name = "{name}"\n'
+            run = made.add_run(
+                name=name, experiment=toml, experiment_hash="", seed=seed, partition_seed=seed, rounds=12
+            )
+            for round_ in range(13):
+                rows = (
+                    [(None, "round", what, cost) for what in ("bytes_up", "bytes_down", "local_steps")]
+                    if round_
+                    else []
+                )
+                rows += [(None, "round", "drift", float(round_))] if round_ else []
+                if round_ % every == 0:
+                    rows.append((None, "test", "accuracy", 0.1 + round_ * cost / 100 + seed / 50))
+                made.write_round(run, round_, rows)
+            made.update(run, status="finished")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("asked", "lowered", "rounds"),
+    [
+        ("bytes=24", "bytes=16", ["8", "4"]),
+        ("bytes=17", "bytes=16", ["8", "4"]),
+        ("bytes", "bytes=16", ["8", "4"]),
+        ("rounds=7", "rounds=4", ["4", "4"]),
+        ("rounds=8", "rounds=8", ["8", "8"]),
+        ("rounds", "rounds=12", ["12", "12"]),
+    ],
+)
+def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, asked: str, lowered: str, rounds: list[str]) -> None:
+    """All numbers of a row are those that the lowered budget gives where every round was measured."""
+    some, every = sparse(tmp_path / "some", 4), sparse(tmp_path / "every", 1)
+    table = summary(some, some.runs(), budget_from(asked))
+    assert table["after_round"].tolist() == rounds
+    dense = summary(every, every.runs(), budget_from(lowered))
+    columns = ["after_round", "accuracy", "megabytes_up", "megabytes_down", "drift", "difference", "verdict"]
+    assert table[columns].equals(dense[columns])
+
+
+@pytest.mark.parametrize(
+    ("asked", "enough"), [("rounds=3", "rounds=4"), ("bytes=15", "bytes=16"), ("steps=1", "steps=8")]
+)
+def test_the_untrained_model_stands_for_no_method(tmp_path, asked: str, enough: str) -> None:
+    made = sparse(tmp_path, 4)
+    with pytest.raises(BadInput, match=f"{asked} there is no amount .* write {enough} or more, or run again with"):
+        summary(made, made.runs(), budget_from(asked))
+    assert summary(made, made.runs(), budget_from(enough))["accuracy"].min() > 0.12
 
 
 def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys) -> None:

@@ -18,6 +18,7 @@ from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.measure.intervals import mean_interval
 from fedskew.report import experiments, html, plots, tables, words
+from fedskew.report.files import write_tables
 from fedskew.report.html import write_report
 from fedskew.report.svg import inline
 from fedskew.store.runs import Row, RunStore
@@ -318,7 +319,7 @@ SEEDS = (0, 1, 2)
         ({"a": (0.5,)}, "With one seed nothing can be said about certainty"),
         ({"a": (0.5, 0.6), "b": (0.51, 0.61)}, "is +1.00 points in every one, too few that do not vary."),
         ({"a": (0.5, 0.6), "b": (0.49, 0.59)}, "Undecided. a, the first method"),
-        ({"a": (0.5, 0.5, 0.56)}, "52.0 ± 8.6\xa0% after the last round"),
+        ({"a": (0.5, 0.5, 0.56)}, "52.0 ± 8.6\xa0% after round 1"),
     ],
 )
 def test_answer_claims_no_more_than_the_intervals_allow(
@@ -465,9 +466,61 @@ def test_page_is_complete(page: str) -> None:
 def test_page_says_on_which_rows_clients_are_measured(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     add(store, "a", 0, [0.1, 0.5], held_out=0.2)
-    assert html.measured_rows(store.runs()) == "rows held out from its training"
+    assert experiments.measured_rows(store.runs()) == "rows held out from its training"
     add(store, "a", 1, [0.1, 0.5])
-    assert "held out from its training in some runs" in html.measured_rows(store.runs())
+    assert "held out from its training in some runs" in experiments.measured_rows(store.runs())
+
+
+@pytest.mark.parametrize(
+    ("held_out", "rows", "phrase"), [(0.0, "training", "own training rows"), (0.2, "held-out", "held out")]
+)
+def test_every_view_says_on_which_rows_clients_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], held_out: float, rows: str, phrase: str
+) -> None:
+    store = RunStore(tmp_path / "runs")
+    add(store, "a", 0, [0.1, 0.5], held_out=held_out)
+    print_summary(store, store.runs())
+    assert f"worst client and personal: on each client's {phrase}" in " ".join(capsys.readouterr().out.split()).replace(
+        "rows held out", "held out"
+    )
+    assert f"worst client<small>%, {rows} rows" in report(store, tmp_path)
+    assert tables.summary(store, store.runs())["client_rows"].tolist() == [rows]
+    write_tables(store, store.runs(), tmp_path / "tables")
+    for name in ("methods.md", "methods.tex"):
+        text = (tmp_path / "tables" / name).read_text(encoding="utf-8")
+        assert "clients' rows" in text
+        assert rows in text
+    for name in ("worst-client.csv", "personal.csv", "clients.csv"):
+        lines = (tmp_path / "tables" / name).read_text(encoding="utf-8").splitlines()
+        assert "client_rows" in lines[0]
+        assert all(rows in line for line in lines[1:])
+    label = plots.plot(store, store.runs(), "worst-client").axes[0].get_ylabel()
+    assert label == f"accuracy of the worst client, {rows} rows"
+
+
+def test_an_interval_does_not_leave_the_possible_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
+    print_summary(store, store.runs())
+    printed = capsys.readouterr().out
+    assert "57.7 (0 to 100)" in printed  # 57.7 ± 158.8
+    assert "+1.8 (-100 to +100)" in printed
+    assert '57.7 <span class="half">(0 to 100)</span>' in report(store, tmp_path)
+    write_tables(store, store.runs(), tmp_path / "tables")
+    assert "57.7 (0 to 100)" in (tmp_path / "tables" / "methods.md").read_text(encoding="utf-8")
+    assert "57.7 (0 to 100)" in words.answer(tables.summary(store, store.runs()).head(1))
+
+
+def test_intervals_as_people_read_them() -> None:
+    assert words.interval(0.925, 0.012) == "92.5 ± 1.2"
+    assert words.interval(0.925, 1e-5) == "92.5 ± <0.1"
+    assert words.interval(0.99, 0.02) == "99.0 (97 to 100)"
+    assert words.interval(1.0, 0.0) == "100.0 ± 0.0"
+    assert words.interval(0.5, math.nan) == "50.0"
+    assert words.interval(math.nan, math.nan) == "–"
+    assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "-20.0 ± 10.0"
 
 
 def test_page_needs_no_network_and_its_ids_are_unique(page: str) -> None:

@@ -6,18 +6,20 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import warnings
+from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.tables import measuring, profiles, summary, unfinished
+from fedskew.report.words import SEEDS_ONLY, interval, read_after, signed
 from fedskew.store.runs import RunRecord, RunStore
 
-CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction; "
+CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
 
 
 def print_json(value: Any) -> None:
@@ -72,36 +74,40 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     for row in frame.to_dict("records"):
         cells = [
             row["method"],
-            plus_minus(100 * row["accuracy"], 100 * row["accuracy_half"], 1),
-            plus_minus(100 * row["worst_client"], 100 * row["worst_client_half"], 1),
-            *([plus_minus(100 * row["personal"], 100 * row["personal_half"], 1)] if personal else []),
-            plus_minus(row["drift"], row["drift_half"], 2),
+            interval(row["accuracy"], row["accuracy_half"]),
+            interval(row["worst_client"], row["worst_client_half"]),
+            *([interval(row["personal"], row["personal_half"])] if personal else []),
+            interval(row["drift"], row["drift_half"], partial(number, digits=2), high=math.inf),
             number(row["megabytes_down"] + row["megabytes_up"], 1),
         ]
         if private:
             cells.append(number(row["epsilon"], 2))
         if len(frame) > 1:
-            gap = plus_minus(100 * row["difference"], 100 * row["difference_half"], 1, sign=True)
+            gap = interval(row["difference"], row["difference_half"], signed, low=-1.0)
             cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
         table.add_row(*cells)
     console = Console(highlight=False)
     console.print(table)
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
-        f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
+        f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds; {SEEDS_ONLY}"
         if seeds > 1
-        else "one seed: no interval, nothing can be said of certainty"
+        else "one seed: no interval; add --seeds 5"
         if seeds
         else "no run has finished"
     )
-    loss = "; epsilon: privacy loss of the models of all rounds, every other number is outside it" if private else ""
-    console.print(
-        f"accuracy on the unseen test set after the last round{f' within the budget {budget}' if budget else ''}; {what}; "
-        + (CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "")
-        + ("personal: mean over the clients of each one's own model on its own data; " if personal else "")
-        + f"MB: all rounds, both ways{loss}",
-        style="dim",
-    )
+    notes = [
+        f"accuracy on the unseen test set {read_after(frame, budget)}",
+        what,
+        CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "",
+        f"worst client{' and personal' if personal else ''}: on each client's {measured_rows(records)}"
+        if frame[["worst_client", "personal"]].notna().any(axis=None)
+        else "",
+        "personal: mean over the clients of each one's own model" if personal else "",
+        "MB: all rounds, both ways",
+        "epsilon: privacy loss of the models of all rounds, every other number is outside it" if private else "",
+    ]
+    console.print("; ".join(filter(None, notes)), style="dim")
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
@@ -156,13 +162,5 @@ def print_profile(records: Sequence[RunRecord]) -> None:
         Console(highlight=False).print(table)
 
 
-def number(value: float, digits: int, sign: bool = False) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:{'+' if sign else ''}.{digits}f}"
-
-
-def plus_minus(mean: float, half: float, digits: int, sign: bool = False) -> str:
-    """``92.5 ± 1.2``, without the second part where there is no interval."""
-    text = number(mean, digits, sign)
-    return f"{text} ± {number(half, digits)}" if math.isfinite(half) else text
+def number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else "–"

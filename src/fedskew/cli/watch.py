@@ -20,7 +20,7 @@ from fedskew.cli.progress import duration
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
-from fedskew.report.experiments import warnings
+from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -128,6 +128,8 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     ended = sum(s.record.status not in OPEN for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
+    if any(math.isfinite(s.worst_client) for s in seen):
+        text += f"; worst client: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
     return Group(table, Text(text, style="dim"), *signs)
 

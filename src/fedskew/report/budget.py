@@ -1,4 +1,10 @@
-"""Equal terms by choice: every run is read at the last round at which a common budget is not yet overspent."""
+"""Equal budgets: every run is read after the last round that the same budget allows, and only where models were measured there.
+
+Models are not measured after every round. A run whose last round within the budget was not measured would be read too early, and
+look worse than a run that was measured later. The budget is therefore lowered to the largest amount at which the last round of
+every finished run has a measured model; where there is none, the comparison is refused. Accuracies, costs and drift of a run then
+all end at one round.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedskew.core.errors import BadInput, require, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
 COSTS: dict[str, tuple[str, ...]] = {
     "rounds": ("local_steps",),
@@ -46,23 +55,67 @@ def budget_from(text: str) -> Budget:
     return Budget(of, value)
 
 
+MODELS = ("test", "clients", "personal")
+"""Splits that hold measurements of models, which are not made after every round."""
+
+ROUNDING = 1 + 1e-9
+"""Sums of rounded numbers may miss by this factor a budget that they meet exactly."""
+
+
 def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
-    """The measurements of the rounds within the budget. Raises `BadInput` where a finished run cannot spend that much."""
+    """The measurements of the rounds within the budget, lowered as this module's head says.
+
+    Raises `BadInput` where a finished run cannot spend that much, and where no lower amount ends at measured models.
+    """
+    spent = spending(frame, budget)
+    finished = frame.loc[frame["status"] == "finished", "run"].unique()
+    own = spent[spent.index.get_level_values("run").isin(finished)]
+    least = float(own.groupby("run").last().min())
+    amount = least if budget.amount is None else budget.amount
+    require(
+        not least * ROUNDING < amount,
+        f"budget: a run ended after {exact(least)} {budget.of}, before {exact(amount)} were spent; "
+        f"write {budget.of}={exact(least)} or less",
+    )
+    possible = measured_everywhere(frame, own, least)
+    lowered = possible[possible <= amount * ROUNDING]
+    if not len(lowered):
+        more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
+        raise BadInput(
+            f"budget: up to {budget.of}={exact(amount)} there is no amount at which every run has a measured model; "
+            f"{more}run again with --set evaluation.every=1"
+        )
+    last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()
+    return frame[frame["round"] <= frame["run"].map(last).fillna(0)]
+
+
+def exact(value: float) -> str:
+    """The number in six digits, or in full where these would round it."""
+    return f"{value:g}" if float(f"{value:g}") == value else f"{value:.15g}"
+
+
+def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
+    """What each run has spent up to each round, by (run, round)."""
     costs = frame[(frame["split"] == "round") & frame["name"].isin(COSTS[budget.of])]
     require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
     spent = costs.groupby(["run", "round"])["value"].sum()
     if budget.of == "rounds":
         spent = spent * 0 + 1
-    spent = spent.groupby("run").cumsum()
-    finished = frame.loc[frame["status"] == "finished", "run"].unique()
-    totals = spent.groupby("run").last()
-    least = float(totals[totals.index.isin(finished)].min())
-    amount = least if budget.amount is None else budget.amount
-    # sums of rounded numbers may miss a budget that they meet exactly
-    enough = amount * (1 + 1e-9)
-    require(
-        not least < amount * (1 - 1e-9),
-        f"budget: a run ended after {least:g} {budget.of}, before {amount:g} were spent; write {budget.of}={least:g} or less",
-    )
-    last = spent[spent <= enough].reset_index().groupby("run")["round"].max()
-    return frame[frame["round"] <= frame["run"].map(last).fillna(0)]
+    return spent.groupby("run").cumsum()
+
+
+def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
+    """The amounts up to ``most``, ascending, at which the last round of every run in ``spent`` has a measured model.
+
+    Between two of them the runs' last rounds are those of the lower one, or are not all measured.
+    """
+    import pandas as pd
+
+    models = frame.loc[frame["split"].isin(MODELS), ["run", "round"]]
+    measured = pd.Series(spent.index.isin(pd.MultiIndex.from_frame(models)), index=spent.index)
+    amounts = np.unique(spent[measured & (spent <= most * ROUNDING)].to_numpy())
+    everywhere = np.ones(len(amounts), dtype=bool)
+    for run, own in spent.groupby("run"):
+        last = np.searchsorted(own.to_numpy(), amounts * ROUNDING, side="right")
+        everywhere &= np.concatenate([[False], measured[run].to_numpy()])[last]
+    return amounts[everywhere]

@@ -70,6 +70,24 @@ def held_out(record: RunRecord) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
+def client_rows(record: RunRecord) -> str:
+    """The rows on which its clients are measured: ``held-out`` or ``training``."""
+    return "held-out" if held_out(record) else "training"
+
+
+def kinds_of_rows(records: Sequence[RunRecord]) -> str:
+    """`client_rows` of all runs: ``held-out``, ``training`` or ``held-out or training``."""
+    return " or ".join(sorted({client_rows(record) for record in records}))
+
+
+def measured_rows(records: Sequence[RunRecord]) -> str:
+    """The rows on which a client is measured, in words."""
+    return {
+        "held-out": "rows held out from its training",
+        "training": "own training rows",
+    }.get(kinds_of_rows(records), "rows (held out from its training in some runs, its training rows in others)")
+
+
 def asked(records: Sequence[RunRecord]) -> list[Question]:
     """The sections of the experiments, what matters most first, with rounds and seeds."""
     tables = {record.id: without_seeds(record) for record in records}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,16 +56,18 @@ def write_tables(
     """
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
-    shown = readable(summary)
+    shown, client_rows = readable(summary), dict(zip(summary["method"], summary["client_rows"], strict=True))
     latex = shown.to_latex(index=False, escape=True, column_format="l" + "r" * (len(shown.columns) - 1))
     texts = {"methods.csv": csv(summary), "methods.tex": latex, "methods.md": markdown(shown)}
     for key, curve in plots.CURVES.items():
         curves = tables.curves_of(frame, records, curve.split, curve.name)
+        if curve.of_clients:
+            curves["client_rows"] = curves["method"].map(client_rows)
         if len(curves):
             texts[f"{key}.csv"] = csv(curves)
     clients = tables.per_client(store, records, budget)
     if len(clients):
-        texts["clients.csv"] = csv(clients)
+        texts["clients.csv"] = csv(clients.assign(client_rows=clients["method"].map(client_rows)))
     with told(folder):
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -75,31 +78,25 @@ def readable(summary: pd.DataFrame) -> pd.DataFrame:
     """The table of methods as people read it: means with half-widths, columns that say something."""
     import pandas as pd
 
-    def both(mean: str, form: str) -> list[str]:
+    def both(mean: str, show: Callable[[float], str] = words.share, low: float = 0.0, high: float = 1.0) -> list[str]:
         pairs = zip(summary[mean], summary[f"{mean}_half"], strict=True)
-        scale = 1 if form.endswith("g") else 100
-        return [with_half(scale * value, scale * half, form) for value, half in pairs]
+        return [words.interval(value, half, show, low, high) for value, half in pairs]
 
-    columns = {"method": summary["method"], "accuracy %": both("accuracy", ".1f")}
+    columns = {"method": summary["method"], "accuracy %": both("accuracy")}
     if summary["worst_client"].notna().any():
-        columns["worst client %"] = both("worst_client", ".1f")
+        columns["worst client %"] = both("worst_client")
     if summary["personal"].notna().any():
-        columns["personal %"] = both("personal", ".1f")
+        columns["personal %"] = both("personal")
+    if summary[["worst_client", "personal"]].notna().any(axis=None):
+        columns["clients' rows"] = summary["client_rows"]
     if summary["drift"].notna().any():
-        columns["drift"] = both("drift", ".3g")
+        columns["drift"] = both("drift", "{:.3g}".format, high=math.inf)
     megabytes = summary["megabytes_up"] + summary["megabytes_down"]
     columns |= {"MB": [words.figures(value) for value in megabytes], "seeds": summary["seeds"]}
     if len(summary) > 1:
-        columns["against the first"] = ["", *both("difference", "+.1f")[1:]]
+        columns["against the first"] = ["", *both("difference", words.signed, low=-1.0)[1:]]
         columns["verdict"] = summary["verdict"]
     return pd.DataFrame(columns)
-
-
-def with_half(mean: float, half: float, form: str) -> str:
-    """``92.5 ± 1.2``; the mean alone where there is no interval."""
-    if mean != mean:
-        return words.MISSING
-    return f"{mean:{form}} ± {half:{form.removeprefix('+')}}" if half == half else f"{mean:{form}}"
 
 
 def csv(table: pd.DataFrame) -> str:

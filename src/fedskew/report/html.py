@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    from markupsafe import Markup
 
 PARTITION_NUMBERS = (
     ("skews", "how clients differ"),
@@ -69,8 +72,8 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
 
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (words.share, words.points, words.figures, words.half, words.ranges, words.count, words.breakable)
-    environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
+    filters = (words.share, words.points, words.figures, words.ranges, words.count, words.breakable)
+    environment.filters.update({filter_.__name__: filter_ for filter_ in (*filters, *INTERVALS)})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
     methods, profiles = tables.methods(records), tables.profiles(records)
@@ -85,6 +88,9 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),
         budget=budget,
+        read_after=words.read_after(summary, budget),
+        seeds_only=words.SEEDS_ONLY,
+        client_rows=experiments.kinds_of_rows(records),
         personal=bool(summary["personal"].notna().any()),
         private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
@@ -96,10 +102,29 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         profiles=profiles,
         measuring=tables.measuring(records),
         parts=list(dict.fromkeys(part for own in profiles.values() for part in own)),
-        measured_rows=measured_rows(records),
+        measured_rows=experiments.measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),
     )
+
+
+def interval(mean: float, half: float, **options: Any) -> Markup:
+    """`words.interval` of shares, with what follows the mean in grey."""
+    from markupsafe import Markup
+
+    first, _, rest = words.interval(mean, half, **options).partition(" ")
+    return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
+
+
+def difference_interval(mean: float, half: float) -> Markup:
+    return interval(mean, half, show=words.points, low=-1.0)
+
+
+def distance_interval(mean: float, half: float) -> Markup:
+    return interval(mean, half, show=partial(words.figures, like=mean), high=math.inf)
+
+
+INTERVALS = (interval, difference_interval, distance_interval)
 
 
 def title(store: RunStore, records: Sequence[RunRecord]) -> str:
@@ -111,14 +136,6 @@ def title(store: RunStore, records: Sequence[RunRecord]) -> str:
             return str(found[0][0])
     methods = tables.methods(records)
     return words.listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
-
-
-def measured_rows(records: Sequence[RunRecord]) -> str:
-    """The rows on which a client is measured."""
-    found = {experiments.held_out(record) for record in records}
-    if len(found) == 2:
-        return "rows (held out from its training in some runs, its training rows in others)"
-    return "rows held out from its training" if True in found else "own training rows"
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from fedskew.core.errors import require, suggestion
 from fedskew.report import tables
 from fedskew.report.budget import Budget
+from fedskew.report.experiments import kinds_of_rows
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Curve:
     label: str
     share: bool = False
 
+    @property
+    def of_clients(self) -> bool:
+        """Whether it is measured on the clients' rows."""
+        return self.split in ("clients", "personal")
+
 
 CURVES = {
     "accuracy": Curve("test", "accuracy", "test accuracy", share=True),
@@ -92,6 +98,8 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
     order = tables.methods(records)
     if what in CURVES:
         curve = CURVES[what]
+        if curve.of_clients:
+            curve = replace(curve, label=f"{curve.label}, {kinds_of_rows(records)} rows")
         table = tables.curves(store, records, curve.split, curve.name, budget)
         require(len(table) > 0, f"none of these runs has measured {curve.label}")
         return draw_curves(table, curve, order)

@@ -17,8 +17,8 @@ from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import alike, cliffs_delta, hedges_g, holm, paired_p
 from fedskew.report import words
-from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import parsed
+from fedskew.report.budget import MODELS, Budget, within
+from fedskew.report.experiments import client_rows, parsed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None
     ``method``                                its name
     ``runs``, ``finished``, ``unfinished``    numbers of runs
     ``seeds``                                 distinct (partition seed, seed) among the finished
+    ``after_round``                           the round, or rounds, after which its finished runs are read, as text
+    ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
     ``accuracy``, ``accuracy_half``           test accuracy after the last round, 0..1: mean over seeds, half-width
     ``best_accuracy``                         test accuracy of each run's best round, 0..1: mean
     ``worst_client``, ``worst_client_half``   accuracy of the worst client after the last round, 0..1
@@ -108,9 +110,11 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
 
     seeds = per_seed(frame)
     order = methods(records)
+    read_after = last_rounds(frame)
     rows = []
     for method in order:
-        statuses = [record.status for record in records if record.name == method]
+        runs = [record for record in records if record.name == method]
+        statuses = [record.status for record in runs]
         own = of_method(seeds, method)
         row: dict[str, Any] = {
             "method": method,
@@ -118,6 +122,8 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
             "finished": statuses.count("finished"),
             "unfinished": len(statuses) - statuses.count("finished"),
             "seeds": len(own),
+            "client_rows": client_rows(runs[0]),
+            "after_round": words.ranges(read_after.get(method, [])),
         }
         for column in PER_RUN:
             row[column], half = interval(own[column])
@@ -180,6 +186,13 @@ def per_seed(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         megabytes_up=table["megabytes_up"] / MEGABYTE, megabytes_down=table["megabytes_down"] / MEGABYTE
     )
+
+
+def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
+    """By method: the last round of each finished run whose models were measured."""
+    models = frame[(frame["status"] == "finished") & frame["split"].isin(MODELS)]
+    last = models.groupby(["method", "run"])["round"].max()
+    return {str(method): own.tolist() for method, own in last.groupby("method")}
 
 
 def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:

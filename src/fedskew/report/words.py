@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.counting import count
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
 
+    from fedskew.report.budget import Budget
+
 MISSING = "–"
+EDGE = 1e-9
+"""An interval that ends so near to a bound does not leave the range: sums are rounded."""
+
+SEEDS_ONLY = "the interval covers the seeds only, not the choice of the test rows"
+"""Every run of a data set is tested on the same rows."""
 
 
 def share(value: float) -> str:
@@ -33,9 +40,27 @@ def breakable(name: str) -> Markup:
     return Markup(re.sub("([:,])", r"\1<wbr>", str(Markup.escape(name))))
 
 
+def interval(
+    mean: float, half_width: float, show: Callable[[float], str] = share, low: float = 0.0, high: float = 1.0
+) -> str:
+    """``92.5 ± 1.2``; ``57.7 (0 to 100)``, cut off, where the interval leaves ``low``..``high``; the mean alone without one."""
+    if not (math.isfinite(mean) and math.isfinite(half_width)):
+        return show(mean)
+    bottom, top = mean - half_width, mean + half_width
+    if bottom < low - EDGE or top > high + EDGE:
+        ends = (re.sub(r"\.0+$", "", show(end)) for end in (max(bottom, low), min(top, high)))
+        return f"{show(mean)} ({' to '.join(ends)})"
+    return f"{show(mean)} ± {half(show(half_width).lstrip('+'), half_width)}"
+
+
 def half(text: str, value: float) -> str:
     """The rounded half-width ``text``, or ``<0.01`` where rounding makes nothing of a positive ``value``."""
     return f"<{text[:-1]}1" if value > 0 and not re.search("[1-9]", text) else text
+
+
+def signed(value: float) -> str:
+    """A difference of shares in percentage points, signed, with one decimal."""
+    return f"{100 * value:+.1f}" if math.isfinite(value) else MISSING
 
 
 def points(value: float) -> str:
@@ -70,6 +95,17 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
 
 
+def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
+    """After which rounds the methods of the summary ``table`` are read: in a budget, the last that were measured for all."""
+    if not budget:
+        return "after the last round"
+    rounds = dict(zip(table["method"], table["after_round"], strict=True))
+    if len(set(rounds.values())) == 1:
+        return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
+    own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
+    return f"within the budget {budget}, where all models were measured: {own}"
+
+
 def answer(table: pd.DataFrame) -> str:
     """What the summary ``table`` says about the best mean test accuracy; never more than its intervals allow."""
     rows: list[dict[str, Any]] = [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
@@ -84,11 +120,13 @@ def answer(table: pd.DataFrame) -> str:
 
 def alone(row: dict[str, Any]) -> str:
     if row["seeds"] < 2:
-        accuracy = f"{row['method']} reaches a test accuracy of {percent(row['accuracy'])} after the last round."
+        accuracy = (
+            f"{row['method']} reaches a test accuracy of {percent(row['accuracy'])} after round {row['after_round']}."
+        )
         return f"{accuracy} With one seed nothing can be said about certainty."
     return (
-        f"{row['method']} reaches a test accuracy of {share(row['accuracy'])} ± {percent(row['accuracy_half'])} after the "
-        f"last round: mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}."
+        f"{row['method']} reaches a test accuracy of {interval(row['accuracy'], row['accuracy_half'])}\u00a0% after round "
+        f"{row['after_round']}: mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}."
     )
 
 

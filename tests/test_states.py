@@ -87,7 +87,7 @@ def test_a_record_is_used_again_when_no_checkpoint_counts_on_it(tmp_path: Path) 
         disk.put(clients, {"v": torch.full((1000, 4), float(draw))})
         disk.checkpoint()
         disk.saved()
-    assert (tmp_path / "s").stat().st_size <= 3 * 1000 * 16
+    assert (tmp_path / "s").stat().st_size <= 3 * 1000 * (16 + 4)
     assert (disk.get(clients, lambda: {"v": torch.zeros(4)})["v"] == 19).all()
 
 
@@ -96,9 +96,34 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         raise OSError(28, "No space left on device")
 
     disk = opened(tmp_path / "s", 3)
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(FedskewError, match=r"client states in .*: No space left on device; make room there"):
         disk.put(np.arange(3), {"v": torch.zeros(3, 4)})
+
+
+def test_records_that_the_system_moves_in_parts_are_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disk, writing, reading = opened(tmp_path / "s", 3), os.pwritev, os.preadv
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, place: writing(file, [parts[0][:5]], place))
+    monkeypatch.setattr(os, "preadv", lambda file, parts, place: reading(file, [parts[0][:3]], place))
+    states = {"v": torch.arange(12.0).view(3, 4)}
+    disk.put(np.arange(3), states)
+    same(disk.get(np.arange(3), lambda: {"v": torch.zeros(4)}), states)
+
+
+@pytest.mark.parametrize("damage", ["a bit", "the end", "everything", "another's record"])
+def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str) -> None:
+    disk, path = opened(tmp_path / "s", 3), tmp_path / "s"
+    disk.put(np.arange(3), {"v": torch.arange(12.0).view(3, 4)})
+    tree, contents = disk.checkpoint(), bytearray(path.read_bytes())
+    size = len(contents) // 3
+    if damage == "a bit":
+        contents[2 * size + 7] ^= 16
+    elif damage == "another's record":
+        contents[2 * size :] = contents[size : 2 * size]
+    path.write_bytes({"the end": contents[:-1], "everything": b""}.get(damage, contents))
+    again = opened(path, 3, tree)
+    with pytest.raises(FedskewError, match=r"client states in .*s: the state of client 2 is damaged .*start a new run"):
+        again.get(np.array([2]), lambda: {"v": torch.zeros(4)})
 
 
 def test_a_run_on_disk_is_a_run_in_memory_also_after_it_was_killed(tmp_path: Path) -> None:

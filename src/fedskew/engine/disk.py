@@ -1,16 +1,17 @@
 """Client states on disk, for populations whose states would not fit into memory: one record a client, read and written by cohort.
 
 The newest checkpoint holds where each client's record stands, and no such record is overwritten before the next checkpoint is
-there: a run that ends in between resumes from the states of the checkpoint.
+there: a run that ends in between resumes from the states of the checkpoint. Each record ends with a checksum.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import gettempdir
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from torch import Tensor
 from fedskew.core.errors import FedskewError, NoRoom
 from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes
 from fedskew.skew.partition import Ints
+
+CHECKSUM = 4
+"""Bytes of a record's checksum: the CRC-32 of the state's bytes, started at the client's number."""
 
 
 class DiskStates:
@@ -40,23 +44,29 @@ class DiskStates:
         states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
         known = np.flatnonzero(self.slots[clients] >= 0)
         if len(known) and states:
-            records = np.empty((len(known), num_bytes(start)), dtype=np.uint8)
-            for record, slot in zip(records, self.slots[clients[known]].tolist(), strict=True):
-                self.calling(os.preadv, [record], slot * len(record))
+            records = np.empty((len(known), num_bytes(start) + CHECKSUM), dtype=np.uint8)
+            for client, record in zip(clients[known].tolist(), records, strict=True):
+                whole = self.transfer(os.preadv, record, int(self.slots[client]))
+                if not whole or checksum(record, client) != record[-CHECKSUM:].tobytes():
+                    raise NoRoom(
+                        f"client states in {self.where}: the state of client {client} is damaged (cut short, or another "
+                        "checksum), and no copy of it is kept; start a new run"
+                    )
             at = torch.as_tensor(known)
-            for path, leaf in unpacked(records, start).items():
+            for path, leaf in unpacked(records[:, :-CHECKSUM], start).items():
                 dict(leaves(states))[path].index_copy_(0, at.to(leaf.device), leaf)
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:
-        """Keep the states of the clients."""
-        if not states:
+        """Keep the states of the clients; in a file that is open for reading alone, nothing."""
+        if not states or not self.file.writable():
             return
         records = packed(states)
         for client, record in zip(clients.tolist(), records, strict=True):
+            record[-CHECKSUM:] = np.frombuffer(checksum(record, client), dtype=np.uint8)
             if self.slots[client] < 0 or self.kept[self.slots[client]]:
                 self.slots[client] = self.empty_slot()
-            self.calling(os.pwrite, record, int(self.slots[client]) * len(record))
+            self.transfer(os.pwritev, record, int(self.slots[client]))
 
     def empty_slot(self) -> int:
         """A record that nothing counts on."""
@@ -66,14 +76,22 @@ class DiskStates:
             self.free = list(range(len(self.kept) - 1, end - 1, -1))
         return self.free.pop()
 
-    def calling(self, call: Any, record: Any, place: int) -> None:
+    def transfer(self, call: Callable[[int, list[memoryview], int], int], record: NDArray[np.uint8], slot: int) -> bool:
+        """Read or write a record, in as many calls as the system takes; False if the file ends before the record does."""
+        left, place = memoryview(record), slot * len(record)
         try:
-            call(self.file.fileno(), record, place)
+            while left and (count := call(self.file.fileno(), [left], place)):
+                left, place = left[count:], place + count
         except OSError as error:
-            where = self.file.name if isinstance(self.file.name, str) else gettempdir()
             raise NoRoom(
-                f"client states in {where}: {error.strerror}; make room there, `fedskew resume` goes on"
+                f"client states in {self.where}: {error.strerror}; make room there, `fedskew resume` goes on"
             ) from None
+        return not left
+
+    @property
+    def where(self) -> str:
+        """The file, or the folder of one without a name."""
+        return self.file.name if isinstance(self.file.name, str) else gettempdir()
 
     @property
     def clients(self) -> Ints:
@@ -111,17 +129,22 @@ def opened(path: Path, num_clients: int, tree: Tree | None = None) -> DiskStates
     return states
 
 
+def checksum(record: NDArray[np.uint8], client: int) -> bytes:
+    """Of the state in a client's record."""
+    return zlib.crc32(record[:-CHECKSUM], client & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
+
+
 def packed(states: Tree) -> NDArray[np.uint8]:
-    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C."""
+    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C; room for the checksum at its end."""
     parts = [
         leaf.cpu().reshape(len(leaf), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
         for _, leaf in leaves(states)
     ]
-    return torch.cat(parts, dim=1).numpy()
+    return torch.cat([*parts, torch.zeros(len(parts[0]), CHECKSUM, dtype=torch.uint8)], dim=1).numpy()
 
 
 def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
-    """Inverse of `packed`, by path; ``like`` is one client's state."""
+    """Inverse of `packed`, by path, of records without their checksums; ``like`` is one client's state."""
     done, result = 0, {}
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()

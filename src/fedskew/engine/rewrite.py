@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from fedskew.core.compiled import compiled
 from fedskew.core.products import PRODUCTS, suits
 
 aten = torch.ops.aten
@@ -71,7 +70,7 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             by_columns(graph, node)
         elif node.target in PRODUCTS:
             by_onednn(graph, node)
-        elif node.target is POOLED and "memory_format" in node.meta and not by_lanes(graph, node):
+        elif node.target is POOLED and "memory_format" in node.meta:
             laid_out(graph, node)
     graph.eliminate_dead_code()
     return parted(recorded, fixed, moving, in_place(graph, inputs_of(graph)[fixed : fixed + moving]))
@@ -136,36 +135,6 @@ def by_onednn(graph: Graph, node: Node) -> None:
         )
     made.meta.update(node.meta)
     node.replace_all_uses_with(made)
-
-
-def by_lanes(graph: Graph, node: Node) -> bool:
-    """A pooling of 2 x 2 pixels and its derivative by a loop of our own, where one is faster; says whether.
-
-    With several threads PyTorch's is as fast.
-    """
-    arguments: Any = node.args
-    gradient, images, size, stride, padding, dilation, _, places = arguments
-    (shape, dtype, device), forward = images.meta["like"], places.args[0]
-    # an empty stride is the size; of an even number of pixels none are left over to be counted or not
-    pairs = [*size] == [2, 2] and [*stride] in ([], [2, 2]) and not any(padding) and {*dilation} == {1}
-    alone = all(user.target is getitem for user in forward.users) and list(places.users) == [node]
-    half = dtype is torch.bfloat16 and device.type == "cpu" and torch.get_num_threads() == 1
-    loops = compiled("pooling") if half and pairs and alone else None
-    if loops is None or not loops.fits(shape):
-        return False
-    with graph.inserting_before(forward):
-        made = graph.call_function(loops.largest, (images,))
-        value, which = (graph.call_function(getitem, (made, i)) for i in range(2))
-    with graph.inserting_before(node):
-        derivative = graph.call_function(loops.handed_back, (gradient, which))
-    derivative.meta.update(node.meta)
-    node.replace_all_uses_with(derivative)
-    graph.erase_node(node)
-    for part in list(forward.users):
-        value.meta.update(part.meta if part is not places else {})
-        part.replace_all_uses_with(value)
-        graph.erase_node(part)
-    return True
 
 
 def laid_out(graph: Graph, node: Node) -> None:

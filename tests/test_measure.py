@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
+from torch import nn
 
 from fedskew.core import vectors
+from fedskew.core.task import Classification
+from fedskew.core.vectors import ParameterSpace
 from fedskew.loop import evaluate as evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients, per_row
 from fedskew.measure.drift import drift
@@ -441,3 +444,18 @@ def test_clients_none_of_whom_has_a_measured_row():
     got = evaluate_clients(TASK, X0, x, y, held_out_of([10, 20, 10], [0, 0, 0]), np.arange(3))
     assert set(got) == {"loss", "accuracy"}
     assert all(values.shape == (3,) and values.isnan().all() for values in got.values())
+
+
+def test_images_are_evaluated_in_channels_last_format():
+    seen = []
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            seen.append(x.stride())
+            return x.flatten(1), x.flatten(1)[:, :4]
+
+    task = Classification(Looks(), ParameterSpace(nn.Linear(1, 1)), 4)
+    images, labels = torch.randn(5, 3, 8, 8, dtype=torch.float64), torch.zeros(5, dtype=torch.long)
+    scores = evaluate(task, torch.zeros(2, dtype=torch.float64), images, labels)
+    assert seen == [(192, 1, 24, 3)]
+    assert scores["accuracy"] == float((images.flatten(1)[:, :4].argmax(1) == 0).double().mean())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedskew.algorithms import FedAvg
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine import sequential
-from fedskew.engine.rewrite import POOLED
 from fedskew.engine.sequential import Sequential, traced
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
@@ -68,32 +64,6 @@ def test_a_network_learns_the_same_from_a_record(monkeypatch, solver, bf16):
     moved = (by_loop - fed.task.space.flatten(fed.task.model)).norm()
     assert (by_record - by_loop).norm() < (1e-2 if bf16 else 1e-5) * moved
     assert torch.equal(by_record, two_rounds(fed, monkeypatch, 0))  # and to the bit when it is repeated
-
-
-class Poolings(TorchDispatchMode):
-    """How the gradients of poolings lie in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[bool] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is POOLED:
-            gradient, images = args[:2]
-            like_the_images = gradient.is_contiguous(memory_format=torch.channels_last)
-            self.seen.append(like_the_images and images.is_contiguous(memory_format=torch.channels_last))
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_poolings_gradient_lies_as_the_images_do(monkeypatch):
-    """Else both, and the places of the largest, are copied into the other order and back at every step."""
-    fed = federation(Cnn(hidden=16).build((3, 8, 8), 4, torch.Generator().manual_seed(0)))
-    fed = replace(fed, x=fed.x.repeat(1, 3, 1, 1))
-    two_rounds(fed, monkeypatch, 0)
-    with Poolings() as poolings:
-        two_rounds(fed, monkeypatch, 0)
-    assert len(poolings.seen) == 2 * 2 * 18
-    assert all(poolings.seen)
 
 
 class Reads(nn.Module):

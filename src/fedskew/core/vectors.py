@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from math import prod
-from types import ModuleType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.compiled import compiled
-
 CHUNK = 1 << 19
 """Numbers taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
-LARGE = 1 << 26
-"""Numbers of a (clients, parameters) matrix of float32 from which compiled sums win back the loading of numba in a few rounds."""
 
 
 class ParameterSpace:
@@ -77,12 +72,6 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
-def fast(rows: Tensor) -> ModuleType | None:
-    """The compiled sums, if they fit this matrix and pay: many numbers of float32 in memory, each row in one piece."""
-    fits = rows.dim() == 2 and rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.stride(1) == 1
-    return compiled("sums") if fits and rows.numel() >= LARGE else None
-
-
 @runtime_checkable
 class Scattered(Protocol):
     """Rows (C, ...) that are not all in this process, and know how to be added up all the same; weights are of float64."""
@@ -104,11 +93,6 @@ def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None)
     w, kind = weights.double(), kind or rows.dtype
     if isinstance(rows, Scattered):
         return rows.weighted_sum(w, kind)
-    if sums := fast(rows):
-        # memory from PyTorch: numpy asks for pages of two megabytes, which a system may first have to make room for, at length
-        total = rows.new_empty(rows.shape[1], dtype=kind)
-        sums.weighted_sum(w.contiguous().numpy(), rows.detach().numpy(), total.numpy(), torch.get_num_threads())
-        return total
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(kind)
     total = rows.new_empty(rows.shape[1], dtype=kind)
@@ -132,16 +116,10 @@ class Spread(NamedTuple):
 
 
 def spread(weights: Tensor, rows: Tensor) -> Spread:
-    """Look at rows (C, P) with weights (C,), reading each number from memory once."""
+    """Weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory, in blocks of columns."""
     w = weights.double()
     if isinstance(rows, Scattered):
         return rows.spread(w)
-    if sums := fast(rows):
-        total = rows.new_empty(rows.shape[1])
-        found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), total.numpy(), torch.get_num_threads())
-        told = torch.from_numpy(found)
-        squares, to_weighted, to_uniform = told[:, :-1].clamp(min=0)
-        return Spread(rows, w, total, squares, to_weighted, to_uniform, told[0, -1])
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
     total = rows.new_empty(rows.shape[1])
     squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)

@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from fedskew.core.compiled import compiled
-from fedskew.core.products import PRODUCTS, suits
-
 aten = torch.ops.aten
-POOLED = aten.max_pool2d_with_indices_backward.default
 SOFTMAX, DERIVATIVE = aten._log_softmax.default, aten._log_softmax_backward_data.default
 
 VIEWS = {
@@ -69,10 +65,6 @@ def rewritten(recorded: GraphModule, fixed: int, moving: int) -> Step:
             without_value(graph, node)
         elif node.target in (SOFTMAX, DERIVATIVE):
             by_columns(graph, node)
-        elif node.target in PRODUCTS:
-            by_onednn(graph, node)
-        elif node.target is POOLED and "memory_format" in node.meta and not by_lanes(graph, node):
-            laid_out(graph, node)
     graph.eliminate_dead_code()
     return parted(recorded, fixed, moving, in_place(graph, inputs_of(graph)[fixed : fixed + moving]))
 
@@ -119,60 +111,6 @@ def by_columns(graph: Graph, node: Node) -> None:
         result = graph.call_function(torch.Tensor.view, (graph.call_function(torch.t, (made,)), list(shape)))
     result.meta.update(node.meta, transposed=made)
     node.replace_all_uses_with(result)
-
-
-def by_onednn(graph: Graph, node: Node) -> None:
-    """A large product of float32 matrices, with a vector added to its rows or not, by the library that is faster at it here."""
-    *bias, a, b = node.args
-    (rows, dtype, device), columns = a.meta["like"], b.meta["like"][0]  # type: ignore[union-attr]
-    if node.kwargs or (bias and bias[0].meta["like"][0] != columns[1:]):  # type: ignore[union-attr]
-        return  # a scaled sum, or one of two matrices
-    if not (all(node.meta["dense"] for node in (*bias, a, b)) and suits(rows, columns, dtype, device)):  # type: ignore[union-attr]
-        return
-    with graph.inserting_before(node):
-        across = b.args[0] if b.target is aten.t.default else graph.call_function(torch.t, (b,))  # type: ignore[union-attr]
-        made = graph.call_function(
-            torch.ops.mkldnn._linear_pointwise.default, (a, across, bias[0] if bias else None, "none", [], "")
-        )
-    made.meta.update(node.meta)
-    node.replace_all_uses_with(made)
-
-
-def by_lanes(graph: Graph, node: Node) -> bool:
-    """A pooling of 2 x 2 pixels and its derivative by a loop of our own, where one is faster; says whether.
-
-    With several threads PyTorch's is as fast.
-    """
-    arguments: Any = node.args
-    gradient, images, size, stride, padding, dilation, _, places = arguments
-    (shape, dtype, device), forward = images.meta["like"], places.args[0]
-    # an empty stride is the size; of an even number of pixels none are left over to be counted or not
-    pairs = [*size] == [2, 2] and [*stride] in ([], [2, 2]) and not any(padding) and {*dilation} == {1}
-    alone = all(user.target is getitem for user in forward.users) and list(places.users) == [node]
-    half = dtype is torch.bfloat16 and device.type == "cpu" and torch.get_num_threads() == 1
-    loops = compiled("pooling") if half and pairs and alone else None
-    if loops is None or not loops.fits(shape):
-        return False
-    with graph.inserting_before(forward):
-        made = graph.call_function(loops.largest, (images,))
-        value, which = (graph.call_function(getitem, (made, i)) for i in range(2))
-    with graph.inserting_before(node):
-        derivative = graph.call_function(loops.handed_back, (gradient, which))
-    derivative.meta.update(node.meta)
-    node.replace_all_uses_with(derivative)
-    graph.erase_node(node)
-    for part in list(forward.users):
-        value.meta.update(part.meta if part is not places else {})
-        part.replace_all_uses_with(value)
-        graph.erase_node(part)
-    return True
-
-
-def laid_out(graph: Graph, node: Node) -> None:
-    """A pooling's derivative from a gradient that lies in memory as the images do: else all around it is copied there and back."""
-    with graph.inserting_before(node):
-        kept = {"memory_format": node.meta["memory_format"]}
-        node.update_arg(0, graph.call_function(torch.Tensor.contiguous, node.args[:1], kept))
 
 
 def in_place(graph: Graph, moving: list[Node]) -> dict[int, Node]:

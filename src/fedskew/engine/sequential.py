@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedskew.core.privacy import alone
-from fedskew.core.products import MODEL, chosen
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View, channels_last
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
@@ -21,6 +20,9 @@ from fedskew.engine.trace import Traced, Unrecordable, live
 from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
+
+MODEL = 1 << 16
+"""Parameters from which the steps of one client run from a record: fewer passes over the weights pay for the recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +72,8 @@ def steps(program: Program, view: View, plan: Plan, x: Tensor, y: Tensor) -> Car
     if program.stacks and view.x.device.type == "cpu" and len(view.x) >= MODEL and not record.refused:
         with suppress(Unrecordable):
             return record.repeat(view, carry, batches(plan, x, y, view.x))
-    with chosen(view.x):
-        for batch in batches(plan, x, y, view.x):
-            carry = program.step(differentiate, view, carry, batch)
+    for batch in batches(plan, x, y, view.x):
+        carry = program.step(differentiate, view, carry, batch)
     return carry
 
 
@@ -104,10 +105,9 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
     """The sum of ``function`` over the batches; a function that returns nothing is asked once."""
     sums: Tree = {}
-    with chosen(model):
-        for batch in batches(plan, x, y, model):
-            part = function(batch)
-            if not part:
-                return {}
-            sums = map_leaves(torch.add, sums, part) if sums else part
+    for batch in batches(plan, x, y, model):
+        part = function(batch)
+        if not part:
+            return {}
+        sums = map_leaves(torch.add, sums, part) if sums else part
     return sums

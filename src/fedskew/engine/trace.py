@@ -17,10 +17,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
-from fedskew.core.products import dense
 from fedskew.core.records import Batch, Carry, View
 from fedskew.engine.gradient import grad_and_value
-from fedskew.engine.rewrite import POOLED, Step, rewritten
+from fedskew.engine.rewrite import Step, rewritten
 from fedskew.loop.local import Program
 
 aten = torch.ops.aten
@@ -43,8 +42,7 @@ def live(program: Program) -> Callable[..., Carry]:
 
 
 class Traced:
-    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes and number
-    of threads, on which it depends what is fast.
+    """A step ``(view, carry, *rest) -> carry`` over trees of tensors, traced anew for each combination of shapes.
 
     ``refused`` once it was found to be `Unrecordable`.
     """
@@ -62,12 +60,7 @@ class Traced:
         for rest in rests:
             if step is None:
                 leaves = (*fixed, *moving, *rest)
-                key = (
-                    torch.get_num_threads(),
-                    view_tree,
-                    carry_tree,
-                    *((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves),
-                )
+                key = (view_tree, carry_tree, *map(like, leaves))
                 if key not in self.graphs:
                     self.refused = True
                     self.graphs[key] = self.trace(leaves, view_tree, carry_tree)
@@ -137,8 +130,6 @@ class Recorder(TorchDispatchMode):
             # made of Python numbers: what the step does to it must not reach the constant
             func, args = aten.clone.default, (args[0].clone(),)
         made = self.graph.call_function(func, *tree_map(self.node, (args, kwargs)))
-        if func is POOLED and args[1].is_contiguous(memory_format=torch.channels_last):
-            made.meta["memory_format"] = torch.channels_last
         if isinstance(out, Tensor):
             note(made, out)
             self.nodes[id(out)] = made
@@ -172,7 +163,6 @@ def idle(func: Any, args: Any, out: Any) -> bool:
 def note(node: Node, value: Tensor) -> None:
     """Keep what a rewrite of the graph needs to know of a value."""
     node.meta["like"] = like(value)
-    node.meta["dense"] = dense(value)
 
 
 def like(value: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:

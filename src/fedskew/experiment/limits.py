@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedskew.core.products import chosen
 from fedskew.experiment.bench import Workload, batches, cohort, module
 
 TRIES = 5
@@ -46,7 +45,7 @@ def rates() -> Rates:
     """Measure the machine; takes about a second."""
     a, source = torch.ones(SIDE, SIDE), torch.ones(LARGE)
     half, target = a.bfloat16(), torch.empty_like(source)
-    with torch.no_grad(), chosen(a):
+    with torch.no_grad():
         return Rates(
             float32=2 * SIDE**3 / fastest(lambda: F.linear(a, a)),
             bf16=2 * SIDE**3 / fastest(lambda: F.linear(half, half)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedskew.core.products import chosen
 from fedskew.core.records import channels_last
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -18,7 +17,7 @@ CHUNK = 1024
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
     """The scores of each row, (n,) each, in float64."""
     parts = []
-    with torch.no_grad(), chosen(w):
+    with torch.no_grad():
         for lo in range(0, max(len(y), 1), CHUNK):
             logits = task.logits(w, channels_last(x[lo : lo + CHUNK]))
             parts.append(task.scores(logits, y[lo : lo + CHUNK]))

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.products import chosen
 from fedskew.models.encoder import PIECE, EncoderNet, cut, layers_of, real
 
 Tell = Callable[[int, int], None]
@@ -67,7 +66,7 @@ def activations(net: EncoderNet, x: Tensor, out: Tensor, tell: Tell) -> None:
             piece, mask = cut(x[rows])
             hidden.clear()
             try:
-                with torch.no_grad(), chosen(*net.encoder.parameters()):
+                with torch.no_grad():
                     net.hidden(piece, mask)
             except ReachedError:
                 pass

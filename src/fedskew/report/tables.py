@@ -15,7 +15,7 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import alike, cliffs_delta, hedges_g, holm, paired_p
+from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import MODELS, Budget, within
 from fedskew.report.experiments import client_rows, parsed
@@ -157,13 +157,6 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
         for method, p, difference in zip(table["method"], table["p"], table["difference"], strict=True)
     ]
     return table
-
-
-def decided(p: float, difference: float) -> str:
-    """``higher``, ``lower`` or, where ``p`` is not below 0.05, ``undecided``."""
-    if not p < 0.05:
-        return "undecided"
-    return "higher" if difference > 0 else "lower"
 
 
 def per_seed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -152,11 +152,11 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
         last = int(budget.amount or 2)
         names, _, ranks = ranking(made, records, budget)
         assert [names[k] for k in ranks.mean.argsort()] == order
-        assert per_client(made, records, budget)["accuracy"].tolist() == pytest.approx([last / 10] * 6)
+        assert per_client(made, records, budget)["accuracy"].tolist() == pytest.approx([last / 10] * 12)
         assert max(plot(made, records, "accuracy", budget).axes[0].lines[0].get_xdata()) == last
         assert plot(made, records, "clients", budget).axes[0].lines[0].get_ydata()[0] == pytest.approx(last / 10)
         assert plot(made, records, "ranks", budget).axes[0].texts[0].get_text().startswith(order[0])
-    assert per_client(made, records)["accuracy"].tolist() == pytest.approx([0.25] * 6)
+    assert per_client(made, records)["accuracy"].tolist() == pytest.approx([0.2] * 6 + [0.3] * 6)
     text = page(made, records, one)
     assert "rounds within the budget only: rounds=1." in text
     assert text != page(made, records)
@@ -166,7 +166,7 @@ def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsy
     assert "0.9000" not in capsys.readouterr().out
     words = ["report", "1-4", "--runs", str(tmp_path), "--budget", "rounds=1", "--output", str(tmp_path / "p.html")]
     assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
-    assert "early,1,0.1,2" in (tmp_path / "t" / "clients.csv").read_text()
+    assert '"early, dataset=d0",1,0.1,1' in (tmp_path / "t" / "clients.csv").read_text()
     assert write_figures(made, records, tmp_path / "whole")
     for name in ("accuracy.png", "clients.png", "ranks.png"):
         assert (tmp_path / "f" / name).read_bytes() != (tmp_path / "whole" / name).read_bytes()

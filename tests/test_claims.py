@@ -19,6 +19,7 @@ from fedskew.experiment import reproduce
 from fedskew.experiment.build import check_needs
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
+from fedskew.measure.statistics import decided, paired_p
 from fedskew.store.runs import RunStore
 
 
@@ -79,8 +80,12 @@ def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecid
 @pytest.mark.parametrize(
     ("values", "expect", "verdict"),
     [
-        ([0.0, 0.0, 0.0], "> 0", "fails"),
-        ([1.0, 1.0], "> 0.8", "holds"),
+        ([0.0, 0.0, 0.0], "> 0", "undecided"),
+        ([0.01, 0.01], "> 0", "undecided"),
+        ([0.01] * 5, "> 0", "undecided"),
+        ([0.01] * 6, "> 0", "holds"),
+        ([0.01] * 6, "< 0", "fails"),
+        ([0.1 + 0.2] * 6, "0.3..1", "undecided"),
         ([0.5], "> 0", "undecided"),
         ([], "> 0", "not run"),
         ([0.5, math.nan], "> 0", "undecided"),
@@ -91,6 +96,28 @@ def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecid
 )
 def test_verdicts(values: list[float], expect: str, verdict: str) -> None:
     assert judge(claim(expect=expect), values)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0] * 3, [0.01] * 2, [0.01] * 5, [0.01] * 6, [0.1, 0.2, 0.3], [0.2, 0.2, 0.3], [0.5]]
+)
+def test_claims_and_comparisons_decide_by_one_rule(values: list[float]) -> None:
+    comparison = decided(paired_p(values), sum(values))
+    assert judge(claim(expect="> 0"), values)[0] == ("holds" if comparison == "higher" else "undecided")
+    assert judge(claim(expect="< 0"), values)[0] == ("fails" if comparison == "higher" else "undecided")
+
+
+@pytest.mark.parametrize(
+    ("values", "expect", "verdict"),
+    [
+        ([2.0, 2.0], "> 1.9", "holds"),
+        ([2.0, 2.0], "> 2", "fails"),
+        ([2.0], "> 1.9", "undecided"),
+        ([2.0, 2.1], "> 1.9", "undecided"),
+    ],
+)
+def test_counted_quantities_decide_without_chance(values: list[float], expect: str, verdict: str) -> None:
+    assert judge(claim(expect=expect, of="megabytes"), values)[0] == verdict
 
 
 def test_a_verdict_is_the_t_interval_against_the_region() -> None:

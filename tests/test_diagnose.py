@@ -24,7 +24,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import arguments_of, from_experiment, table_arguments
 from fedskew.measure.heterogeneity.concept import concept_distance
 from fedskew.measure.heterogeneity.details import details
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, holm, label_chance, p_value, shuffled
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, shuffled
 from fedskew.measure.heterogeneity.feature import feature_distance
 from fedskew.measure.heterogeneity.label import (
     dirichlet_alpha,
@@ -86,12 +86,6 @@ def test_shuffled_clients_keep_their_sizes_and_labels(seed):
     y, client = rng.integers(0, 4, 60), rng.integers(0, 5, 60)
     dealt = shuffled(client, y, rng)
     assert np.array_equal(np.bincount(dealt * 4 + y, minlength=20), np.bincount(client * 4 + y, minlength=20))
-
-
-def test_holms_correction_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
-    assert holm([0.6, 0.9]) == pytest.approx([1.0, 1.0])
-    assert p_value(3.0, [1, 2, 3, 4]) == 3 / 5
 
 
 @pytest.mark.parametrize("face", ["feature", "concept"])

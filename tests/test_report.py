@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from fedskew.cli.output import print_summary
+from fedskew.cli.output import print_summary, summary_json
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.experiment.results import Runs
 from fedskew.measure.intervals import mean_interval
 from fedskew.report import experiments, html, plots, tables, words
 from fedskew.report.files import write_tables
@@ -384,7 +385,43 @@ def test_where_runs_differ_is_said(tmp_path: Path) -> None:
     assert asked["rounds"] == [("1", "a and b"), ("2", "b")]
     assert asked["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
     assert "seed" not in asked["clients"][0][0]
-    assert experiments.mixed(store.runs()) == ["b: solver and training"]
+    assert tables.methods(experiments.distinct(store.runs())) == [
+        "a",
+        "b, solver.lr=0.5, training.rounds=1",
+        "b, solver.lr=0.7, training.rounds=2",
+    ]
+
+
+def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    for seed in (0, 1):
+        add(store, "a", seed, [0.1, 0.5], lr=0.1)
+        add(store, "a", seed, [0.1, 0.7 + seed / 100], lr=0.001)
+    names = ["a, solver.lr=0.1", "a, solver.lr=0.001"]
+    assert tables.summary(store, store.runs())["method"].tolist() == names
+    assert tables.summary(store, store.runs())["accuracy"].tolist() == pytest.approx([0.5, 0.705])
+    assert Runs(store, (1, 2)).table()["method"].tolist() == names
+    assert [row["method"] for row in summary_json(store, store.runs())["methods"]] == names
+    assert tables.per_client(store, store.runs())["method"].drop_duplicates().tolist() == names
+    assert [line.get_label() for line in plots.plot(store, store.runs()).axes[0].lines[:3:2]] == names
+    text = report(store, tmp_path)
+    assert all(f"a, <wbr>{name[3:]}" in text or name in text for name in names)
+    write_tables(store, store.runs(), tmp_path / "tables")
+    for name in ("methods.csv", "methods.md", "accuracy.csv"):
+        assert all(method in (tmp_path / "tables" / name).read_text(encoding="utf-8") for method in names)
+    assert experiments.distinct(experiments.distinct(store.runs())) == experiments.distinct(store.runs())
+
+
+def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for number, solver in enumerate(('"sgd"\nlr = 0.1\nmomentum = 0.0', '"adamw"\nlr = 0.01', '"adamw"\nlr = 0.02')):
+        text = f'[solver]\nname = {solver}\n[engine]\nname = "engine-{number}"\n'
+        add(store, "a", 0, [0.1, 0.5], experiment=text)
+    assert tables.methods(experiments.distinct(store.runs())) == [
+        "a, solver=sgd, solver.lr=0.1",
+        "a, solver=adamw, solver.lr=0.01",
+        "a, solver=adamw, solver.lr=0.02",
+    ]
 
 
 def test_runs_that_differ_in_seeds_share_a_recipe(store: RunStore) -> None:

@@ -57,7 +57,8 @@ def test_the_export_gives_the_tables_and_verdicts_of_the_store(tmp_path) -> None
     made = json.loads(json.dumps(export.exported(document, "quick", known, {"cores": "2 cores"}), allow_nan=False))
     again = export.known(made)
     judged, kept = verdicts(document, known), verdicts(document, again)
-    assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds"] * 4
+    # only the first number varies over the seeds
+    assert [j.verdict for j in kept] == [j.verdict for j in judged] == ["holds", *["undecided"] * 3]
     for one, other in zip(judged, kept, strict=True):
         assert other.evidence.values == pytest.approx(one.evidence.values, rel=1e-8)
     ours, kept_cells = (cells(document.tables[0], runs) for runs in (known, again))

@@ -10,10 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedskew.claims.quantities import Run, curve, quantity
+from fedskew.claims.quantities import COUNTED, Run, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import Floats
+from fedskew.measure.statistics import Floats, alike, decided, paired_p
+from fedskew.measure.statistics import Verdict as Decision
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 Arms = Sequence[float]
@@ -81,6 +82,11 @@ class Claim:
         )
         Region.read(self.expect)
 
+    @property
+    def counted(self) -> bool:
+        """Whether its number is counted, and not estimated."""
+        return {self.of, self.against or self.of} <= COUNTED
+
     def statistic(self, runs: Sequence[Run]) -> float:
         """The number of one seed, from its run of each arm."""
         if self.kind in OVER_ROUNDS:
@@ -109,20 +115,32 @@ class Claim:
 
 
 def judge(claim: Claim, values: Sequence[float], in_document: float | None = None) -> tuple[Verdict, Evidence]:
-    """``holds`` if the 95 % interval over seeds lies within what is claimed, ``fails`` if wholly outside, else ``undecided``.
+    """``holds`` if the values lie beyond chance within what is claimed, ``fails`` if so outside, else ``undecided``.
 
-    One seed, or a seed without the number, leaves a claim undecided; without any it is ``not run``.
+    Each finite end of the region is a comparison of its own, decided as in a table of methods: where the values vary, the 95 %
+    interval has to leave the end out; where they do not, six seeds are needed. Counted quantities need no chance: two seeds with
+    one value decide. One seed, or a seed without the number, leaves a claim undecided; without any it is ``not run``.
     """
     region = Region.read(claim.expect)
     mean, half = mean_interval(values) if values else (math.nan, math.nan)
     evidence = Evidence(tuple(values), mean, half, in_document)
-    if not math.isfinite(half):
-        return "undecided" if values else "not run", evidence
-    low, high = mean - half, mean + half
-    # a number on the edge is not beyond it: no difference at all is no gain
-    if low > region.low and high < region.high:
+    if not values:
+        return "not run", evidence
+    if claim.counted and len(values) > 1 and alike(np.asarray(values)):
+        return ("holds" if region.low < values[0] < region.high else "fails"), evidence
+    above, below = (side(values, end) for end in (region.low, region.high))
+    if above == "higher" and below == "lower":
         return "holds", evidence
-    return ("fails" if high <= region.low or low >= region.high else "undecided"), evidence
+    return ("fails" if above == "lower" or below == "higher" else "undecided"), evidence
+
+
+def side(values: Sequence[float], end: float) -> Decision:
+    """On which side of one end of a region the values lie beyond chance; an infinite end is left out by all."""
+    if math.isinf(end):
+        return "higher" if end < 0 else "lower"
+    # a number on the end, but for rounding, is not beyond it
+    differences = [0.0 if math.isclose(value, end, rel_tol=1e-9) else value - end for value in values]
+    return decided(paired_p(differences), sum(differences))
 
 
 def spearman(a: Arms, b: Arms) -> float:

@@ -202,6 +202,9 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
 }
 """What a claim may be about. Means are over the rounds; what belongs to the end is after the last round."""
 
+COUNTED = frozenset({"megabytes", "update-amount"})
+"""Quantities that are counted: the same in every seed because of the settings, not by chance."""
+
 CURVES: dict[str, Callable[[Measured], Floats]] = {
     "accuracy": accuracy,
     "loss": losses,

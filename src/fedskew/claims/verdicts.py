@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fedskew.claims.claim import Evidence, Verdict, judge
 from fedskew.claims.document import Document, Table
 from fedskew.claims.quantities import Measured, Run, quantity
 from fedskew.core.counting import count
 from fedskew.measure.intervals import mean_interval
+from fedskew.measure.statistics import alike
 from fedskew.report.words import figures
 
 OfRun = TypeVar("OfRun", bound=Run)
@@ -44,7 +47,9 @@ class Judged:
         if not self.seeds:
             return f"{self.statistic}; claimed {self.expect}"
         over = count(len(self.seeds), "seed")
-        text = f"{self.statistic}: {interval(e.mean, e.half)} over {over}; claimed {self.expect}"
+        same = len(self.seeds) > 1 and alike(np.asarray(e.values))
+        number = f"{figures(e.mean)} in each of {over}" if same else f"{interval(e.mean, e.half)} over {over}"
+        text = f"{self.statistic}: {number}; claimed {self.expect}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
         return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"
@@ -124,7 +129,9 @@ def tally(judged: list[Judged]) -> str:
 
 RULE = (
     "Ours: mean over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number lies within "
-    "what is claimed, *fails* if it lies wholly outside, and is *undecided* otherwise."
+    "what is claimed, *fails* if it lies wholly outside, and is *undecided* otherwise. Where all seeds give one number there is no "
+    "interval: six seeds are needed then, of which one sign is less likely than 5 % by chance, or, of what is counted (megabytes, "
+    "update amount), two."
 )
 
 

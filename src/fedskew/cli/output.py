@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -69,7 +70,7 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     if private:
         table.add_column("epsilon", justify="right")
     if len(frame) > 1:
-        table.add_column(f"vs {first.partition(':')[0]}", justify="right")
+        table.add_column(f"vs {re.split('[:,]', first)[0]}", justify="right")
         table.add_column("")
     for row in frame.to_dict("records"):
         cells = [

@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
+from fedskew.measure.intervals import mean_interval
 
 Floats = NDArray[np.floating]
+Verdict = Literal["higher", "lower", "undecided"]
+
+LEVEL = 0.05
+"""The level at which a difference is decided."""
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two.
-
-    Where they do not vary, as accuracies on few rows may not, it knows no spread: p is then that of all signs being the same by
-    chance, 2^(1 - n), and 1 where all are 0.
-    """
-    from scipy import stats
-
+    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two. See `interval_p`."""
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
     if alike(d):
-        return 1.0 if d[0] == 0 else 2.0 ** (1 - len(d))
-    return float(2 * stats.t.sf(abs(d.mean()) / (d.std(ddof=1) / math.sqrt(len(d))), len(d) - 1))
+        return interval_p(float(d[0]), 0.0, len(d))
+    return interval_p(*mean_interval(differences), len(d))
+
+
+def interval_p(mean: float, half: float, count: int) -> float:
+    """`paired_p` of ``count`` differences from their mean and the half-width of their 95 % interval.
+
+    Differences that do not vary, as accuracies on few rows may not, have no standard error: p is then that of all signs being
+    the same by chance, 2^(1 - count), and 1 where all are 0.
+    """
+    from scipy import stats
+
+    if count < 2:
+        return math.nan
+    if half == 0:
+        return 1.0 if mean == 0 else 2.0 ** (1 - count)
+    return float(2 * stats.t.sf(abs(mean) / half * stats.t.ppf(0.975, count - 1), count - 1))
+
+
+def decided(p: float, difference: float) -> Verdict:
+    """The one rule of comparisons and claims: ``higher`` or ``lower`` by the sign where ``p`` is below 0.05, else ``undecided``."""
+    if not p < LEVEL:
+        return "undecided"
+    return "higher" if difference > 0 else "lower"
 
 
 def alike(values: Floats) -> bool:
@@ -57,28 +78,15 @@ def cliffs_delta(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment: reject what is below 0.05 and some true hypothesis is rejected in at most 5 %.
+    """Holm's step-down adjustment, at most 1: rejecting what is below 0.05, some true hypothesis is rejected in at most 5 %.
 
-    NaN stays NaN, and counts as no comparison.
+    NaN stays NaN, and counts as no comparison (Holm 1979).
     """
-    return adjusted(p, lambda ranked: np.maximum.accumulate(ranked * np.arange(len(ranked), 0, -1)))
-
-
-def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's adjustment: of what is below 0.05, at most 5 % are expected to be false. NaN stays NaN."""
-    return adjusted(
-        p,
-        lambda ranked: np.minimum.accumulate((ranked * len(ranked) / np.arange(1, len(ranked) + 1))[::-1])[::-1],
-    )
-
-
-def adjusted(p: Sequence[float], adjust: Callable[[Floats], Floats]) -> list[float]:
-    """``adjust`` applied to the p-values that exist, in ascending order, and put back in place; at most 1."""
     values = np.asarray(p, dtype=float)
     at = np.flatnonzero(~np.isnan(values))
     at = at[np.argsort(values[at], kind="stable")]
     result = values.copy()
-    result[at] = np.minimum(adjust(values[at]), 1.0)
+    result[at] = np.minimum(np.maximum.accumulate(values[at] * np.arange(len(at), 0, -1)), 1.0)
     return [float(value) for value in result]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedskew.core.counting import count
@@ -18,6 +19,10 @@ SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown before the others."""
+
+
+UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.workers", "training.states")
+"""Sections and settings that change no result."""
 
 
 @dataclass(frozen=True)
@@ -164,19 +169,49 @@ def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
     return [recipe for _, recipe in found]
 
 
-def mixed(records: Sequence[RunRecord]) -> list[str]:
-    """Methods whose runs differ in more than their seeds, with the sections that differ, one line each.
+def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs under names that say in what runs of one name differ besides seeds: ``fedavg, solver.lr=0.1``.
 
-    Engines agree and checkpoints change nothing, so these two may differ.
+    Runs of one name are then repetitions of one experiment. Engines agree and checkpoints change nothing, so these may differ.
     """
-    lines = []
-    for method in dict.fromkeys(record.name for record in records):
-        own = [without_seeds(record) for record in records if record.name == method]
-        keys = dict.fromkeys(key for table in own for key in table if key not in ("engine", "checkpoint"))
-        differing = [key for key in keys if any(table.get(key) != own[0].get(key) for table in own)]
-        if differing:
-            lines.append(f"{method}: {listed(differing)}")
-    return lines
+    settings = {record.id: settings_of(record) for record in records}
+    differing = {
+        name: differing_keys([settings[record.id] for record in records if record.name == name])
+        for name in dict.fromkeys(record.name for record in records)
+    }
+    return [
+        replace(record, name=", ".join([record.name, *parts]))
+        for record in records
+        for own in [settings[record.id]]
+        for parts in [[f"{key}={own[key]}" for key in differing[record.name] if key in own]]
+    ]
+
+
+def settings_of(record: RunRecord) -> dict[str, str]:
+    """Every setting that may change a result, without seeds: ``solver`` to ``sgd``, ``solver.lr`` to ``0.1``."""
+    if not parsed(record):
+        return {"experiment": hashlib.sha256(record.experiment.encode()).hexdigest()[:8]}
+    found = {}
+    for section, value in without_seeds(record).items():
+        if not isinstance(value, dict):
+            found[section] = shown(value)
+            continue
+        for key, part in value.items():
+            found[section if key == "name" else f"{section}.{key}"] = shown(part)
+    return {key: text for key, text in found.items() if key.split(".")[0] not in UNIMPORTANT and key not in UNIMPORTANT}
+
+
+def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
+    """The keys with several values; an option of a component counts among runs with the same component only."""
+    found = []
+    for key in dict.fromkeys(key for own in settings for key in own):
+        section = key.partition(".")[0]
+        values: dict[str | None, set[str | None]] = {}
+        for own in settings:
+            values.setdefault(None if key == section else own.get(section), set()).add(own.get(key))
+        if any(len(several) > 1 for several in values.values()):
+            found.append(key)
+    return found
 
 
 def warnings(records: Sequence[RunRecord]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.report import plots, tables, words
+from fedskew.report import experiments, plots, tables, words
 from fedskew.report.budget import Budget
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -54,6 +54,7 @@ def write_tables(
 
     Raises `FedskewError` if a file cannot be written.
     """
+    records = experiments.distinct(records)
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
     shown, client_rows = readable(summary), dict(zip(summary["method"], summary["client_rows"], strict=True))

@@ -70,6 +70,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
+    stored, records = records, experiments.distinct(records)
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (words.share, words.points, words.figures, words.ranges, words.count, words.breakable)
@@ -84,7 +85,6 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         records=records,
         answer=words.answer(summary),
         asked=experiments.asked(records),
-        mixed=experiments.mixed(records),
         warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),
         budget=budget,
@@ -95,7 +95,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
-        figures=rank_figure(store, records, budget)
+        figures=rank_figure(store, stored, budget)
         + curve_figures(frame, records)
         + client_figure(store, records, budget),
         partition=partition(store, records),

@@ -13,7 +13,7 @@ import numpy as np
 from fedskew.core.errors import require, suggestion
 from fedskew.report import tables
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import kinds_of_rows
+from fedskew.report.experiments import distinct, kinds_of_rows
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
     """
     require(what in PICTURES, f"there is no figure {what!r}; {suggestion(what, PICTURES)}")
     require(bool(records), "there are no runs to draw")
-    order = tables.methods(records)
+    order = tables.methods(distinct(records))
     if what in CURVES:
         curve = CURVES[what]
         if curve.of_clients:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedskew.core.errors import require
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import parsed
+from fedskew.report.experiments import distinct, parsed
 from fedskew.report.plots import INK, MUTED, SERIES, WIDTH, styled
 from fedskew.report.tables import methods, per_seed, read
 from fedskew.store.runs import RunRecord, RunStore
@@ -30,14 +30,16 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
     """Mean test accuracy over seeds, one row a data set; only methods that finished on each of them."""
     import pandas as pd
 
-    frame = read(store, records, budget)
+    blocks = {name: [r for r in records if block(r) == name] for name in dict.fromkeys(map(block, records))}
+    named = {name: distinct(own) for name, own in blocks.items()}
+    every = [record for own in named.values() for record in own]
+    frame = read(store, every, budget)
     rows: dict[str, Any] = {}
-    for name in dict.fromkeys(map(block, records)):
-        own = [record.id for record in records if block(record) == name]
-        seeds = per_seed(frame[frame["run"].isin(own)])["accuracy"]
+    for name, own in named.items():
+        seeds = per_seed(frame[frame["run"].isin([record.id for record in own])])["accuracy"]
         rows[name] = seeds.groupby("method").mean().to_dict()
     table = pd.DataFrame.from_dict(rows, orient="index")
-    return table[[method for method in methods(records) if method in table]].dropna(axis=1)
+    return table[[method for method in methods(every) if method in table]].dropna(axis=1)
 
 
 def ranking(

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import alike, cliffs_delta, hedges_g, holm, paired_p
+from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import MODELS, Budget, within
-from fedskew.report.experiments import client_rows, parsed
+from fedskew.report.experiments import client_rows, distinct, parsed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
 def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """One row a method, in order of first appearance; measures are taken over finished runs only.
 
+    Runs of one method that differ in more than their seeds are several methods, named by what differs (`distinct`).
+
     ========================================  ==========================================================================
     column                                    meaning
     ========================================  ==========================================================================
@@ -101,6 +103,7 @@ def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None
 
     Half-widths are those of 95 % intervals. A number that does not exist is NaN.
     """
+    records = distinct(records)
     return summarise(read(store, records, budget), records)
 
 
@@ -159,13 +162,6 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
     return table
 
 
-def decided(p: float, difference: float) -> str:
-    """``higher``, ``lower`` or, where ``p`` is not below 0.05, ``undecided``."""
-    if not p < 0.05:
-        return "undecided"
-    return "higher" if difference > 0 else "lower"
-
-
 def per_seed(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of `PER_RUN` for each observation among the finished runs; indexed by `OBSERVATION`."""
     import pandas as pd
@@ -222,6 +218,7 @@ def curves(
     Columns method, round, mean, low, high (95 % interval over seeds; NaN below two), runs (seeds that reached the
     round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
     """
+    records = distinct(records)
     return curves_of(read(store, records, budget), records, split, name)
 
 
@@ -251,7 +248,7 @@ def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], split: str, nam
 
 
 LAST_CLIENT_ACCURACY = """
-SELECT runs.id AS run, runs.name AS method, m.client, m.value AS accuracy
+SELECT runs.id AS run, m.client, m.value AS accuracy
 FROM json_each(?) wanted JOIN runs ON runs.id = CAST(wanted.key AS INTEGER)
 JOIN measurements m ON m.run = runs.id AND m.round = (
   SELECT last.round FROM measurements last
@@ -278,6 +275,7 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     """
     import pandas as pd
 
+    records = distinct(records)
     ids = list(dict.fromkeys(record.id for record in records))
     marks = ",".join("?" * len(ids))
     last = pd.Series(sys.maxsize, index=ids)
@@ -290,6 +288,7 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     table = table.merge(names, on=["run", "client"], how="left")
     table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
     table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})
+    table["method"] = table["run"].map({record.id: record.name for record in records})
     table = table.sort_values(["run", "accuracy", "client"])
     table["rank"] = table.groupby("run").cumcount() + 1
     table["method"] = pd.Categorical(table["method"], categories=methods(records))

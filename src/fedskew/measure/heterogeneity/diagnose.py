@@ -18,6 +18,7 @@ from fedskew.measure.heterogeneity.feature import feature_distance, shares
 from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.quantity import size_distance
 from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
+from fedskew.measure.statistics import holm
 
 LEVEL = 0.05
 """Of the test whether anything at all differs; the four tests share it (Holm)."""
@@ -201,15 +202,6 @@ def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
 def p_value(value: float, by_chance: Sequence[float]) -> float:
     """How often chance gives as much, the observed value counted in: exact for exchangeable rows."""
     return float((1 + (np.asarray(by_chance) >= value - 1e-12).sum()) / (1 + len(by_chance)))
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """The values corrected so that all of them together exceed the level no more often than one would (Holm 1979)."""
-    order = np.argsort(p, kind="stable")
-    steps = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1))
-    corrected = np.empty(len(p))
-    corrected[order] = np.minimum(steps, 1)
-    return [float(v) for v in corrected]
 
 
 def interval(name: str, each: Floats, sizes: Ints, draws: Ints) -> dict[str, float]:

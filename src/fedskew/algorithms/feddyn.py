@@ -5,7 +5,8 @@
     server   h <- h - alpha sum_S (theta_k - x) / K,   x <- mean_S theta_k - h / alpha
 
 Departures: the paper's objective weights clients uniformly. With ``weighting="samples"`` the two server means use n_k: n_k / n in
-h and n_k / sum_S n in x, with one alpha for all clients. The minimisation is the local work: a few epochs, not to the end.
+h and n_k / sum_S n in x, with one alpha for all clients. The minimisation is the local work: a few epochs, not to the end. Under
+a codec theta_k in g_k is the model that the server decodes, so that h stays the mean of the g_k.
 
 Elsewhere: the authors' code scales alpha by each client's rows and keeps the means uniform, which has the same fixed point; doing
 both has not. It keeps the sum of the displacements, -g_k / alpha, and reports the mean of the local models besides x.
@@ -59,6 +60,9 @@ class FedDyn(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         delta = carry.w - view.x
         return Upload(delta, {}, {}), {"g_k": view.state["g_k"] - self.alpha * delta}
+
+    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
+        return {"g_k": state["g_k"] + self.alpha * lost}
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         h = server.state["h"] - self.alpha * weighted_sum(self.shares(server, cohort), cohort.uploads.delta)

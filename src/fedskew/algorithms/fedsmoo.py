@@ -11,7 +11,7 @@ FedDyn with alpha = 1 / beta on the model, and a second dual variable that draws
 mu_k, lambda_k, s and lambda start at 0 and are kept; mu_k may grow far beyond rho, to about the length of grad F_k.
 
 Departures: a vector of length 0 has the direction 0, so s stays 0 where all s~_k are. ``weighting="samples"`` uses n_k in the
-three server means, as in FedDyn. Weight decay belongs to F_k.
+three server means, as in FedDyn. Weight decay belongs to F_k. Under a codec w_k in lambda_k is the model that the server decodes.
 
 Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections.
 """
@@ -83,6 +83,9 @@ class FedSmoo(Algorithm):
         delta, mu_k = carry.w - view.x, carry.scratch["mu_k"]
         lambda_k = view.state["lambda_k"] - delta / self.beta
         return Upload(delta, {"s": mu_k - carry.scratch["s_hat"]}, {}), {"mu_k": mu_k, "lambda_k": lambda_k}
+
+    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
+        return state | {"lambda_k": state["lambda_k"] + lost / self.beta}
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         s = self.rho * unit(weighted_sum(self.weights(server, cohort), cohort.uploads.extras["s"]))

@@ -201,6 +201,13 @@ class Algorithm:
         """What is sent, and the client's new state."""
         return Upload(carry.w - view.x, {}, {}), view.state
 
+    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
+        """The new state where a codec loses ``lost`` (P,) of the update: what ``local_final`` sends less what the server decodes.
+
+        For a state whose sum over the clients the server keeps too: both then follow what the server decodes.
+        """
+        return state
+
     # evaluation
     def personal(self, view: View) -> Tensor:
         """The model (P,) that the client would use itself, from the view that it would get of the server after a round.

@@ -22,7 +22,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.processes import joined, started
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Engine, States, Work, close_round, fresh, prepare, start, together, train, transmit
+from fedskew.loop.round import Engine, States, Work, close_round, fresh, prepare, start, train, transmit
 from fedskew.measure.drift import drift
 
 REPEATS = 2
@@ -96,9 +96,9 @@ def timed(fed: Federation, engine: Engine, server: Server, states: States, limit
     brief = shortened(work, np.arange(len(work.clients)), limit)._replace(passes=work.passes)
     done = train(fed, engine, brief)
     drift(done.uploads.delta, brief.view.info.num_examples)
-    uploads, memory, _ = transmit(fed, brief, done.uploads)
+    uploads, kept, _ = transmit(fed, brief, done)
     close_round(fed, server, brief, done._replace(uploads=uploads))
-    states.put(brief.clients, together(done.states, memory))
+    states.put(brief.clients, kept)
     return time.perf_counter() - began
 
 

@@ -27,7 +27,7 @@ from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
 from fedskew.loop.plan import one_pass
-from fedskew.loop.round import Turnout, Work, fresh, taken_apart, together, transmit
+from fedskew.loop.round import Turnout, Work, fresh, taken_apart, transmit
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 
@@ -104,8 +104,8 @@ class Visit:
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
         done = Sequential().run(fed.program, work, fed.x, fed.y)
-        _, memory, _ = transmit(fed, work, done.uploads)
-        self.keep(pick(together(done.states, memory), 0))
+        _, kept, _ = transmit(fed, work, done)
+        self.keep(pick(kept, 0))
         sent = {**upload_tree(pick(done.uploads, 0)), "delta": message_of(fed, work, done.uploads)}
         return self.reply(), {**sent, "scores": pick(done.scores, 0)}
 

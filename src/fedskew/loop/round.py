@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, vmap
 
 from fedskew.core.errors import Diverged
 from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
@@ -19,7 +19,7 @@ from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.core.vectors import Spread, all_finite, spread
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
-from fedskew.loop.local import Program
+from fedskew.loop.local import Program, overrides
 from fedskew.loop.plan import one_pass
 from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.system import Late, partial
@@ -260,18 +260,21 @@ def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     return models * model + extras * num_bytes(view.extras)
 
 
-def transmit(fed: Federation, work: Work, uploads: Upload) -> tuple[Upload, Tree, int]:
-    """What reaches the server, the codec's memory after it, and the bytes of all messages.
+def transmit(fed: Federation, work: Work, done: Done) -> tuple[Upload, Tree, int]:
+    """What reaches the server, what is kept of the clients after it (see `together`), and the bytes of all messages.
 
     The codec sees what the clients share: where they share nothing, there is nothing to encode.
     """
+    uploads, states = done.uploads, done.states
     extras = num_bytes((uploads.extras, uploads.report))
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
     if not rows.shape[1]:
-        return uploads, work.memory, extras
+        return uploads, together(states, work.memory), extras
     delta, memory, sizes = fed.codec.encode(rows, work.memory, codec_draws(fed, work, rows), shared_model(fed))
     received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
-    return received, memory, int(sizes.sum()) + extras
+    if delta is not rows and overrides(fed.algorithm, "after_sending"):
+        states = vmap(fed.algorithm.after_sending)(pick(states, slice(None)), uploads.delta - received.delta)
+    return received, together(states, memory), int(sizes.sum()) + extras
 
 
 def codec_draws(fed: Federation, work: Work, rows: Tensor) -> Tensor | None:
@@ -312,8 +315,9 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     """
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
-    done, seen, measures, sent = nothing_done(server), None, {}, 0
-    uploads, memory = done.uploads, done.states
+    nobody = Upload(server.x.new_empty(0, *server.x.shape), {}, {})
+    done, seen, measures, sent = Done(nobody, {}, {}), None, {}, 0
+    uploads, kept = done.uploads, done.states
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.heard is None else members_of(work, done.heard)
@@ -324,14 +328,14 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             measures = of_spread(seen)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
-            uploads, memory, sent = transmit(fed, work, done.uploads)
+            uploads, kept, sent = transmit(fed, work, done)
     with span("aggregation"):
         after = close_round(fed, server, work, done._replace(uploads=uploads), seen)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
     with span("client states"):
-        states.put(work.clients, together(done.states, memory))
+        states.put(work.clients, kept)
     return Outcome(
         server=after,
         work=work,
@@ -341,8 +345,3 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         bytes_down=down,
         bytes_up=answers + sent,
     )
-
-
-def nothing_done(server: Server) -> Done:
-    """What an engine would return of nobody."""
-    return Done(Upload(server.x.new_empty(0, *server.x.shape), {}, {}), {}, {})

@@ -32,6 +32,9 @@ OTHER_MEANS = {
 }
 """Methods whose step is not a weighted mean of the updates, and why."""
 
+ON_AVERAGE = {"Afl": "of some clients it takes the stochastic form, whose weights sum to one on average over the cohorts"}
+"""Methods whose weights sum to one only where all clients answer, and why."""
+
 DUAL = {"Scaffold": ("c", "c_k"), "FedDyn": ("h", "g_k"), "FedSmoo": ("lambda", "lambda_k")}
 """Methods whose server holds the mean of what all clients hold, clients that never took part holding 0."""
 
@@ -82,7 +85,7 @@ def play(assembly: Assembly, rounds: int = 3) -> None:
         no_row_twice(rows)
         server = outcome.server
     for before, cohort in given:
-        if cohort.size:
+        if cohort.size and (type(fed.algorithm).__name__ not in ON_AVERAGE or cohort.size == len(fed.partition)):
             weights_sum_to_one(fed.algorithm, before, cohort)
             a_common_step_is_taken(fed.algorithm, before, cohort)
     resumed(fed, site, copies[-1], server, states, rounds)

@@ -1,0 +1,147 @@
+"""Every method with every slot, and every two slots together: what must hold in a round holds, or the reason is said.
+
+Methods and options come from the catalogues, so that what is new in the code is tested here without a change.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+import torch
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.errors import TooFew
+from tests.covering import Case, covering
+from tests.invariants import play
+from tests.slot_options import fits, made, options
+
+torch.set_num_threads(1)
+
+OPTIONS = {
+    "krum": "krum:f=0,c=2",
+    "trimmed-mean": "trimmed-mean:beta=0.2",
+    "dp-fedavg": "dp-fedavg:clip=0.3,noise=0.5,q=0.7,delta=0.1",
+}
+"""Methods whose defaults need more clients, or that have to act on a few."""
+METHODS = {name: OPTIONS.get(name, name) for name in ALGORITHMS}
+SECONDS = 15
+"""That the slow test takes for each method at most."""
+
+
+@cache
+def slots() -> dict[str, dict[str, Any]]:
+    """The options of each slot that these data take: what is refused beside FedAvg is refused beside every method."""
+    return {
+        slot: {name: one for name, one in tried.items() if not isinstance(made("fedavg", **{slot: one}), str)}
+        for slot, tried in options().items()
+    }
+
+
+def chosen(case: Case) -> dict[str, Any]:
+    """The slots of a case."""
+    return {slot: slots()[slot][name] for slot, name in case.items() if slot != "method"}
+
+
+def allowed(case: Case) -> bool:
+    """Whether two options go together; only the sharing is checked against the method's states, with everything put together."""
+    method = METHODS[case.get("method", "fedavg")]
+    if "sharing" in case:
+        return not isinstance(made(method, **chosen(case)), str)
+    return fits(method, **chosen(case))
+
+
+@cache
+def cases() -> list[Case]:
+    """All pairs of a method and an option, and of two options, in few cases."""
+    return covering({"method": list(METHODS), **{slot: list(tried) for slot, tried in slots().items()}}, allowed)
+
+
+def failure(method: str, case: Case) -> str:
+    """What does not hold in a case; empty if all does, or where the method says that it has too few updates."""
+    assembly = made(METHODS[method], **chosen(case))
+    if isinstance(assembly, str):
+        return f"refused although each two of its options go together: {assembly}"
+    try:
+        play(assembly)
+    except TooFew as error:
+        assert "; " in str(error), error
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}"
+    return ""
+
+
+def report(method: str, case: Case) -> str:
+    """A failure with the smallest combination that shows it."""
+    found = failure(method, case)
+    if not found:
+        return ""
+    plain = {slot: next(iter(tried)) for slot, tried in slots().items()}
+    unlike = {slot: name for slot, name in case.items() if slot != "method" and name != plain[slot]}
+    for size in range(len(unlike)):
+        for part in combinations(unlike.items(), size):
+            smaller = {**plain, **dict(part)}
+            if less := failure(method, smaller):
+                return f"{method} {dict(part)}: {less}"
+    return f"{method} {unlike}: {found}"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_keeps_what_must_hold_beside_every_slot(method: str) -> None:
+    own = [case for case in cases() if case["method"] == method]
+    assert own, "the method is refused beside everything"
+    broken = sorted({found for case in own if (found := report(method, case))})
+    assert not broken, "\n".join(["", *broken])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_stands_beside_the_method_or_the_reason_is_said(method: str) -> None:
+    stood = {(slot, name) for case in cases() if case["method"] == method for slot, name in case.items()}
+    for slot, tried in slots().items():
+        for name, one in tried.items():
+            if (slot, name) not in stood:
+                refused = made(METHODS[method], **{slot: one})
+                assert isinstance(refused, str), (slot, name)
+                assert "\n" not in refused
+                assert any(mark in refused for mark in ("; ", "use ")), refused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_with_every_two_slots_and_then_with_as_many_as_there_is_time_for(method: str) -> None:
+    end, luck = time.monotonic() + SECONDS, random.Random(0)
+    factors = {"method": [method], **{slot: list(tried) for slot, tried in slots().items()}}
+    factors = {f: [o for o in tried if f == "method" or allowed({"method": method, f: o})] for f, tried in factors.items()}
+    todo, broken = covering(factors, allowed), set()
+    luck.shuffle(todo)
+    while time.monotonic() < end and len(broken) < 5:
+        case = todo.pop() if todo else {factor: luck.choice(tried) for factor, tried in factors.items()}
+        if all(allowed(dict(pair)) for pair in combinations(case.items(), 2)) and (found := report(method, case)):
+            broken.add(found)
+    assert not broken, "\n".join(["", *sorted(broken)])
+
+
+# the generator
+
+
+def test_a_covering_array_holds_every_allowed_pair_and_no_other() -> None:
+    factors = {"a": list("0123"), "b": list("012"), "c": list("01"), "d": list("0123456")}
+
+    def together(case: Case) -> bool:
+        return not {("a", "1"), ("b", "2")} <= set(case.items()) and not {("c", "1"), ("d", "6")} <= set(case.items())
+
+    made_up = covering(factors, together)
+    found = {pair for case in made_up for pair in combinations(case.items(), 2)}
+    wanted = {
+        ((a, one), (b, two))
+        for a, b in combinations(factors, 2)
+        for one, two in product(factors[a], factors[b])
+        if together({a: one, b: two})
+    }
+    assert found == wanted
+    assert len(made_up) < 40, "the largest two factors have 28 pairs, all cases are 168"
+    assert made_up == covering(factors, together)

@@ -15,7 +15,7 @@ def export(parsed: argparse.Namespace) -> int:
     """Write the newest checkpoint's model to a file."""
     from fedskew.experiment.export import export as write
 
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
     require(len(chosen) == 1, f"export: {parsed.run} are {len(chosen)} runs; name one of them")
     path = write(store, chosen[0].id, parsed.format, parsed.output, warn)

@@ -24,7 +24,7 @@ FORMATS = ("svg", "png", "pdf")
 
 def picture(parsed: argparse.Namespace) -> int:
     """Draw the slices of one run."""
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     require(len(records) == 1, f"landscape: one run at a time, these are {len(records)}; write its number")
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"

@@ -41,6 +41,7 @@ from fedskew.experiment.remembered import cores, place
 from fedskew.experiment.run import register
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
+from fedskew.store.lease import busy
 from fedskew.store.runs import RunStore
 
 
@@ -92,6 +93,8 @@ def resume(parsed: argparse.Namespace) -> int:
         states = ", ".join(sorted({r.status for r in chosen}))
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}", highlight=False)
         return 0
+    reasons = [busy(store, run) for run in ids]
+    require(not all(reasons), reasons[0])
     workers = max(from_toml(r.experiment).training.workers for r in chosen if r.id in ids)
     jobs = jobs_for(parsed, len(ids), workers)
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])

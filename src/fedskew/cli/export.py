@@ -7,6 +7,7 @@ import argparse
 from rich.console import Console
 
 from fedskew.cli.output import warn
+from fedskew.cli.request import confirm
 from fedskew.core.errors import require
 from fedskew.store.runs import RunStore
 
@@ -18,6 +19,7 @@ def export(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
     require(len(chosen) == 1, f"export: {parsed.run} are {len(chosen)} runs; name one of them")
+    confirm(parsed, chosen)
     path = write(store, chosen[0].id, parsed.format, parsed.output, warn)
     Console(highlight=False).print(f"wrote {path}", markup=False)
     return 0

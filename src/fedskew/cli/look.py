@@ -28,8 +28,8 @@ from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
-from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.references import citations
+from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.references import citations, without_code
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
@@ -263,7 +263,9 @@ def report(parsed: argparse.Namespace) -> int:
 def cite(parsed: argparse.Namespace) -> int:
     """BibTeX of what the runs used; what each entry is for stands above it."""
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
-    works, unknown = citations(from_toml(r.experiment, f"run {r.id}") for r in records)
+    read = [without_code(r.experiment, f"run {r.id}") for r in records]
+    works, unknown = citations(experiment for experiment, _ in read)
+    unknown += [f"{name} (code that is gone, or that you have not run)" for _, names in read for name in names]
     if parsed.json:
         rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
         print_json({"references": rows, "unknown": unknown})

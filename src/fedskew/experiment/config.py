@@ -7,6 +7,7 @@ import hashlib
 import math
 import tomllib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.own import Methods
+from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
@@ -266,9 +268,11 @@ class Experiment:
         """Whether the name is only what the algorithm is called, in its shortest form or not, and goes with it."""
         methods = COMPONENTS["algorithm"]
         try:
-            return (
-                self.name == label(self.algorithm, methods) or build("algorithm", methods, self.name) == self.algorithm
-            )
+            with asking():
+                return (
+                    label(self.algorithm, methods) == self.name
+                    or build("algorithm", methods, self.name) == self.algorithm
+                )
         except BadInput:
             return False
 
@@ -317,13 +321,17 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
         raise BadInput(f"{where}: {error}") from None
 
 
-def from_toml(text: str, where: str = "experiment") -> Experiment:
-    """Read an experiment; errors name ``where``, the section and the option."""
+def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Experiment:
+    """Read an experiment; errors name ``where``, the section and the option.
+
+    Code that it names runs only if this person has run or confirmed it before; if the text is ``trusted``, that confirms it.
+    """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{where}: not valid TOML: {error}") from None
-    return from_table_of_sections(table, where)
+    with nullcontext() if trusted else asking():
+        return from_table_of_sections(table, where)
 
 
 def read(path: Path) -> Experiment:
@@ -333,4 +341,4 @@ def read(path: Path) -> Experiment:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
-    return from_toml(text, str(path))
+    return from_toml(text, str(path), trusted=True)

@@ -8,7 +8,6 @@ import os
 import queue
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -103,14 +102,18 @@ def side_by_side(
                     note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
         except BaseException:
             # at once, as after a second Ctrl-C
-            for process in processes:
-                with suppress(AttributeError):  # it was not started
-                    process.kill()
+            started = [process for process in processes if process.pid]
+            for process in started:
+                process.kill()
+            for process in started:
+                process.join()
+            store = RunStore(folder)
+            for run in at.values():
+                store.update(run, status="interrupted")
+            store.close()
             raise
-        finally:
-            for process in processes:
-                if process.pid is not None:
-                    process.join()
+        for process in processes:
+            process.join()
 
 
 def mark_lost(folder: Path, run: int, exitcode: int | None) -> FedskewError:

@@ -92,6 +92,10 @@ def receive(remote: Remote, part: Path, tell: Tell) -> None:
         there = there if continued else 0
         length = int(answer.headers.get("Content-Length") or 0)
         of = there + length if length else remote.size
+        if not (of or remote.sha256 or answer.headers.get("Transfer-Encoding")):
+            raise ConnectionError(
+                "the server does not say how long the file is, so nobody could tell whether it is whole"
+            )
         with part.open("ab" if continued else "wb") as file:
             while block := answer.read(CHUNK):
                 file.write(block)

@@ -32,7 +32,9 @@ OTHER_MEANS = {
 }
 """Methods whose step is not a weighted mean of the updates, and why."""
 
-ON_AVERAGE = {"Afl": "of some clients it takes the stochastic form, whose weights sum to one on average over the cohorts"}
+ON_AVERAGE = {
+    "Afl": "of some clients it takes the stochastic form, whose weights sum to one on average over the cohorts"
+}
 """Methods whose weights sum to one only where all clients answer, and why."""
 
 DUAL = {"Scaffold": ("c", "c_k"), "FedDyn": ("h", "g_k"), "FedSmoo": ("lambda", "lambda_k")}

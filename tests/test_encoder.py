@@ -22,7 +22,7 @@ from fedskew.experiment import prepare
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_toml, read
-from fedskew.experiment.prepare import tasks_of
+from fedskew.experiment.prepare import tasks_at
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute
 from fedskew.loop.evaluate import evaluate
@@ -245,7 +245,7 @@ def test_the_last_layer_at_the_first_place_gives_what_the_whole_layer_gives(fold
     """The rows are of unequal length: masks count. Rounds agree, so the gradients do."""
     short = assemble(small(folders[kind], pooling="first", **options), DATA)
     monkeypatch.setattr("fedskew.models.first.KNOWN", {})
-    monkeypatch.setattr("fedskew.experiment.prepare.tasks_of", tasks_of.__wrapped__)
+    monkeypatch.setattr("fedskew.experiment.prepare.tasks_at", tasks_at.__wrapped__)
     whole = assemble(small(folders[kind], pooling="first", **options), DATA)
     assert hidden_places(short) == 1 < hidden_places(whole)
     assert torch.equal(short.x0, whole.x0)
@@ -472,7 +472,7 @@ def test_other_frozen_weights_are_refused_on_resume(tmp_path):
         with torch.no_grad():
             model.encoder.layer[layer].output.dense.bias[0] += 1e-3
         model.save_pretrained(encoder)
-        tasks_of.cache_clear()
+        tasks_at.cache_clear()
 
     change(2)
     execute(runs.store, runs.ids[0], DATA)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import platform
 import shutil
 import tomllib
 
@@ -19,7 +17,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.results import compare, run
-from fedskew.experiment.run import alive, execute, register, since
+from fedskew.experiment.run import execute, register
 from fedskew.store.runs import RunStore
 
 torch.set_num_threads(1)
@@ -388,36 +386,6 @@ def test_fedavgm_is_fedavg_under_the_momentum_slot(tmp_path) -> None:
     a = run(small("fedavgm:beta=0.5"), data=DATA, folder=tmp_path / "a")
     b = run(small("fedavg", server="momentum:beta=0.5"), data=DATA, folder=tmp_path / "b")
     assert numbers(a) == numbers(b)
-
-
-def test_a_run_that_another_process_carries_out_is_left_to_it(tmp_path) -> None:
-    runs = run(small(rounds=2), data=DATA, folder=tmp_path)
-    number = runs.ids[0]
-    parent = os.getppid()
-    cases = (
-        (parent, since(parent), False),
-        (parent, "", False),
-        (parent, "another boot 1", True),
-        (2**22 + 1, "", True),
-    )
-    for process, began, free in cases:
-        runs.store.update(number, status="running")
-        runs.store.add_facts(number, {"process": {"id": process, "host": platform.node(), "since": began}})
-        if free:
-            execute(runs.store, number, DATA)
-        else:
-            with pytest.raises(BadInput, match=f"process {process} is carrying it out"):
-                execute(runs.store, number, DATA)
-
-
-def test_a_number_that_another_users_process_has_now_is_free(monkeypatch) -> None:
-    def refused(process: int, signal: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", refused)
-    assert not alive(os.getppid(), "")
-    assert not alive(os.getppid(), "another boot 1")
-    assert alive(os.getppid(), since(os.getppid()))
 
 
 def test_another_algorithm_brings_its_own_name_and_a_given_one_stays() -> None:

@@ -40,6 +40,47 @@ def test_going_on_from_an_older_checkpoint_is_told_and_changes_no_number(
     assert torch.equal(made[0][0]["x"], made[1][0]["x"])
 
 
+@pytest.mark.parametrize("states", ["memory", "disk"])
+@pytest.mark.parametrize("lost", ["rows", "checkpoints"])
+def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: str, lost: str) -> None:
+    """The store may lack the last rounds of the newest checkpoint, or all checkpoints may be gone: no number may be missing."""
+    experiment = small("scaffold", rounds=6).replace(checkpoint__every=2, training__states=states)
+    whole = run(experiment, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "runs")
+    number = register(store, experiment)
+    with pytest.raises(KeyboardInterrupt):
+        execute(store, number, listener=lambda progress: interrupt_at(5, progress.round))
+    if lost == "rows":
+        store.db.execute("DELETE FROM measurements WHERE round > 2")
+        store.db.execute("UPDATE runs SET rounds_done=2")
+        line = "the store has no numbers of round 3, which the checkpoint round-000004.safetensors needs, so the run "
+        line += "goes on from this round" if states == "memory" else "starts again"
+    else:
+        for path in checkpoints.found(store.run_folder(number)):
+            path.unlink()
+        line = "round 0: there is no checkpoint of the 5 rounds that were done, so the run starts again"
+    execute(store, number)
+    assert [entry["line"] for entry in store.run(number).facts["warnings"] if line in entry["line"]]
+    query = "SELECT round, client, split, name, value FROM measurements WHERE name != 'seconds' ORDER BY 1, 2, 3, 4"
+    assert store.query(query) == whole.store.query(query)
+    assert [path.name for path in sorted(checkpoints.found(store.run_folder(number)))][-1] == checkpoints.file_name(6)
+
+
+def test_what_a_checkpoint_counts_on_is_on_the_disk_first(tmp_path: Path) -> None:
+    """SQLite syncs a commit under FULL (2), and may lose it in a power cut under NORMAL (1)."""
+    store, seen = RunStore(tmp_path), []
+    number = register(store, small(rounds=3).replace(checkpoint__every=2))
+    write = store.write_round
+
+    def noting(*arguments: object, **options: object) -> None:
+        write(*arguments, **options)
+        seen.append(store.query("PRAGMA synchronous")[0][0])
+
+    store.write_round = noting
+    execute(store, number)
+    assert seen == [1, 1, 2, 2]
+
+
 def test_looking_at_an_older_checkpoint_is_told_in_a_line_and_leaves_the_store_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

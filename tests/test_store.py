@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.trees import leaves
 from fedskew.store import checkpoints
@@ -659,3 +661,74 @@ def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
     with pytest.raises(BadInput, match="malformed database schema") as caught:
         RunStore(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_runs_whose_store_is_gone_are_not_given_again(tmp_path):
+    """What the earlier runs have in their folders stays, and so do their pages."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "c3.html").write_text("a page")
+    store = RunStore(tmp_path)
+    assert (store.add_comparison("a vs b"), store.add_comparison("c vs d")) == (4, 5)
+    assert [add(store), add(store)] == [8, 9]
+
+
+DAMAGES = {
+    "facts that are not JSON": "facts='{'",
+    "facts that are a list": "facts='[]'",
+    "facts of another shape": """facts='{"data": 5}'""",
+    "a name that is bytes": "name=x'00ff'",
+    "rounds that are text": "rounds='many'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys, damage):
+    first, second = add(store), add(store, "scaffold")
+    store.db.execute(f"UPDATE runs SET {damage} WHERE id=?", (first,))
+    assert main(["list", "runs", "--runs", str(store.folder)]) == 0
+    out = capsys.readouterr().out
+    assert "damaged" in out
+    assert "scaffold" in out
+    assert store.run(second).name == "scaffold"
+    assert main(["show", "1", "--runs", str(store.folder)]) == 1
+    assert capsys.readouterr().err.startswith("fedskew: run 1: its record in the store is damaged: ")
+
+
+AS_NOBODY = """
+import os, sys
+import pandas.core.indexes.base  # what reading needs: another user may not find it
+from fedskew.store.runs import RunStore
+if os.getuid() == 0:
+    os.setuid(65534)
+store = RunStore(sys.argv[1], read_only=True)
+print([record.name for record in store.select(["latest"])], len(store.measurements([1])))
+"""
+
+
+@pytest.mark.parametrize("writer", ["has ended", "goes on"])
+def test_a_store_that_may_not_be_written_can_be_read(writer):
+    """As another user, where nothing else keeps this one from writing."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        store = RunStore(folder)
+        store.write_round(add(store, "scaffold"), 1, ROUND)
+        if writer == "has ended":
+            store.close()
+        for path in (*folder.iterdir(), folder):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = sorted(path.name for path in folder.iterdir())
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, timeout=100
+        )
+        assert done.stdout == "['scaffold'] 3\n", done.stderr
+        assert sorted(path.name for path in folder.iterdir()) == before
+        store.close()
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_store_that_is_only_read_is_not_made(tmp_path, capsys):
+    assert main(["list", "runs", "--runs", str(tmp_path / "none")]) == 0
+    assert "no runs yet" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -11,12 +12,13 @@ from rich.console import Console
 from fedskew.cli import watch
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.store.lease import held
 from fedskew.store.runs import RunStore
 
 
 @pytest.fixture
-def store(tmp_path) -> RunStore:
-    """Run 1 has ended; run 2 is after round 3 of 5, at 2 s for each but the first round, and measured its test set in round 2."""
+def store(tmp_path) -> Iterator[RunStore]:
+    """Run 1 has ended. This process carries out run 2, which is after round 3 of 5, at 2 s a round, and was tested in round 2."""
     made = RunStore(tmp_path)
     for name, rounds in (("fedavg", 2), ("scaffold", 5)):
         made.add_run(name=name, experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=rounds)
@@ -28,7 +30,8 @@ def store(tmp_path) -> RunStore:
     made.update(1, status="finished")
     made.update(2, status="running")
     made.add_facts(2, {"warnings": [{"kind": "diverging", "line": "divergence grows"}]})
-    return made
+    with held(made, 2):
+        yield made
 
 
 def test_the_newest_numbers_and_what_is_left(store, capsys) -> None:
@@ -87,8 +90,35 @@ def test_on_a_terminal_it_follows_until_all_have_ended(store, monkeypatch) -> No
 def test_a_silent_run_is_named(store) -> None:
     with store.transaction():
         store.db.execute("UPDATE runs SET updated='2020-01-01T00:00:00+00:00' WHERE id=2")
-    assert watch.state(store.run(2)).startswith("running, silent for")
-    assert watch.state(store.run(1)) == "finished"
+    assert watch.state(watch.seen(store, store.run(2))).startswith("running, silent for")
+    assert watch.state(watch.seen(store, store.run(1))) == "finished"
+
+
+@pytest.mark.parametrize("status", ["running", "planned"])
+def test_it_ends_with_a_line_when_the_process_of_a_run_is_gone(store, monkeypatch, status: str) -> None:
+    """A killed process leaves its status as it was; runs that it planned are not begun."""
+    screen, slept = io.StringIO(), []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert len(slept) < 3, "it never ends"
+        store.update(2, status=status)
+        store.db.execute("UPDATE leases SET process=?", (2**22 + 1,))
+        store.db.execute("UPDATE runs SET updated='2020-01-01T00:00:00+00:00'")
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(watch, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
+    assert "no process carries out run 2 any more; `fedskew resume 2` goes on" in screen.getvalue()
+    assert ("its process is gone" in screen.getvalue()) == (status == "running")
+
+
+def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -> None:
+    store = RunStore(tmp_path)
+    store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)
+    assert watch.going_on(watch.look(store, []))
+    monkeypatch.setattr(watch, "PATIENCE", -1.0)
+    assert not watch.going_on(watch.look(store, []))
 
 
 def test_wrong_pauses_are_refused(store) -> None:

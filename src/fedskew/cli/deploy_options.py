@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedskew.cli.options import store
+from fedskew.cli.options import store, trust
 
 EXPORT = """\
 Write the model of a run's newest checkpoint to a file: its parameters by name
@@ -30,6 +30,7 @@ def for_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", default="latest", metavar="RUN", help="a run's number, or latest (default)")
     parser.add_argument("--format", choices=("safetensors", "torchscript", "onnx"), default="safetensors")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file to write (default: in the run's folder)")
+    trust(parser)
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of the run store (default: runs)"
     )

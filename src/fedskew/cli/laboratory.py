@@ -118,6 +118,7 @@ def for_landscape(parser: argparse.ArgumentParser) -> None:
         "--reach", type=float, default=1.0, metavar="A", help="how far random directions go (default: 1)"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="an .svg, .png or .pdf (default: in the run store)")
+    options.trust(parser)
     options.store(parser)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from fedskew.cli.output import number, print_json, warn
+from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.landscape import Landscape, landscape
@@ -24,9 +25,10 @@ FORMATS = ("svg", "png", "pdf")
 
 def picture(parsed: argparse.Namespace) -> int:
     """Draw the slices of one run."""
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     require(len(records) == 1, f"landscape: one run at a time, these are {len(records)}; write its number")
+    confirm(parsed, records)
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
     require(path.suffix[1:] in FORMATS, f"landscape: {path.name} is no picture; end it in {', '.join(FORMATS)}")
     with Progress(console=Console(stderr=True), transient=True) as progress:

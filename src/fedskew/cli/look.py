@@ -28,8 +28,8 @@ from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
-from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
-from fedskew.experiment.references import citations
+from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.references import citations, without_code
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
@@ -158,7 +158,7 @@ def cost_line(row: Mapping[str, Any]) -> str:
 
 
 def list_runs(parsed: argparse.Namespace) -> int:
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     records = store.runs()
     if parsed.json:
         print_json([{k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"} for r in records])
@@ -181,7 +181,7 @@ def list_runs(parsed: argparse.Namespace) -> int:
 def show(parsed: argparse.Namespace) -> int:
     """A run in detail, or the table of several."""
     budget = budget_from(parsed.budget) if parsed.budget else None
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
@@ -235,7 +235,7 @@ def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -
 
 def report(parsed: argparse.Namespace) -> int:
     """Write the HTML page, and figures and tables for a paper; or serve it while its runs go on."""
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
     one = comparisons.pop() if len(comparisons) == 1 else None
@@ -262,8 +262,10 @@ def report(parsed: argparse.Namespace) -> int:
 
 def cite(parsed: argparse.Namespace) -> int:
     """BibTeX of what the runs used; what each entry is for stands above it."""
-    records = RunStore(parsed.runs).select(parsed.runs_wanted)
-    works, unknown = citations(from_toml(r.experiment, f"run {r.id}") for r in records)
+    records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
+    read = [without_code(r.experiment, f"run {r.id}") for r in records]
+    works, unknown = citations(experiment for experiment, _ in read)
+    unknown += [f"{name} (code that is gone, or that you have not run)" for _, names in read for name in names]
     if parsed.json:
         rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
         print_json({"references": rows, "unknown": unknown})

@@ -178,7 +178,16 @@ def budget(parser: argparse.ArgumentParser) -> None:
 def for_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_wanted", nargs="*", metavar="RUN", help=RUNS)
     parser.add_argument("--jobs", type=int, metavar="N", help="runs side by side (default: as many as cores)")
+    trust(parser)
     store(parser)
+
+
+def trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the files of code that these runs name, also if you never ran them before",
+    )
 
 
 def for_list(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -146,18 +147,27 @@ class Stopper:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stopper]:
-    """Turn the first Ctrl-C (or a termination signal) into a request to stop after the round; the second one ends at once."""
+    """Turn the first Ctrl-C, termination or hang-up into a request to stop after the round; the second one ends at once.
+
+    A hang-up that the process was started to ignore (``nohup``) stays ignored.
+    """
     stopper = Stopper()
+    terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
     def ask(number: int, frame: FrameType | None) -> None:
         if stopper.asked:
             raise KeyboardInterrupt
         stopper.asked = True
+        if number == signal.SIGHUP:
+            # the terminal is gone, and writing to it would be an error
+            for fd in terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
         print("\nstopping after this round (Ctrl-C again: at once)", file=sys.stderr)
 
-    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = {n: signal.signal(n, ask) for n in numbers if n == signal.SIGINT or signal.getsignal(n) != signal.SIG_IGN}
     try:
         yield stopper
     finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
+        for n, handler in before.items():
+            signal.signal(n, handler)

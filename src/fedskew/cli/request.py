@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,17 @@ from fedskew.core.component import label, literal, parse, plain
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import COMPONENTS, SETTINGS, Evaluation, Experiment, from_table_of_sections, read
+from fedskew.experiment.config import (
+    COMPONENTS,
+    SETTINGS,
+    Evaluation,
+    Experiment,
+    from_table_of_sections,
+    from_toml,
+    read,
+)
 from fedskew.loop.system import System
+from fedskew.store.runs import RunRecord
 
 SECTIONS = (
     *(
@@ -104,6 +114,13 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
     if given.get("name"):
         base = base.replace(name=parsed.name)
     return base
+
+
+def confirm(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> None:
+    """Under ``--trust``, take the code that these runs name as confirmed by this person."""
+    if parsed.trust:
+        for record in records:
+            from_toml(record.experiment, f"run {record.id}", trusted=True)
 
 
 def typed(section: str, option: str, value: Any) -> Any:

@@ -19,7 +19,7 @@ from fedskew.cli.output import (
     summary_json,
 )
 from fedskew.cli.progress import Board, duration, stop_on_signal
-from fedskew.cli.request import described, experiment_from
+from fedskew.cli.request import confirm, described, experiment_from
 from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
@@ -40,6 +40,7 @@ from fedskew.experiment.remembered import cores, place
 from fedskew.experiment.run import register
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
+from fedskew.store.lease import busy
 from fedskew.store.runs import RunStore
 
 
@@ -86,12 +87,15 @@ def resume(parsed: argparse.Namespace) -> int:
         follow()
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted)
+    confirm(parsed, chosen)
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
     if not ids:
         states = ", ".join(sorted({r.status for r in chosen}))
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}", highlight=False)
         return 0
-    workers = max(from_toml(r.experiment).training.workers for r in chosen if r.id in ids)
+    reasons = [busy(store, run) for run in ids]
+    require(not all(reasons), reasons[0])
+    workers = max(from_toml(r.experiment, f"run {r.id}").training.workers for r in chosen if r.id in ids)
     jobs = jobs_for(parsed, len(ids), workers)
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])

@@ -22,10 +22,14 @@ from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.sinks import SINKS, Feed
+from fedskew.store.lease import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
 """States of a run that is still to be followed."""
+
+PATIENCE = 60.0
+"""Seconds after the last sign of life for which runs are expected to begin."""
 
 NEWEST = """
 SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND value IS NOT NULL
@@ -42,11 +46,27 @@ class Seen:
     worst_client: float
     drift: float
     pace: float
+    owner: Owner | None  # the process that carries it out, or did when it was killed
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be followed."""
+        return self.record.status in OPEN
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process carries it out."""
+        return self.open and self.owner is not None and not self.owner.gone
+
+    @property
+    def lost(self) -> bool:
+        """Whether the process that carried it out has ended without a word."""
+        return self.record.status == "running" and not self.alive
 
     @property
     def rounds_left(self) -> int:
         """Rounds to its end; 0 for a run that has ended."""
-        return self.record.rounds - self.record.rounds_done if self.record.status in OPEN else 0
+        return self.record.rounds - self.record.rounds_done if self.open else 0
 
     @property
     def left(self) -> float:
@@ -60,13 +80,14 @@ class Seen:
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
             **{"rounds": r.rounds, "accuracy": self.accuracy, "worst_client": self.worst_client},
             **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": signs},
+            "lost": self.lost,
         }
 
 
 def watch(parsed: argparse.Namespace) -> int:
     """Draw the runs until they have ended; once where nothing can be redrawn. With sinks, follow them to the end anyway."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
-    store = RunStore(parsed.runs)
+    store = RunStore(parsed.runs, read_only=True)
     console = Console(highlight=False)
     with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
         following = follow(store, parsed, feed)
@@ -91,9 +112,16 @@ def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[
         seen = look(store, parsed.runs_wanted)
         feed.send([s.record for s in seen])
         yield seen
-        if not any(s.record.status in OPEN for s in seen):
+        if not going_on(seen):
             return
         time.sleep(parsed.every)
+
+
+def going_on(seen: Sequence[Seen]) -> bool:
+    """Whether a process carries out one of the runs, or will soon: none is lost, and the last sign of life is fresh."""
+    newest = max(datetime.fromisoformat(s.record.updated) for s in seen)
+    waiting = any(s.open for s in seen) and (datetime.now(UTC) - newest).total_seconds() < PATIENCE
+    return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
 
 
 def look(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
@@ -113,6 +141,7 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
         worst_client=newest("clients", "accuracy_worst"),
         drift=newest("round", "drift"),
         pace=newest("round", "seconds", rounds=5),
+        owner=store.owner(record.id),
     )
 
 
@@ -124,13 +153,17 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     for s in seen:
         r = s.record
         cells = [number(100 * s.accuracy, 1), number(100 * s.worst_client, 1), number(s.drift, 3), number(s.pace, 2)]
-        table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(r))
-    ended = sum(s.record.status not in OPEN for s in seen)
+        table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
+    ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
     if any(math.isfinite(s.worst_client) for s in seen):
         text += f"; worst client: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
+    left_over = [str(s.record.id) for s in seen if s.open]
+    if left_over and not going_on(seen):
+        line = f"no process carries out run {', '.join(left_over)} any more; `fedskew resume {' '.join(left_over)}` goes on"
+        signs.append(Text(line, style="yellow"))
     return Group(table, Text(text, style="dim"), *signs)
 
 
@@ -141,9 +174,12 @@ def remaining(seen: Sequence[Seen]) -> float:
     return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
-def state(record: RunRecord) -> str:
+def state(seen: Seen) -> str:
     """The status; of a run that has been silent for a minute, since when."""
+    record = seen.record
     if record.status != "running":
         return record.status
+    if seen.lost:
+        return "its process is gone"
     silent = (datetime.now(UTC) - datetime.fromisoformat(record.updated)).total_seconds()
     return f"running, silent for {duration(silent)}" if silent > 60 else "running"

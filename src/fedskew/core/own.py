@@ -1,6 +1,7 @@
 """Methods that are not ours: a class in a user's file, ``./mine.py::Mine``, or one that an installed package offers.
 
 A file is stored with its absolute path and a hash of its contents, so that a run is repeated with the code it was made with.
+What runs a file here first asks `fedskew.core.trust`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.core.places import read_small
+from fedskew.core.trust import admit
 
 MARK = "::"
 """Between a file and its class."""
@@ -70,6 +72,7 @@ def load(spec: str, place: str, expected: str | None = None) -> type:
         expected in (None, found),
         f"{place}: {path} has changed (hash {expected} before, now {found}); put the old file back, or start a new run",
     )
+    admit(contents, f"{place}: {path}")
     module = run(path, contents, found, place)
     cls = getattr(module, name, None)
     if cls is None:
@@ -96,7 +99,7 @@ def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(contents, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

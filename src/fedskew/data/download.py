@@ -98,6 +98,10 @@ def receive(remote: Remote, part: Path, tell: Tell) -> None:
         if not re.fullmatch("[0-9]{1,18}", length):
             raise http.client.HTTPException(f"the server gives the size {length[:40]!r}, which is no number")
         of = there + int(length) if int(length) else remote.size
+        if not (of or remote.sha256 or answer.headers.get("Transfer-Encoding")):
+            raise ConnectionError(
+                "the server does not say how long the file is, so nobody could tell whether it is whole"
+            )
         with part.open("ab" if continued else "wb") as file:
             while block := answer.read(CHUNK):
                 there += len(block)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedskew.core.errors import require
+from fedskew.core.npz import bounded
 
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -86,12 +87,14 @@ def member(archive: tarfile.TarFile, name: str) -> bytes:
 def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
     """An npz of lossless WebP mosaics, 25 rows of 40 images of 32 x 32: pixels, labels, names of the classes."""
     with np.load(path, allow_pickle=False) as z:
-        packed, ends, labels, names = z["webp"].tobytes(), z["offsets"], z["labels"], z["class_names"]
+        packed, ends, labels, names = (
+            bounded(z, name, LARGEST) for name in ("webp", "offsets", "labels", "class_names")
+        )
     if labels.shape != (1000 * (len(ends) - 1),):
         raise ValueError(f"it has labels of shape {labels.shape} for {len(ends) - 1} mosaics of 1000 images")
     pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
     for at, (start, end) in enumerate(pairwise(ends)):
-        tiles = mosaic(packed[start:end]).reshape(25, 32, 40, 32, 3)
+        tiles = mosaic(packed[start:end].tobytes()).reshape(25, 32, 40, 32, 3)
         pixels[1000 * at : 1000 * (at + 1)] = tiles.transpose(0, 2, 4, 1, 3).reshape(1000, 3, 32, 32)
     return pixels, labels.astype(np.int64), tuple(str(name) for name in names)
 

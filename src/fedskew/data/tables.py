@@ -87,6 +87,10 @@ def survey(
         f"{files[0]}: name the column that says whose a row is, --client COLUMN (or client=COLUMN), or give a folder with one "
         "file a client",
     )
+    named: dict[str, Path] = {}
+    for path in () if client else files:
+        other = named.setdefault(stem(path), path)
+        require(other == path, f"{other} and {path} would be one client, {stem(path)!r}; rename one of them")
     needed = list(dict.fromkeys(filter(None, (label, client, text))))
     reading, labels, owners = Reading(files, frozenset(needed), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from fedskew.core.own import Methods
 from fedskew.core.places import read_small
 from fedskew.core.privacy import after_noise, alone
 from fedskew.core.toml import toml_table
+from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
@@ -287,9 +289,11 @@ class Experiment:
         """Whether the name is only what the algorithm is called, in its shortest form or not, and goes with it."""
         methods = COMPONENTS["algorithm"]
         try:
-            return (
-                self.name == label(self.algorithm, methods) or build("algorithm", methods, self.name) == self.algorithm
-            )
+            with asking():
+                return (
+                    label(self.algorithm, methods) == self.name
+                    or build("algorithm", methods, self.name) == self.algorithm
+                )
         except BadInput:
             return False
 
@@ -338,9 +342,14 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
         raise BadInput(f"{where}: {error}") from None
 
 
-def from_toml(text: str, where: str = "experiment") -> Experiment:
-    """Read an experiment; errors name ``where``, the section and the option."""
-    return from_table_of_sections(toml_table(text, where), where)
+def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Experiment:
+    """Read an experiment; errors name ``where``, the section and the option.
+
+    Code that it names runs only if this person has run or confirmed it before; if the text is ``trusted``, that confirms it.
+    """
+    table = toml_table(text, where)
+    with nullcontext() if trusted else asking():
+        return from_table_of_sections(table, where)
 
 
 def read(path: Path) -> Experiment:
@@ -350,4 +359,4 @@ def read(path: Path) -> Experiment:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
-    return from_toml(text, str(path))
+    return from_toml(text, str(path), trusted=True)

@@ -21,7 +21,7 @@ from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.prepare import fitted, tasks_of
-from fedskew.experiment.watching import tell_damaged
+from fedskew.experiment.watching import tell_where
 from fedskew.models.own import OwnNet
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -62,10 +62,10 @@ def export(
         "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
     )
     experiment = from_toml(store.run(run).experiment, f"run {run}")
-    found = checkpoints.newest(store.run_folder(run))
+    found = checkpoints.newest(store.run_folder(run), store.covered(run))
     if found is None:
         raise BadInput(f"run {run}: there is no checkpoint of it yet")
-    tell_damaged(warn, store, run, found[1]["round"])
+    tell_where(warn, store, run, found[1]["round"])
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = dataset or experiment.dataset.load()
     held = client_data(experiment, dataset)

@@ -17,7 +17,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import Auto, from_toml
 from fedskew.experiment.run import resume
-from fedskew.experiment.watching import tell_damaged
+from fedskew.experiment.watching import tell_where
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import States, play_round
 from fedskew.measure.landscape import (
@@ -67,7 +67,7 @@ def landscape(
     ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken.
     """
     assembly, server, states = state_of(store, run)
-    tell_damaged(warn, store, run, server.round)
+    tell_where(warn, store, run, server.round)
     fed = assembly.federation
     require(
         not fed.others and fed.algorithm.shares_model,

@@ -103,11 +103,35 @@ def fitted(
     return model, x, x_test
 
 
-@lru_cache(maxsize=16)
 def tasks_of(
     model: Any, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
 ) -> tuple[Classification, ...]:
-    """The task of each architecture, shared by all runs of one model on one kind of data."""
+    """The task of each architecture, shared by all runs of one model on one kind of data; an encoder whose folder has changed is
+    read again.
+    """
+    return tasks_at(stamps(model), model, shape, classes, dtype, device, bf16)
+
+
+def stamps(model: Any) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the files of an encoder in a folder; nothing for other models."""
+    folder = Path(model.where()) if isinstance(model, Encoder) else None
+    if folder is None or not folder.is_dir():
+        return ()
+    found = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+@lru_cache(maxsize=16)
+def tasks_at(
+    stamps: tuple[tuple[str, int, int], ...],
+    model: Any,
+    shape: tuple[int, ...],
+    classes: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bf16: bool,
+) -> tuple[Classification, ...]:
+    """The tasks of a model whose files have these ``stamps``."""
     skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
         skeletons = [skeletons[0].using(number) for number in range(len(model.models))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from unicodedata import normalize
 
 from fedskew.core.component import label, parse
 from fedskew.core.errors import BadInput
+from fedskew.core.own import MARK
 from fedskew.experiment.combinations import COMBINATIONS, with_method
-from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
 
 ITSELF = "fedskew"
 """The entry of this program."""
@@ -96,6 +98,24 @@ def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[s
                 else:
                     unknown[f"{key} ({name})"] = None
     return [Citation(references()[key], tuple(by)) for key, by in used.items()], list(unknown)
+
+
+def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
+    """A stored experiment to be cited, and names of code in it that is left out, since it is gone or was never confirmed."""
+    try:
+        return from_toml(toml, where), []
+    except BadInput:
+        table = tomllib.loads(toml)
+        own = {
+            section: str(table[section].get(option))
+            for section, option in (("algorithm", "name"), ("model", "source"))
+            if isinstance(table.get(section), dict)
+            and (MARK in str(table[section].get("name")) or table[section].get("name") == "module")
+        }
+        if not own:
+            raise
+        rest = {section: value for section, value in table.items() if section not in own}
+        return from_table_of_sections(rest, where), [f"{where}: {section} {name}" for section, name in own.items()]
 
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:

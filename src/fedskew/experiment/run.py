@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,10 +30,11 @@ from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
-from fedskew.experiment.watching import heard, note, note_damaged, watch_of
+from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.store import checkpoints
+from fedskew.store.lease import TakenOver, held
 from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
@@ -111,45 +110,62 @@ def execute(
 ) -> None:
     """Carry out a registered run from where it is.
 
-    Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished.
+    Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished, and
+    `BadInput` while another process carries it out.
     """
-    record = store.run(run)
-    check_not_running(record)
-    if "flower" in record.facts and settle is here:
+    if "flower" in store.run(run).facts and settle is here:
         raise BadInput(
             f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
         )
-    experiment = from_toml(record.experiment, f"run {run}")
     threads = torch.get_num_threads()
-    try:
-        store.add_facts(run, {"process": {"id": os.getpid(), "host": platform.node(), "since": since(os.getpid())}})
-        dataset = dataset or experiment.dataset.load()
-        experiment, choice = settled(experiment, dataset)
-        if choice:
-            store.add_facts(run, {"engine": choice})
-        torch.set_num_threads(experiment.training.threads)
-        assembly, site = settle(experiment, dataset)
-        with explained(assembly), accounted(store, run, record.facts.get("profile", {})):
-            play(store, run, assembly, listener, stop, site)
-    except Lost as error:
-        message = f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
-        store.update(run, status="failed", message=message)
-        raise FedskewError(message) from None
-    except Diverged as error:
-        store.update(run, status="diverged", message=str(error))
-        raise
-    except (Interrupted, KeyboardInterrupt):
-        store.update(run, status="interrupted")
-        raise
-    except Exception as raised:
-        error = fault(raised) or raised
-        name = "" if isinstance(error, FedskewError) else f"{type(error).__name__}: "
-        store.update(run, status="failed", message=f"{name}{error}".splitlines()[0])
-        if error is raised:
+    with held(store, run):
+        try:
+            carry_out(store, store.run(run), dataset, listener, stop, settle)
+        except TakenOver:
             raise
-        raise error from None
-    finally:
-        torch.set_num_threads(threads)
+        except Lost as error:
+            message = (
+                f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
+            )
+            store.update(run, status="failed", message=message)
+            raise FedskewError(message) from None
+        except Diverged as error:
+            store.update(run, status="diverged", message=str(error))
+            raise
+        except (Interrupted, KeyboardInterrupt):
+            store.update(run, status="interrupted")
+            raise
+        except SystemExit as error:
+            message = (
+                f"run {run}: code that it calls ended the program, sys.exit({error.code!r}); raise an error instead"
+            )
+            store.update(run, status="failed", message=message)
+            raise FedskewError(message) from None
+        except Exception as raised:
+            reason = fault(raised) or raised
+            name = "" if isinstance(reason, FedskewError) else f"{type(reason).__name__}: "
+            store.update(run, status="failed", message=f"{name}{reason}".splitlines()[0])
+            if reason is raised:
+                raise
+            raise reason from None
+        finally:
+            torch.set_num_threads(threads)
+
+
+def carry_out(
+    store: RunStore, record: RunRecord, dataset: Dataset | None, listener: Listener, stop: Stop, settle: Settle
+) -> None:
+    """Put the run together, and play its rounds."""
+    run = record.id
+    experiment = from_toml(record.experiment, f"run {run}")
+    dataset = dataset or experiment.dataset.load()
+    experiment, choice = settled(experiment, dataset)
+    if choice:
+        store.add_facts(run, {"engine": choice})
+    torch.set_num_threads(experiment.training.threads)
+    assembly, site = settle(experiment, dataset)
+    with explained(assembly), accounted(store, run, record.facts.get("profile", {})):
+        play(store, run, assembly, listener, stop, site)
 
 
 @contextlib.contextmanager
@@ -163,44 +179,11 @@ def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[N
         store.add_facts(run, {"profile": {name: round(value, 6) for name, value in seconds.items()}})
 
 
-def check_not_running(record: RunRecord) -> None:
-    """Raise `BadInput` if another process of this machine is carrying the run out."""
-    process = record.facts.get("process", {})
-    if record.status != "running" or process.get("host") != platform.node() or process["id"] == os.getpid():
-        return
-    if alive(process["id"], process.get("since", "")):
-        raise BadInput(f"run {record.id}: process {process['id']} is carrying it out; wait for it, or stop it first")
-
-
-def alive(process: int, began: str) -> bool:
-    """Whether the process that started then, if that is known, still runs; another may have its number by now."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return bool(began) and began == since(process)
-    return not began or began == since(process)
-
-
-def since(process: int) -> str:
-    """When a process started, in the clock's ticks of one start of the machine; nothing where the system does not say."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        # the program's name, in brackets, may hold spaces
-        ticks = (
-            Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
-        )
-    except (OSError, IndexError):
-        return ""
-    return f"{boot} {ticks}"
-
-
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
     """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
-        note_damaged(store, run, server.round)
+        note_where(store, run, server.round, assembly.experiment.checkpoint.every)
         note_start(store, run, assembly)
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
@@ -214,13 +197,15 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
                     store, run, at.round, rows
                 )
+            stopping = fresh and asked(group, stop) and not last
+            due = fresh and checkpoint_due(experiment, at.round, stopping)
             if rows:
                 with span("store"):
-                    store.write_round(run, at.round, rows)
+                    # on the disk before the checkpoint, which must not be ahead of it, and before nodes see another model
+                    store.write_round(run, at.round, rows, durable=due or site is not None)
             if fresh:
                 note(store, run, heard(watch, at.round, rows))
-            stopping = fresh and asked(group, stop) and not last
-            if fresh and checkpoint_due(experiment, at.round, stopping):
+            if due:
                 if homes:
                     with span("client states"):
                         homes.collect()
@@ -332,19 +317,18 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
 def resume(
     store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None
 ) -> tuple[Server, Kept]:
-    """The server and the clients as the newest checkpoint has them, or before round 0; ``kind`` is for states kept elsewhere.
+    """The server and the clients as of the newest checkpoint whose rounds are all in the store, or before round 0.
 
-    Raises `BadInput` for a checkpoint of another run, which a folder holds whose store was deleted.
+    ``kind`` is for states kept elsewhere. Raises `BadInput` for a checkpoint of another run, which a folder holds that was copied.
     """
-    folder, num_clients = store.run_folder(run), len(assembly.partition)
-    found = checkpoints.newest(folder)
+    folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
+    found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
     tree, facts = found
-    record = store.run(run)
     if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
         raise BadInput(
             f"run {run}: the checkpoint of round {facts['round']} in {folder} is of another run; move that folder away, or choose "

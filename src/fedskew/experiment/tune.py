@@ -27,6 +27,9 @@ from fedskew.store.runs import RunStore
 Setting = dict[str, Any]
 """SECTION.OPTION or METHOD.OPTION -> value."""
 
+ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
+"""Runs that a search made, in the store's SQL."""
+
 FACTORS = (0.3, 1.0, 3.0)
 """Of the experiment's learning rate: what is tried unless a grid says otherwise."""
 
@@ -181,7 +184,7 @@ class Work:
             self.search.by == "clients" or all(map(personal, wanted.values())),
             f"tune: {self.method} makes no personal models to judge by; leave out --by personal",
         )
-        known = {r.facts["asked"]: r.id for r in self.store.runs("json_extract(facts, '$.asked') IS NOT NULL")}
+        known = {r.facts["asked"]: r.id for r in self.store.runs(ASKED)}
         missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
         if missing:
             # one name, so that the engine is tried once for all settings

@@ -49,17 +49,30 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
         store.add_facts(run, {"warnings": before + fresh})
 
 
-def note_damaged(store: RunStore, run: int, used: int) -> None:
-    """Say in the run's warnings if the checkpoint after ``used`` rounds was taken because a newer one is damaged."""
-    if newer := checkpoints.passed_over(store.run_folder(run), used):
-        found = f"the checkpoint {newer} is damaged, so the run goes on from this round"
+def passed_over(store: RunStore, run: int, used: int) -> str:
+    """Why a checkpoint that is newer than the one after ``used`` rounds is not taken; nothing where there is none."""
+    newest, covered = checkpoints.latest(store.run_folder(run)), store.covered(run)
+    if newest is None or checkpoints.rounds_in(newest) <= used:
+        return ""
+    if checkpoints.rounds_in(newest) > covered:
+        return f"the store has no numbers of round {covered + 1}, which the checkpoint {newest.name} needs"
+    return f"the checkpoint {newest.name} is damaged"
+
+
+def note_where(store: RunStore, run: int, used: int, every: int) -> None:
+    """Say in the run's warnings if it goes on from an earlier round than checkpoints after ``every`` rounds would have it."""
+    reason = passed_over(store, run, used)
+    if not reason and not used and store.run(run).rounds_done >= every:
+        reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
+    if reason:
+        found = f"{reason}, so the run {'goes on from this round' if used else 'starts again'}"
         remedy = "look after the disk if it happens again; the rounds since are played once more"
         note(
             store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
         )
 
 
-def tell_damaged(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
-    """Warn in a line if the checkpoint after ``used`` rounds is looked at because a newer one is damaged."""
-    if newer := checkpoints.passed_over(store.run_folder(run), used):
-        warn(f"run {run}: the checkpoint {newer} is damaged; this is the one before, after round {used}")
+def tell_where(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
+    """Warn in a line if the checkpoint after ``used`` rounds is shown because a newer one cannot be."""
+    if reason := passed_over(store, run, used):
+        warn(f"run {run}: {reason}; this is the one before, after round {used}")

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
+import os
 import queue
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
+from fedskew.core.scratch import scratch_folder
 from fedskew.data.dataset import Dataset
 from fedskew.data.lent import Lent, lend
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Listener, Progress, Stop, execute
 from fedskew.store.runs import RunStore
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a terminal, a time limit or a scheduler sends to all processes of a command."""
+
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
 def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) -> None:
-    """Take runs until there are none or a stop is asked for. The parent hears Ctrl-C; the worker finishes its round."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Take runs until there are none or a stop is asked for.
+
+    Ctrl-C and other signals to the whole group are for the parent, which asks for the stop; without it the worker ends at once.
+    """
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+    Thread(target=end_with_parent, daemon=True).start()
     store, dataset = RunStore(folder), lent() if lent else None
     while not stop.is_set() and (run := tasks.get()) is not None:
         events.put(("begun", run, multiprocessing.current_process().pid))
@@ -38,6 +49,14 @@ def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) ->
     store.close()
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it has ended, also by ``kill -9``."""
+    parent = multiprocessing.parent_process()
+    if parent:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
 def side_by_side(
     folder: Path,
     runs: Sequence[int],
@@ -48,37 +67,51 @@ def side_by_side(
     stop: Stop,
 ) -> None:
     """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
-    with TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
         lent = lend(dataset, scratch) if dataset else None
         context = multiprocessing.get_context("spawn")
         tasks, events, halt = context.Queue(), context.Queue(), context.Event()
-        processes = []
         for run in (*runs, *[None] * jobs):
             tasks.put(run)
-        for _ in range(min(jobs, len(runs))):
-            process = context.Process(target=work, args=(folder, tasks, events, halt, lent), daemon=True)
-            process.start()
-            processes.append(process)
+        processes = [
+            context.Process(target=work, args=(folder, tasks, events, halt, lent), daemon=True)
+            for _ in range(min(jobs, len(runs)))
+        ]
         at: dict[int, int] = {}
-        while any(p.is_alive() for p in processes) or not events.empty():
-            if stop():
-                halt.set()
-            try:
-                kind, first, second = events.get(timeout=0.2)
-            except queue.Empty:
-                for process in processes:
-                    lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
-                    if lost is not None and not halt.is_set():
-                        note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
-                continue
-            if kind == "progress":
-                assert isinstance(first, Progress)
-                listener(first)
-            elif kind == "begun":
-                at[second] = first
-            else:
-                at = {pid: run for pid, run in at.items() if run != first}
-                note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
+        try:
+            for process in processes:
+                process.start()
+            while any(p.is_alive() for p in processes) or not events.empty():
+                if stop():
+                    halt.set()
+                try:
+                    kind, first, second = events.get(timeout=0.2)
+                except queue.Empty:
+                    for process in processes:
+                        lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
+                        if lost is not None and not halt.is_set():
+                            note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
+                    continue
+                if kind == "progress":
+                    assert isinstance(first, Progress)
+                    listener(first)
+                elif kind == "begun":
+                    at[second] = first
+                else:
+                    at = {pid: run for pid, run in at.items() if run != first}
+                    note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
+        except BaseException:
+            # at once, as after a second Ctrl-C
+            started = [process for process in processes if process.pid]
+            for process in started:
+                process.kill()
+            for process in started:
+                process.join()
+            store = RunStore(folder)
+            for run in at.values():
+                store.update(run, status="interrupted")
+            store.close()
+            raise
         for process in processes:
             process.join()
 

@@ -149,7 +149,7 @@ def repeated(store: RunStore, run: int) -> int:
 
     Those since the checkpoint, and one that may have been in flight; the run's facts keep the number.
     """
-    record, found = store.run(run), checkpoints.newest(store.run_folder(run))
+    record, found = store.run(run), checkpoints.newest(store.run_folder(run), store.covered(run))
     facts = record.facts["flower"]
     total: int = facts.get("repeated", 0) + record.rounds_done - (found[1]["round"] if found else 0) + 1
     store.add_facts(run, {"flower": {**facts, "repeated": total}})

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedskew.core import own
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import read_small
+from fedskew.core.trust import admit
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models.initial import Draws
 
@@ -69,10 +70,14 @@ class Module:
             path, _, name = self.source.rpartition(own.MARK)
             resolved = Path(path).expanduser().resolve()
             try:
-                found = own.digest(read_small(resolved))
+                contents = read_small(resolved)
             except OSError as error:
                 raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
+            found = own.digest(contents)
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
+            admit(contents, str(resolved))
+        else:
+            admit(f"module {self.source}".encode(), self.source)
         require(
             self.file_hash in ("", found),
             f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
@@ -84,7 +89,9 @@ class Module:
         """The class."""
         if own.MARK in self.source:
             file, _, name = self.source.rpartition(own.MARK)
-            module: Any = own.run(Path(file), read_small(Path(file)), self.file_hash, "model module")
+            contents = read_small(Path(file))
+            require(own.digest(contents) == self.file_hash, f"model module: {file} has changed; start a new run")
+            module: Any = own.run(Path(file), contents, self.file_hash, "model module")
         else:
             package, _, name = self.source.rpartition(".")
             try:

@@ -20,6 +20,9 @@ FORMATS = ("pdf", "svg", "png")
 SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
 """Fonts that publishers accept, and the same bytes for the same numbers."""
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the start of a formula, or passes over before one."""
+
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
@@ -101,7 +104,12 @@ def readable(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def csv(table: pd.DataFrame) -> str:
-    return table.to_csv(index=False, lineterminator="\n")
+    """As CSV. A text that a spreadsheet would take for a formula is preceded by a single quote."""
+    return table.map(without_formula).to_csv(index=False, lineterminator="\n")
+
+
+def without_formula(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
@@ -47,18 +48,26 @@ PARTITION_NUMBERS = (
 def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path, budget: Budget | None = None) -> Path:
     """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
 
-    Raises `BadInput` without records, and `FedskewError` if the file cannot be written.
+    A link stays, and what it leads to is written; so is a device or a pipe. Raises `BadInput` without records, and `FedskewError` if
+    the file cannot be written.
     """
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    text = page(store, records, budget)
+    path, text = Path(path), page(store, records, budget)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise FedskewError(f"report {path}: cannot be written: {error.strerror}") from None
+    except RuntimeError:
+        raise FedskewError(f"report {path}: cannot be written: its links lead in a circle") from None
     return path
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import DAMAGED, BadInput, FedskewError, require
+from fedskew.core.npz import bounded
 from fedskew.core.places import whole_path
 from fedskew.skew.partition import Ints, Partition
 
@@ -34,6 +35,9 @@ Read back with the same data and partition seed:
     fedskew run --dataset {dataset} --partition-seed {seed} {skews}
 """
 
+WRITTEN = ("partition.json", "partition.npz", "README.md", "transforms.npz", "rows.npz")
+"""Names of the files."""
+
 
 def export(
     folder: Path,
@@ -44,10 +48,10 @@ def export(
     rows: Mapping[str, NDArray[Any]],
     again: str,
 ) -> None:
-    """Write the folder; raises `FedskewError` if it cannot be written, and `BadInput` if it holds another partition."""
+    """Write the folder; raises `FedskewError` if it cannot be written, and `BadInput` if it holds a file of one of the names."""
+    there = [name for name in WRITTEN if (folder / name).exists()]
     require(
-        not (folder / "partition.json").exists(),
-        f"export: {folder} holds a partition already; name another folder, or remove it",
+        not there, f"export: {folder} holds {', '.join(there)} already; name another folder, or remove what is there"
     )
     arrays = {"indices": partition.indices, "offsets": partition.offsets, "label_counts": counts}
     if partition.held_out is not None:
@@ -100,14 +104,18 @@ class FromFolder:
         """The partition, of a data set with so many training rows."""
         facts = self.facts()
         try:
+            most, ends = 8 * num_rows, 8 * (len(facts["clients"]) + 1)
             with np.load(Path(self.path) / "partition.npz", allow_pickle=False) as z:
                 made = Partition(
-                    indices=z["indices"].astype(np.int64),
-                    offsets=z["offsets"].astype(np.int64),
+                    indices=bounded(z, "indices", most).astype(np.int64),
+                    offsets=bounded(z, "offsets", ends).astype(np.int64),
                     names=tuple(str(name) for name in facts["clients"]),
                     empty=int(facts["empty"]),
                     unassigned=int(facts["unassigned"]),
-                    held_out=(z["held_out_indices"].astype(np.int64), z["held_out_offsets"].astype(np.int64))
+                    held_out=(
+                        bounded(z, "held_out_indices", most).astype(np.int64),
+                        bounded(z, "held_out_offsets", ends).astype(np.int64),
+                    )
                     if "held_out_indices" in z
                     else None,
                 )

@@ -22,7 +22,10 @@ NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
 def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int = 1) -> Path:
-    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and leave the newest ``keep`` there."""
+    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and leave the newest ``keep`` there.
+
+    Those of later rounds, which the run has not come to again, go too.
+    """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
     partial = target.with_suffix(".partial")
@@ -38,8 +41,9 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int
         # whatever ended the write, Ctrl-C included
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-    older = sorted((path for path in found(folder) if path != target), reverse=True)
-    for old in (*older[keep - 1 :], *folder.glob("round-*.partial")):
+    others = sorted(path for path in found(folder) if path != target)
+    older = [path for path in others if path < target]
+    for old in {*others, *folder.glob("round-*.partial")} - set(older[max(len(older) + 1 - keep, 0) :]):
         old.unlink()
     return target
 
@@ -68,10 +72,15 @@ def found(folder: Path) -> list[Path]:
     return [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
 
 
-def newest(folder: Path) -> tuple[Tree, dict[str, Any]] | None:
-    """The newest checkpoint that is whole; None if there is none at all. Raises `BadInput` of the newest if none is whole."""
+def newest(folder: Path, covered: int | None = None) -> tuple[Tree, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, of ``covered`` rounds at most; None if there is none at all.
+
+    Raises `BadInput` of the newest if none is whole.
+    """
     failed: BadInput | None = None
     for path in sorted(found(folder), reverse=True):
+        if covered is not None and rounds_in(path) > covered:
+            continue
         try:
             return load(path)
         except BadInput as error:
@@ -81,10 +90,9 @@ def newest(folder: Path) -> tuple[Tree, dict[str, Any]] | None:
     return None
 
 
-def passed_over(folder: Path, used: int) -> str:
-    """The name of the newest checkpoint if it is damaged, so that the one after ``used`` rounds was taken; else nothing."""
-    newer = latest(folder)
-    return newer.name if newer and newer.name != file_name(used) else ""
+def rounds_in(path: Path) -> int:
+    """The rounds that a checkpoint has behind it, by its name."""
+    return int(path.stem.removeprefix("round-"))
 
 
 def load(path: Path) -> tuple[Tree, dict[str, Any]]:

@@ -19,12 +19,6 @@ class Engine(TypedDict, total=False):
     note: str
 
 
-class Process(TypedDict, total=False):
-    id: int
-    host: str
-    since: str
-
-
 class Sign(TypedDict):
     """A warning."""
 
@@ -43,7 +37,6 @@ class Facts(TypedDict, total=False):
     """What is known of a run; it may hold more than this."""
 
     engine: Engine
-    process: Process
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data

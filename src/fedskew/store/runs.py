@@ -8,57 +8,19 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.store.facts import problem
+from fedskew.store.lease import Owner, TakenOver
+from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
+from fedskew.store.schema import VERSION, opened_for_reading, opened_for_writing, version_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
-CREATE TABLE runs (
-  id INTEGER PRIMARY KEY,
-  comparison INTEGER REFERENCES comparisons(id),
-  name TEXT NOT NULL,              -- the method as the user knows it
-  experiment TEXT NOT NULL,        -- complete TOML
-  experiment_hash TEXT NOT NULL,
-  seed INTEGER NOT NULL,
-  partition_seed INTEGER NOT NULL,
-  status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
-  message TEXT NOT NULL DEFAULT '',
-  rounds INTEGER NOT NULL,         -- asked for
-  rounds_done INTEGER NOT NULL DEFAULT 0,
-  created TEXT NOT NULL,
-  updated TEXT NOT NULL,
-  facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
-);
-CREATE TABLE measurements (
-  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-  round INTEGER NOT NULL,
-  client INTEGER,
-  split TEXT NOT NULL,
-  name TEXT NOT NULL,
-  value REAL
-);
-CREATE INDEX measurements_by_run ON measurements(run, round);
-CREATE TABLE partitions (
-  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-  client INTEGER NOT NULL,
-  client_name TEXT NOT NULL,
-  label TEXT NOT NULL,
-  rows INTEGER NOT NULL
-);
-CREATE INDEX partitions_by_run ON partitions(run);
-"""
 
 MEASUREMENTS: dict[str, dict[str, str]] = {
     "test": {
@@ -152,64 +114,36 @@ MEASUREMENTS: dict[str, dict[str, str]] = {
 }
 """Every (split, name) that a run may store, and what it is. Norms are Euclidean over the trainable parameters."""
 
+COVERED = """
+WITH RECURSIVE there(round) AS (
+  SELECT 0 UNION ALL
+  SELECT round + 1 FROM there WHERE EXISTS (SELECT 1 FROM measurements AS m WHERE m.run=? AND m.round=there.round + 1)
+)
+SELECT max(round) FROM there
+"""
+
 Row = tuple[int | None, str, str, float]
 """(client or None, split, name, value) of one round."""
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """One run, without its measurements."""
-
-    id: int
-    comparison: int | None
-    name: str
-    experiment: str
-    experiment_hash: str
-    seed: int
-    partition_seed: int
-    status: str
-    message: str
-    rounds: int
-    rounds_done: int
-    created: str
-    updated: str
-    facts: dict[str, Any]
-
-
 class RunStore:
-    """The store in one folder. Safe for several processes; a killed one loses at most the round in flight."""
+    """The store in one folder. Safe for several processes; a killed one loses at most the round in flight.
 
-    def __init__(self, folder: str | Path = "runs") -> None:
+    With ``read_only`` nothing is written, and the folder need not be writable, nor be there.
+    """
+
+    def __init__(self, folder: str | Path = "runs", read_only: bool = False) -> None:
         self.folder = Path(folder)
+        self.path = self.folder / "fedskew.db"
+        self.tokens: dict[int, str] = {}  # of the leases that are held through this object
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.db = sqlite3.connect(self.folder / "fedskew.db", timeout=60, isolation_level=None)
-            self.patiently("PRAGMA journal_mode=WAL")
-            self.db.execute("PRAGMA synchronous=NORMAL")
-            self.db.execute("PRAGMA foreign_keys=ON")
-            with self.transaction():
-                version = self.db.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    for statement in SCHEMA.split(";\n"):
-                        if statement.strip():
-                            self.db.execute(statement)
-                    self.db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            self.db = opened_for_reading(self.path) if read_only else opened_for_writing(self.path)
+            version = version_of(self.db)
         except (OSError, sqlite3.Error, ValueError) as error:
-            raise BadInput(f"run store {self.folder}: cannot be opened or written: {error}") from None
-        if version not in (0, SCHEMA_VERSION):
+            what = "read" if read_only else "opened or written"
+            raise BadInput(f"run store {self.folder}: cannot be {what}: {error}") from None
+        if version != VERSION:
             raise BadInput(f"run store {self.folder}: made by another version of fedskew (schema {version})")
-
-    def patiently(self, statement: str) -> None:
-        """Execute what SQLite does not wait for by itself while another process makes the file."""
-        for _ in range(200):
-            try:
-                self.db.execute(statement)
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
-                    raise
-                time.sleep(0.05)
-        raise sqlite3.OperationalError("database is locked")
 
     def close(self) -> None:
         self.db.close()
@@ -234,9 +168,17 @@ class RunStore:
 
     # writing
     def add_comparison(self, title: str) -> int:
+        """Register a comparison; its number."""
         with self.transaction():
-            cursor = self.db.execute("INSERT INTO comparisons(title, created) VALUES (?, ?)", (title, now()))
-        return int(cursor.lastrowid or 0)
+            number = self.unused("comparisons", self.folder.glob("c*.html"))
+            self.db.execute("INSERT INTO comparisons VALUES (?, ?, ?)", (number, title, now()))
+        return number
+
+    def unused(self, table: str, files: Iterable[Path]) -> int:
+        """The next number, above those in the table and those of files that an earlier store has left in the folder."""
+        left = [int(path.stem.removeprefix("c")) for path in files if re.fullmatch(r"c?[0-9]{1,9}", path.stem)]
+        newest = self.db.execute(f"SELECT max(id) FROM {table}").fetchone()[0]
+        return 1 + max(newest or 0, *left, 0)
 
     def add_run(
         self,
@@ -249,18 +191,20 @@ class RunStore:
         rounds: int,
         comparison: int | None = None,
     ) -> int:
-        """Register a run as planned."""
+        """Register a run as planned; its number."""
         with self.transaction():
-            cursor = self.db.execute(
-                "INSERT INTO runs(comparison, name, experiment, experiment_hash, seed, partition_seed, status, rounds, "
-                "created, updated) VALUES (?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?)",
-                (comparison, name, experiment, experiment_hash, seed, partition_seed, rounds, now(), now()),
+            number = self.unused("runs", self.folder.iterdir())
+            self.db.execute(
+                "INSERT INTO runs(id, comparison, name, experiment, experiment_hash, seed, partition_seed, status, rounds, "
+                "created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?)",
+                (number, comparison, name, experiment, experiment_hash, seed, partition_seed, rounds, now(), now()),
             )
-        return int(cursor.lastrowid or 0)
+        return number
 
     def update(self, run: int, *, status: str, message: str = "", experiment: str | None = None) -> None:
         """Set the status, and the experiment where it has become more exact (the engine that was chosen)."""
         with self.transaction():
+            self.check_lease(run)
             self.db.execute(
                 "UPDATE runs SET status=?, message=?, updated=?, experiment=coalesce(?, experiment) WHERE id=?",
                 (status, message, now(), experiment, run),
@@ -278,14 +222,26 @@ class RunStore:
             self.db.execute("DELETE FROM partitions WHERE run=?", (run,))
             self.db.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", ((run, *row) for row in rows))
 
-    def write_round(self, run: int, round_: int, rows: Sequence[Row]) -> None:
-        """All measurements of a round in one transaction; a round written before is replaced."""
+    def write_round(self, run: int, round_: int, rows: Sequence[Row], durable: bool = False) -> None:
+        """All measurements of a round in one transaction; a round written before is replaced.
+
+        If it is ``durable``, this and everything before it is on the disk when this returns, and a power cut takes none of it.
+        """
+        self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
+            self.check_lease(run)
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
             self.db.executemany(
                 "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in rows)
             )
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
+
+    def check_lease(self, run: int) -> None:
+        """Raise `TakenOver` if this process held the run's lease, and another holds it now."""
+        token, owner = self.tokens.get(run), self.owner(run)
+        if token and (owner is None or owner.token != token):
+            by = f"process {owner.process} on {owner.host}" if owner else "another process"
+            raise TakenOver(f"run {run}: {by} has taken it over, as this one was silent for too long; it stops here")
 
     # reading
     @contextmanager
@@ -303,26 +259,28 @@ class RunStore:
         with self.reading():
             return self.db.execute(statement, values).fetchall()
 
-    def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
-        """Runs by id; ``where`` is an SQL condition on the runs table."""
-        columns = [f.name for f in fields(RunRecord)]
-        with self.reading():
-            found = self.db.execute(f"SELECT {', '.join(columns)} FROM runs WHERE {where} ORDER BY id", values)
-            rows = [dict(zip(columns, row, strict=True)) for row in found]
-            return [self.record({**row, "facts": json.loads(row["facts"])}) for row in rows]
+    def owner(self, run: int) -> Owner | None:
+        """Who holds the run's lease, gone or not."""
+        if not self.query("SELECT 1 FROM sqlite_master WHERE name='leases'"):
+            return None
+        found = self.query("SELECT token, host, machine, process, began, expires FROM leases WHERE run=?", (run,))
+        return Owner(*found[0]) if found else None
 
-    def record(self, row: dict[str, Any]) -> RunRecord:
-        """A run from its columns; raises `FedskewError` where one of them, or a fact, is of another type than it was written."""
-        if wrong := problem(row):
-            raise FedskewError(f"run store {self.folder}: run {row['id']} is damaged: {wrong}")
-        return RunRecord(**row)
+    def covered(self, run: int) -> int:
+        """The last round up to which no round of the run is missing."""
+        return int(self.query(COVERED, (run,))[0][0])
+
+    def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
+        """Runs by id; ``where`` is an SQL condition on the runs table. One whose record is damaged has that as its status."""
+        found = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
+        return [record_from(row) for row in found]
 
     def run(self, run: int) -> RunRecord:
-        """One run; raises `BadInput` if there is none of that id."""
+        """One run; raises `BadInput` if there is none of that id, `FedskewError` if its record is damaged."""
         found = self.runs("id=?", (run,))
         if not found:
             raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
-        return found[0]
+        return sound(found)[0]
 
     def select(self, tokens: Sequence[str]) -> list[RunRecord]:
         """Runs by words of the command line: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``; none means latest."""
@@ -330,7 +288,7 @@ class RunStore:
         for token in tokens or ["latest"]:
             for record in self.one(token):
                 chosen[record.id] = record
-        return list(chosen.values())
+        return sound(list(chosen.values()))
 
     def one(self, token: str) -> list[RunRecord]:
         if token == "latest":
@@ -377,6 +335,14 @@ class RunStore:
     def run_folder(self, run: int) -> Path:
         """Where the run's TOML and checkpoints are."""
         return self.folder / str(run)
+
+
+def sound(records: list[RunRecord]) -> list[RunRecord]:
+    """The records. Raises `FedskewError` for the first that is damaged."""
+    for record in records:
+        if record.status == DAMAGED:
+            raise FedskewError(f"run {record.id}: {record.message}; name other runs")
+    return records
 
 
 def now() -> str:

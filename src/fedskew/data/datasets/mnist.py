@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedskew.core.errors import require
+from fedskew.core.npz import bounded
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, reading
-from fedskew.data.images import idx, standardised
+from fedskew.data.images import LARGEST, idx, standardised
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -26,7 +27,7 @@ def load(files: Files, classes: tuple[str, ...], source: str) -> Dataset:
     name, paths = files.dataset, files.paths()
     if len(paths) == 1:
         with reading(name, paths[0]), np.load(paths[0], allow_pickle=False) as z:
-            arrays = [z[key] for key in ("X_train", "y_train", "X_test", "y_test")]
+            arrays = [bounded(z, key, LARGEST) for key in ("X_train", "y_train", "X_test", "y_test")]
     else:
         arrays = []
         for path in paths:

@@ -11,8 +11,10 @@ from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
 
+from fedskew.core.npz import bounded
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files, Remote, reading
+from fedskew.data.images import LARGEST
 from fedskew.data.signals import motion_features
 
 FILE = "uci_har_signals.npz"
@@ -85,7 +87,7 @@ class UciHar:
 def from_npz(path: Path) -> Arrays:
     keys = ("X_train", "y_train", "subject_train", "X_test", "y_test", "activity_labels")
     with np.load(path, allow_pickle=False) as z:
-        return {key: z[key] for key in keys}
+        return {key: bounded(z, key, LARGEST) for key in keys}
 
 
 def official(path: Path, form: str) -> Arrays:

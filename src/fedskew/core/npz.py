@@ -1,0 +1,23 @@
+"""Arrays out of NumPy's compressed files, whose unpacked size is looked at before anything is unpacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER = 1 << 12
+"""Bytes, at most, that describe an array in such a file."""
+
+
+def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
+    """The array of this name. Raises `KeyError` if there is none, `ValueError` if its data are more than ``most`` bytes."""
+    if name not in file:
+        raise KeyError(name)
+    assert file.zip is not None
+    size = file.zip.getinfo(f"{name}.npy").file_size
+    if size > most + HEADER:
+        raise ValueError(f"{name} unpacks to {size:,} bytes, expected at most {most:,}")
+    array: NDArray[Any] = file[name]
+    return array

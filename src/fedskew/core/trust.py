@@ -1,0 +1,69 @@
+"""Whose code may run: what this person has named or confirmed is remembered outside every run store.
+
+A run store may come from elsewhere, and names files and modules that a run needs. They are imported only if they are known
+here: code by the hash of its contents, a module of an installed package by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+import platformdirs
+
+from fedskew.core.errors import BadInput
+
+FOLDER, SESSION = "FEDSKEW_CONFIG", "FEDSKEW_TRUSTED"
+"""Variables: the folder of the list, by default the user's configuration folder; and keys, where no list can be written."""
+
+ASKED: ContextVar[bool] = ContextVar("ASKED", default=False)
+
+
+def place() -> Path:
+    """The list: one key a line, then what it was when it was added."""
+    return Path(os.environ.get(FOLDER) or platformdirs.user_config_path("fedskew")) / "trusted-code.txt"
+
+
+def known() -> set[str]:
+    """The keys of all code that was named or confirmed."""
+    keys = set(os.environ.get(SESSION, "").split())
+    with suppress(OSError):
+        keys |= {line.partition(" ")[0] for line in place().read_text(encoding="utf-8", errors="replace").splitlines()}
+    return keys
+
+
+def key_of(contents: bytes) -> str:
+    """The key of a file of code, or of a module's name."""
+    return hashlib.sha256(contents).hexdigest()
+
+
+def admit(contents: bytes, what: str) -> None:
+    """Let code run: remember it where this person names it; raise `BadInput` where a store does and it is not known."""
+    key = key_of(contents)
+    if key in known():
+        return
+    if ASKED.get():
+        raise BadInput(
+            f"{what} is code that you have not run or confirmed before; read it, and if you trust it, add --trust to the command"
+        )
+    try:
+        place().parent.mkdir(parents=True, exist_ok=True)
+        with place().open("a", encoding="utf-8") as file:
+            file.write(f"{key} {' '.join(what.split())}\n")
+    except OSError:
+        # for this process, and those that it starts
+        os.environ[SESSION] = f"{os.environ.get(SESSION, '')} {key}".strip()
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """What is read meanwhile was written by others: only code that is known runs."""
+    before = ASKED.set(True)
+    try:
+        yield
+    finally:
+        ASKED.reset(before)

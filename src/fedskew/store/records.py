@@ -1,0 +1,50 @@
+"""What the store knows of a run, as it is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedskew.store.facts import problem
+
+DAMAGED = "damaged"
+"""The status of a run whose record cannot be read; no run has it in the store."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, without its measurements."""
+
+    id: int
+    comparison: int | None
+    name: str
+    experiment: str
+    experiment_hash: str
+    seed: int
+    partition_seed: int
+    status: str
+    message: str
+    rounds: int
+    rounds_done: int
+    created: str
+    updated: str
+    facts: dict[str, Any]
+
+
+COLUMNS = [field.name for field in fields(RunRecord)]
+
+
+def record_from(row: Sequence[Any]) -> RunRecord:
+    """The record of a row of `COLUMNS`; of a row that is damaged its number, the status `DAMAGED`, and the reason."""
+    values = dict(zip(COLUMNS, row, strict=True))
+    try:
+        values["facts"] = json.loads(values["facts"])
+        reason = problem(values)
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = str(error)
+    if reason:
+        reason = f"its record in the store is damaged: {reason}"
+        return RunRecord(int(values["id"]), None, "?", "", "", 0, 0, DAMAGED, reason, 0, 0, "", "", {})
+    return RunRecord(**values)

@@ -1,0 +1,122 @@
+"""The tables of the run store, and how its file is opened: to be written, or only to be read."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+VERSION = 1
+TABLES = """
+CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created TEXT NOT NULL);
+CREATE TABLE runs (
+  id INTEGER PRIMARY KEY,
+  comparison INTEGER REFERENCES comparisons(id),
+  name TEXT NOT NULL,              -- the method as the user knows it
+  experiment TEXT NOT NULL,        -- complete TOML
+  experiment_hash TEXT NOT NULL,
+  seed INTEGER NOT NULL,
+  partition_seed INTEGER NOT NULL,
+  status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
+  message TEXT NOT NULL DEFAULT '',
+  rounds INTEGER NOT NULL,         -- asked for
+  rounds_done INTEGER NOT NULL DEFAULT 0,
+  created TEXT NOT NULL,
+  updated TEXT NOT NULL,
+  facts TEXT NOT NULL DEFAULT '{}' -- JSON: versions, engine trial, data fingerprint, partition summary
+);
+CREATE TABLE measurements (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  client INTEGER,
+  split TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value REAL
+);
+CREATE INDEX measurements_by_run ON measurements(run, round);
+CREATE TABLE partitions (
+  run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+  client INTEGER NOT NULL,
+  client_name TEXT NOT NULL,
+  label TEXT NOT NULL,
+  rows INTEGER NOT NULL
+);
+CREATE INDEX partitions_by_run ON partitions(run);
+"""
+LEASES = """
+CREATE TABLE IF NOT EXISTS leases (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  token TEXT NOT NULL,             -- of this lease alone
+  host TEXT NOT NULL,
+  machine TEXT NOT NULL,           -- tells one running system, or container, from another
+  process INTEGER NOT NULL,
+  began TEXT NOT NULL,             -- when the process started, in the machine's ticks; empty where it does not say
+  expires REAL NOT NULL            -- seconds since 1970
+)
+"""
+"""In a table of its own, which older stores get when they are next written to."""
+
+
+def opened_for_writing(path: Path) -> sqlite3.Connection:
+    """The database with all tables, made where there is none. Raises what SQLite and the system raise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(path, timeout=60, isolation_level=None)
+    patiently(db, "PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.execute("PRAGMA foreign_keys=ON")
+    db.execute("BEGIN IMMEDIATE")
+    if version_of(db) == 0:
+        make_tables(db)
+    if version_of(db) == VERSION:
+        db.execute(LEASES)
+    db.execute("COMMIT")
+    return db
+
+
+def opened_for_reading(path: Path) -> sqlite3.Connection:
+    """The database, of which nothing is written; empty in memory where there is none. Raises what SQLite raises.
+
+    Beside a database that a process writes, SQLite keeps two files. Where it may not make them and there are none, nobody
+    writes, and it is read as it lies.
+    """
+    if path.exists():
+        address, log = f"{path.resolve().as_uri()}?mode=ro", path.with_name(f"{path.name}-wal")
+        try:
+            db = sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)
+            version = version_of(db)
+        except sqlite3.OperationalError:
+            if log.exists() and log.stat().st_size:
+                raise
+            db = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
+            version = version_of(db)
+        if version:
+            return db
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    make_tables(db)
+    db.execute(LEASES)
+    return db
+
+
+def make_tables(db: sqlite3.Connection) -> None:
+    for statement in TABLES.split(";\n"):
+        if statement.strip():
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version={VERSION}")
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """0 for a database without tables."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def patiently(db: sqlite3.Connection, statement: str) -> None:
+    """Execute what SQLite does not wait for by itself while another process makes the file."""
+    for _ in range(200):
+        try:
+            db.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            time.sleep(0.05)
+    raise sqlite3.OperationalError("database is locked")

@@ -1,0 +1,129 @@
+"""A run store from elsewhere names code: it runs only if this person named it before, or confirms it now."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedskew.cli.main import main
+from fedskew.core import trust
+from fedskew.core.errors import BadInput
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import run
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import small
+
+METHOD = """
+from dataclasses import dataclass
+from pathlib import Path
+import fedskew
+Path({marker!r}).touch()
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(fedskew.Algorithm):
+    pass
+"""
+MODEL = """
+from pathlib import Path
+from torch import nn
+Path({marker!r}).touch()
+
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+"""
+IMPORTING = (["resume", "1"], ["export", "1"], ["landscape", "1", "--kind", "line", "--points", "3"])
+READING = (["cite", "1"], ["list", "runs"], ["show", "1"], ["report", "1"], ["watch", "1"])
+
+
+def named(kind: str, folder: Path) -> dict[str, Any]:
+    """Sections that name a file, which leaves a mark where it is run."""
+    path, template = folder / f"{kind[:5]}.py", MODEL if kind == "model" else METHOD
+    path.write_text(template.format(marker=str(folder / "ran")))
+    found = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return {
+        "method": {"algorithm": {"name": f"{path}::Mine", "file_hash": found}},
+        "method without a hash": {"algorithm": {"name": f"{path}::Mine"}},
+        "model": {"model": {"name": "module", "source": f"{path}::Net", "file_hash": found}},
+    }[kind]
+
+
+@pytest.fixture(params=["method", "method without a hash", "model"])
+def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+    """One interrupted run whose experiment names a file that this person never ran."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(trust.FOLDER, str(tmp_path / "configuration"))
+    made = run(small(rounds=2, checkpoint={"every": 1}), folder="runs").store
+    table = small(rounds=3, checkpoint={"every": 1}).table() | named(request.param, tmp_path)
+    made.db.execute("UPDATE runs SET status='interrupted', rounds=3, experiment=?", (tomli_w.dumps(table),))
+    return made
+
+
+@pytest.mark.parametrize("words", IMPORTING, ids=lambda words: words[0])
+def test_code_that_a_store_names_runs_when_it_is_confirmed(
+    store: RunStore, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words) == BadInput.exit_code
+    said = capsys.readouterr().err.lstrip()
+    assert not Path("ran").exists()
+    assert said.startswith("fedskew: run 1: ")
+    assert said.endswith(
+        ".py is code that you have not run or confirmed before; read it, and if you trust it, add --trust to the command\n"
+    )
+    assert said.count("\n") == 1
+    assert store.run(1).status == "interrupted"
+    main([*words, "--trust"])
+    assert Path("ran").exists()
+    # from now on it is known
+    with trust.asking():
+        from_toml(store.run(1).experiment)
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+def test_what_only_reads_does_without_code(
+    store: RunStore, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(words) == 0, capsys.readouterr().err
+    assert not Path("ran").exists()
+    if words[0] == "cite":
+        assert "(code that is gone, or that you have not run)" in capsys.readouterr().out
+
+
+def test_the_name_of_a_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = named("method", tmp_path)["algorithm"]["name"]
+    stored = from_toml(tomli_w.dumps(small().table() | {"name": file}))
+    assert not stored.unnamed
+    assert not Path("ran").exists()
+
+
+def test_what_a_person_names_is_remembered_also_where_no_list_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    for folder in (tmp_path / "configuration", blocked / "below"):
+        monkeypatch.setenv(trust.FOLDER, str(folder))
+        monkeypatch.setenv(trust.SESSION, "")
+        table = named("method", tmp_path)
+        with pytest.raises(BadInput, match="not run or confirmed before"):
+            from_toml(tomli_w.dumps(table))
+        Experiment(**table)
+        assert "Mine" in from_toml(tomli_w.dumps(table)).name
+        (tmp_path / "metho.py").write_text((tmp_path / "metho.py").read_text() + "# changed\n")
+        with pytest.raises(BadInput, match="has changed"):
+            from_toml(tomli_w.dumps(table))
+    assert len((tmp_path / "configuration" / "trusted-code.txt").read_text().splitlines()) == 1
+
+
+def test_a_module_of_a_package_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(trust.FOLDER, str(tmp_path))
+    table = {"model": {"name": "module", "source": "torch.nn.Linear"}}
+    with pytest.raises(BadInput, match=r"torch\.nn\.Linear is code that you have not run"):
+        from_toml(tomli_w.dumps(table))
+    Experiment(**table)
+    from_toml(tomli_w.dumps(table))

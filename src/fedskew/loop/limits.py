@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ FEWEST = 3
 
 
 def length_fault(update: Tensor, longest: float) -> str:
-    """Why an update (P,) is too long, or nothing. ``longest`` is the limit; 0 is the length whose square its number type can hold."""
+    """Why an update (P,) is too long, or nothing: longer than ``longest`` (0: no limit), or its square overflows."""
     length = float(update.double().norm())
-    limit = longest or sqrt(torch.finfo(update.dtype).max)
+    limit = min(longest or inf, sqrt(torch.finfo(update.dtype).max))
     return f"an update of length {length:.3g}; the limit is {limit:.3g}" if length > limit else ""
 
 

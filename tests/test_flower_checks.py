@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import map_leaves
-from fedskew.flower.node import Node, Visit, recipe
+from fedskew.flower.limits import Limits
+from fedskew.flower.node import Node, Visit
 from fedskew.flower.nodes import Deployment, Nodes, Recipe
 from fedskew.flower.remote import Elsewhere
 from fedskew.flower.server import serve
-from fedskew.flower.wire import Kind, Rejected, Reply, check_scores, pack
+from fedskew.flower.wire import Kind, Rejected, Reply, check_scores, pack, unpack
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import Direct, configuration, nodes_of, small
@@ -146,7 +149,71 @@ def test_a_state_of_another_client_or_run_is_not_used(tmp_path: Path, stranger: 
 @pytest.mark.parametrize("place", ['name = "{}"', 'list = ["{}"]', '[algorithm]\nname = "{}"', '[[skew]]\nname = "{}"'])
 def test_a_recipe_names_no_code(place: str, code: str) -> None:
     with pytest.raises(BadInput, match="names a file of code"):
-        recipe(place.format(code))
+        Limits().recipe(place.format(code))
+
+
+def test_a_node_imports_only_what_its_owner_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evil_package.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Linear):\n"
+        "    def __init__(self, shape, classes): super().__init__(shape[0], classes)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    node = nodes_of(small(), tmp_path)[0]
+    experiment = small(model="module:evil_package.Net")
+    request = Recipe(RUN, experiment.toml(), 4, 10, (64,), 1797).request("train", 0, 0, steps=1)
+    x = {"x": torch.zeros(650)}
+    refused, _ = unpack(node.answer(pack(request, x)), Reply)
+    assert refused.reason.startswith("recipe: model evil_package.Net is not fedskew's own")
+    assert not (tmp_path / "ran").exists()
+    assert Limits(allow=("evil_package.Net",)).recipe(experiment.toml()).model == experiment.model
+
+
+@pytest.mark.parametrize("spec", ['algorithm = "other:mu=1"', '[algorithm]\nname = "other"'])
+def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> None:
+    with pytest.raises(BadInput, match="algorithm other is not fedskew's own"):
+        Limits().recipe(spec)
+    with pytest.raises(BadInput, match="unknown algorithm 'other'"):  # it is not installed
+        Limits(allow=("other",)).recipe(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "facts", "reason"),
+    [
+        ({"training__threads": 100_000}, {}, "asks for 100000 threads, and this node allows 256"),
+        ({}, {"clients": 10**9}, "asks for 1000000000 clients, and this node allows 100000"),
+        ({}, {"classes": 10**9}, "asks for 1000000000 classes"),
+        ({}, {"steps": 3_000_000}, "asks for 3000000 steps, and this node allows 100000; .* --limit steps=3000000"),
+        ({}, {"steps": -1}, "asks for -1 steps"),
+        ({"local__steps": 3_000_000}, {}, "asks for 3000000 steps"),
+        ({"local__epochs": 10**9}, {}, "asks for .* steps"),
+        ({"local__epochs": 90_000, "local__batch_size": "all"}, {}, "asks for .* examples"),
+        ({"model": "mlp:hidden=[1000000000]"}, {}, "has 75000000010 parameters, and the server sent 650"),
+        ({"model": "minilm"}, {}, "read texts"),
+    ],
+)
+def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reason, tmp_path: Path) -> None:
+    """Refused in one line before it costs memory, which is a fault of the kind "refused" at the server."""
+    node = nodes_of(small(), tmp_path)[0]
+    asked = {"clients": 4, "classes": 10, "steps": 1, **facts}
+    recipe = Recipe(RUN, small().replace(**change).toml(), asked.pop("clients"), asked.pop("classes"), (64,), 1797)
+    began = time.monotonic()
+    data = node.answer(pack(recipe.request("train", 0, 0, **asked), {"x": torch.zeros(650)}))
+    assert time.monotonic() - began < 2
+    with pytest.raises(Rejected, match=reason) as rejected:
+        server().opened(data, "train", 0, 0)
+    assert rejected.value.fault == "refused"
+
+
+def test_the_owner_of_a_node_sets_limits_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Node] = []
+    monkeypatch.setattr("fedskew.flower.resident.keep_running", lambda node, *rest: held.append(node) or 0)
+    monkeypatch.setattr("fedskew.flower.reach.check_superlink", lambda *rest: "")
+    rows = nodes_of(small(), tmp_path)[0].rows
+    words = ["flower", "node", "--client", "0", "--rows", str(rows), "--superlink", "server:9092"]
+    assert main([*words, "--limit", "steps=7", "--limit", "threads=2", "--allow", "mine.Net"]) == 0
+    assert held[0].limits == Limits(steps=7, threads=2, allow=("mine.Net",))
+    assert main([*words, "--limit", "stepps=7"]) == 2
+    assert main([*words, "--limit", "steps"]) == 2
 
 
 def test_an_update_is_rejected_from_the_limit_on(tmp_path: Path) -> None:

@@ -16,16 +16,18 @@ import tomli_w
 import torch
 
 pytest.importorskip("flwr")
+pytest.importorskip("cryptography")
 
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
-from fedskew.flower.local import Loopback, free_port
+from fedskew.flower.local import Loopback
 from fedskew.flower.starter import carried_out, write_stub
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import nodes_of, small
 from tests.test_flower import DEPLOYABLE, SETTINGS
+from tests.test_flower_reach import serving
 
 PATIENCE = 900.0
 ORDINARY = ("fedavg", "scaffold", "moon")
@@ -110,19 +112,19 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_node_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The SuperLink that it looks for is not there."""
+    """The SuperLink is any server that answers: the SuperNode looks for its own."""
     node = nodes_of(experiment_of("fedavg"), tmp_path)[0]
     # a socket's path must not be long
     with TemporaryDirectory() as name:
         temporary = Path(name)
         there = Loopback(tmp_path / "flower", [], environment={"TMPDIR": name})
         there.folder.mkdir()
-        there.port = free_port()
-        process = there.start_node(node)
-        end = time.monotonic() + 60
-        while not list(temporary.rglob("starter")) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert list(temporary.rglob("starter"))
+        with serving() as there.port:
+            process = there.start_node(node)
+            end = time.monotonic() + 60
+            while not list(temporary.rglob("starter")) and time.monotonic() < end:
+                time.sleep(0.1)
+            assert list(temporary.rglob("starter"))
         there.close()
         assert process.returncode == 130
         assert not list(temporary.iterdir())

@@ -33,7 +33,8 @@ from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, read
-from fedskew.flower.node import Node, recipe
+from fedskew.flower.limits import Limits
+from fedskew.flower.node import Node
 from fedskew.flower.nodes import Recipe
 from fedskew.flower.rows import Rows, read_rows, write_rows
 from fedskew.flower.wire import Reply, pack, unpack
@@ -305,7 +306,10 @@ def changed_evidence(change: tuple[int, Any]) -> None:
 TEXTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[Any]]] = {
     "compact form": (compact, WORDS),
     "table": (from_table_of_sections, TABLES),
-    "recipe": (recipe, SEEDS.map(lambda seed: damaged(samples()["experiment"], seed).decode(errors="replace"))),
+    "recipe": (
+        Limits().recipe,
+        SEEDS.map(lambda seed: damaged(samples()["experiment"], seed).decode(errors="replace")),
+    ),
     "document": (changed_document, st.tuples(st.integers(0, 10**6), PLAIN)),
     "evidence": (changed_evidence, st.tuples(st.integers(0, 10**6), PLAIN)),
     "message": (asked, SEEDS),

@@ -1,4 +1,4 @@
-"""``flower``: an app, a node, a demo."""
+"""``flower``: an app, a node, a check of the SuperLink, a demo."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.progress import stop_on_signal
 from fedskew.cli.terminal import Console
+from fedskew.core.component import from_table, parse
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.build import assemble
@@ -24,7 +25,7 @@ from fedskew.store.runs import RunStore
 def flower(parsed: argparse.Namespace) -> int:
     """One of the parts of a deployment."""
     require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
-    return {"init": init, "node": node, "demo": demo}[parsed.what](parsed)
+    return {"init": init, "node": node, "check": check, "demo": demo}[parsed.what](parsed)
 
 
 def recipe(name: str) -> Experiment:
@@ -62,14 +63,31 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
 
 def node(parsed: argparse.Namespace) -> int:
     """Hold one client's rows, and answer for it until stopped."""
+    from fedskew.flower.limits import Limits
+    from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
     from fedskew.flower.rows import read_rows
 
     require(parsed.client >= 0, f"--client is a number from 0, got {parsed.client}")
     rows = parsed.rows.expanduser().resolve()
     read_rows(rows)
+    given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
+    limits = from_table(Limits, {**given, "allow": parsed.allow}, "--limit")
+    if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
+        Console(stderr=True, highlight=False).print(f"warning: {warning}", markup=False)
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
-    return keep_running(Node(parsed.client, rows, states), parsed.superlink, parsed.options)
+    return keep_running(Node(parsed.client, rows, states, limits), parsed.superlink, parsed.options)
+
+
+def check(parsed: argparse.Namespace) -> int:
+    """Say within seconds whether nodes reach the SuperLink, and whether its certificate lets it start runs."""
+    from fedskew.flower.reach import Trust, check_superlink
+
+    warning = check_superlink(parsed.superlink, Trust(parsed.insecure, parsed.root_certificates))
+    if warning:
+        raise FedskewError(warning)
+    Console(highlight=False).print(f"superlink {parsed.superlink}: it answers", markup=False)
+    return 0
 
 
 def demo(parsed: argparse.Namespace) -> int:

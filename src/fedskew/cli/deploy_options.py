@@ -22,6 +22,8 @@ The same run between real machines, on Flower (pip install 'fedskew[flower]').
   fedskew flower init FOLDER --recipe my.toml    a Flower app for `flwr run`
   fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
                                                  one client, on its machine
+  fedskew flower check HOST:PORT --root-certificates ca.pem
+                                                 whether the SuperLink answers
   fedskew flower demo --nodes 4                  all of it on this machine
 """
 
@@ -53,7 +55,27 @@ def for_flower(parser: argparse.ArgumentParser) -> None:
     node.add_argument("--rows", type=Path, required=True, metavar="FILE.npz", help="its rows: arrays x and y")
     node.add_argument("--states", type=Path, metavar="DIR", help="where it keeps its state (default: beside the rows)")
     node.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink's address")
+    node.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a method of another package, or a module PACKAGE.MODULE.CLASS, that a server may name; may be repeated",
+    )
+    node.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="WHAT=N",
+        help="the most that a server may ask for: clients, classes, threads, steps or examples; may be repeated",
+    )
     node.add_argument("options", nargs="*", metavar="-- OPTION", help="further options of flower-supernode, after --")
+
+    check = whats.add_parser("check", help="say whether a SuperLink answers, and whether its certificate is right")
+    check.add_argument("superlink", metavar="HOST:PORT", help="the SuperLink's address")
+    trust = check.add_mutually_exclusive_group()
+    trust.add_argument("--root-certificates", type=Path, metavar="FILE", help="the authority's (default: the system's)")
+    trust.add_argument("--insecure", action="store_true", help="the SuperLink runs without TLS")
 
     demo = whats.add_parser("demo", help="a server and its nodes on this machine, and a run on them")
     demo.add_argument("--recipe", default="fedavg", metavar="NAME|FILE.toml", help=recipe)

@@ -59,6 +59,11 @@ def admit(contents: bytes, what: str) -> None:
         os.environ[SESSION] = f"{os.environ.get(SESSION, '')} {key}".strip()
 
 
+def admit_module(name: str) -> None:
+    """As `admit`, for a class of an installed package, by its name."""
+    admit(f"module {name}".encode(), name)
+
+
 @contextmanager
 def asking() -> Iterator[None]:
     """What is read meanwhile was written by others: only code that is known runs."""

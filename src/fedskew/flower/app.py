@@ -19,7 +19,7 @@ TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", 
 
 
 MARGIN = 60.0
-"""Seconds that Flower keeps a message of `GridChannel.send` after it is void, so that it is replaced and gives no error."""
+"""Seconds that Flower keeps a message longer than anybody waits for it: one that expired gives an error, as if the node refused."""
 
 
 class GridChannel:
@@ -43,7 +43,7 @@ class GridChannel:
 
     def send(self, requests: Mapping[int, bytes], kind: Kind, timeout: float) -> None:
         self.sent = {i: node for i, node in self.sent.items() if node not in requests}
-        self.sent |= self.push(requests, kind, 0, timeout + MARGIN)
+        self.sent |= self.push(requests, kind, 0, timeout)
 
     def received(self) -> dict[int, bytes]:
         return self.pull(self.sent)
@@ -51,7 +51,9 @@ class GridChannel:
     def push(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[str, int]:
         """Hand the requests to Flower; the node of each message."""
         messages = [
-            Message(content(data), dst_node_id=node, message_type=TYPES[kind], group_id=str(round_), ttl=timeout)
+            Message(
+                content(data), dst_node_id=node, message_type=TYPES[kind], group_id=str(round_), ttl=timeout + MARGIN
+            )
             for node, data in requests.items()
         ]
         ids = self.grid.push_messages(messages) if messages else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.own import MARK
 from fedskew.core.records import Plan, Upload, View, rows_of
-from fedskew.core.toml import toml_table
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
-from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.prepare import tasks_of
+from fedskew.flower.limits import Limits, check_size
 from fedskew.flower.rows import Rows, read_rows
 from fedskew.flower.updates import message_of
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
@@ -36,11 +34,12 @@ ALONE = Turnout(1, 1, 1, stragglers=0)
 
 @dataclass(frozen=True)
 class Node:
-    """One client of the population, where its rows are, and the folder of its states."""
+    """One client of the population, where its rows are, the folder of its states, and what a server may ask of it."""
 
     client: int
     rows: Path
     folder: Path
+    limits: Limits = field(default_factory=Limits)
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a request; whatever goes wrong here is said in it in one line."""
@@ -66,7 +65,8 @@ class Visit:
         self.node, self.request, self.tensors = node, request, tensors
         require(request.client in (-1, node.client), f"this is client {node.client}, not {request.client}")
         require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
-        self.experiment = recipe(request.recipe)
+        node.limits.check_request(request)
+        self.experiment = node.limits.recipe(request.recipe)
         self.held = read_rows(node.rows)
         check_rows(self.held, request, node.rows)
 
@@ -114,6 +114,8 @@ class Visit:
         fed, k = self.federation(), np.asarray([self.node.client])
         scores = {"global": evaluate_clients(fed.task, self.x(fed), fed.x, fed.y, fed.partition, k)}
         if measures_personal(fed):
+            if fed.tuning:
+                self.node.limits.check_work(fed.tuning.planner, self.node.client, len(self.held.y))
             plans = tuning_plans(fed, self.request.round, k)
             work = self.work(fed, plans, tuning_rate(fed, self.request.round))
             size = len(fed.partition.measured_rows(self.node.client))
@@ -125,6 +127,8 @@ class Visit:
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
         bf16 = training.precision == "bf16"
+        x = self.tensors.get("x")
+        check_size(self.experiment.model, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
         tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
@@ -158,6 +162,7 @@ class Visit:
         r, k, x = self.request, self.node.client, self.x(fed)
         rows, own = fed.partition.rows(k), np.asarray([k])
         if plans is None:
+            self.node.limits.check_work(fed.planner, k, len(rows))
             plans = [fed.planner.train(r.round, k, rows).first(r.steps)]
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], self.kept(fed, x)))
         view = View(
@@ -223,26 +228,6 @@ class Visit:
 
 def upload_tree(upload: Upload) -> Tree:
     return {"delta": upload.delta, "extras": upload.extras, "report": upload.report}
-
-
-def recipe(text: str) -> Experiment:
-    """The experiment that a server asks for; raises `BadInput` if it names code in files."""
-    check_names(toml_table(text, "recipe"))
-    experiment = from_toml(text, "recipe")
-    # the node's rows are its own, and the server's stay with the server
-    return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
-
-
-def check_names(table: object) -> None:
-    """A recipe is data: what it names must be installed here, and not be a file to be run."""
-    if isinstance(table, dict):
-        for value in table.values():
-            check_names(value)
-    elif isinstance(table, list):
-        for value in table:
-            check_names(value)
-    elif isinstance(table, str) and (MARK in table or ".py" in table):
-        raise BadInput(f"recipe: {table!r} names a file of code; nodes run only what is installed on them")
 
 
 def check_rows(held: Rows, request: Request, path: Path) -> None:

@@ -39,8 +39,8 @@ class Deployment:
     usable; one that gives none in time is set aside until it answers again. ``fewest`` is the share of the clients asked, at least
     one, without which there is no round.
 
-    An update longer than ``longest`` is rejected (0: no limit), and one longer than ``longest_ratio`` times the round's median (0: no
-    limit; see `fedskew.loop.limits.outliers`). A client may have ``most_rows`` rows (0: as many as the recipe's data set has for
+    An update longer than ``longest`` is rejected (0: no limit), and one longer than ``longest_ratio`` times the round's median (0:
+    no limit; see `fedskew.loop.limits.outliers`). A client may have ``most_rows`` rows (0: as many as the recipe's data set has for
     training).
 
     With ``labels`` nodes tell how many rows of each class they hold, with ``measure`` they measure the global model on their rows.

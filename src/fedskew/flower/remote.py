@@ -35,7 +35,7 @@ from fedskew.flower.wire import (
 from fedskew.loop.evaluate import per_row
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import length_fault, outliers
+from fedskew.loop.limits import length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
 from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, shared_model, taken_apart
@@ -128,9 +128,7 @@ class Remote:
         self.check_enough(len(heard), work)
         trees = self.here(stack([{k: tree.get(k, {}) for k in pattern} for _, tree in heard.values()]))
         at = np.flatnonzero(np.isin(work.clients, list(heard)))
-        steps = np.asarray([len(work.plans[i].index) for i in at])
-        sent, x = {k: trees[k] for k in ("delta", "extras")}, work.view.x
-        far = outliers(sent, steps, kept.sent(x) if kept else x, deployment.longest_ratio)
+        far = too_far(self.fed, work, at, {k: trees[k] for k in ("delta", "extras")}, deployment.longest_ratio)
         for i, fault in far.items():
             self.nodes.note(int(work.clients[at[i]]), Rejected("too_long", fault))
         near = np.delete(np.arange(len(at)), list(far))

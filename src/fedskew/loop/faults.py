@@ -20,7 +20,7 @@ from fedskew.core.trees import Tree, pick
 from fedskew.core.vectors import all_finite
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import RATIO, length_fault, outliers
+from fedskew.loop.limits import RATIO, length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
@@ -126,10 +126,8 @@ class Faulty:
                 else:
                     heard.add(i)
         at = np.asarray(sorted(heard), dtype=np.int64)
-        kept, steps = self.fed.kept, np.asarray([len(work.plans[i].index) for i in at])
-        x = kept.sent(work.view.x) if kept else work.view.x
         sent = pick({"delta": done.uploads.delta, "extras": done.uploads.extras}, at)
-        far = outliers(sent, steps, x, self.faults.longest_ratio)
+        far = too_far(self.fed, work, at, sent, self.faults.longest_ratio)
         self.rejected.extend((int(work.clients[at[i]]), "too_long") for i in far)
         at = np.delete(at, list(far))
         asked = len(work.clients)

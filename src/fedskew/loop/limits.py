@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedskew.core.trees import Tree, leaves
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import Work
 from fedskew.skew.partition import Ints
 
 RATIO = 20.0
 """Default of ``longest_ratio``. Honest clients stay below a quarter of it, on digits under label skew and with very unequal sizes:
-``python -m pytest tests/test_faults.py -k honest``."""
+``python -m pytest -m slow tests/test_faults.py -k honest``."""
 
 FEWEST = 3
 """Fewer updates have no median that one of them could not choose."""
 
 
 def length_fault(update: Tensor, longest: float) -> str:
-    """Why an update (P,) is too long, or nothing. ``longest`` is the limit; 0 is the length whose square its number type can hold."""
+    """Why an update (P,) is too long, or nothing: longer than ``longest`` (0: no limit), or its square overflows."""
     length = float(update.double().norm())
-    limit = longest or sqrt(torch.finfo(update.dtype).max)
+    limit = min(longest or inf, sqrt(torch.finfo(update.dtype).max))
     return f"an update of length {length:.3g}; the limit is {limit:.3g}" if length > limit else ""
+
+
+def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) -> dict[int, str]:
+    """The `outliers` among the clients at these positions of the cohort, who sent ``uploads``; of a private method none.
+
+    A client that is left out because of what others sent changes a sum by more than one update, which breaks the guarantee.
+    """
+    if fed.algorithm.privacy():
+        return {}
+    steps = np.asarray([len(work.plans[i].index) for i in at])
+    return outliers(uploads, steps, fed.kept.sent(work.view.x) if fed.kept else work.view.x, ratio)
 
 
 def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, str]:

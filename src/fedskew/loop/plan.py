@@ -103,16 +103,19 @@ class SeededPlanner:
             "lower epochs or steps",
         )
 
+    def extent(self, client: int, num_rows: int) -> tuple[int, int]:
+        """Local steps of a client with so many rows, and rows of a batch."""
+        local, size = self.work(client), self.batch_size(client, num_rows)
+        return local.steps or local.epochs * -(-num_rows // size), size
+
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
         """The batches of rows as they are."""
         rng = stream(self.seed, self.purpose, round_, client)
-        local, size = self.work(client), self.batch_size(client, len(rows))
-        per_epoch = -(-len(rows) // size)
-        steps = local.steps or local.epochs * per_epoch
-        if local.batches == "independent":
+        steps, size = self.extent(client, len(rows))
+        if self.work(client).batches == "independent":
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
             return Plan(drawn, np.ones((steps, size)))
-        epochs = -(-steps // per_epoch)
+        epochs = -(-steps // -(-len(rows) // size))
         return in_batches(np.stack([rng.permutation(rows) for _ in range(epochs)]), size).first(steps)
 
 

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedskew.core import own
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import read_small
-from fedskew.core.trust import admit
+from fedskew.core.trust import admit, admit_module
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models.initial import Draws
 
@@ -77,7 +77,7 @@ class Module:
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
             admit(contents, str(resolved))
         else:
-            admit(f"module {self.source}".encode(), self.source)
+            admit_module(self.source)
         require(
             self.file_hash in ("", found),
             f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "

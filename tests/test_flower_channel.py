@@ -1,0 +1,73 @@
+"""The way to nodes over Flower's grid: who is late is silent, not refusing, and nobody waits for what is sent without waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedskew.flower.app import GridChannel
+from fedskew.flower.client import content
+
+
+@dataclass
+class Grid:
+    """Flower's grid: nodes in ``answering`` answer with their number, and expired messages give an error."""
+
+    answering: set[int]
+    pushed: dict[str, tuple[int, float]] = field(default_factory=dict)  # message to node and expiry
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        ids = []
+        for message in messages:
+            ids.append(str(len(self.pushed)))
+            self.pushed[ids[-1]] = (message.metadata.dst_node_id, time.monotonic() + message.metadata.ttl)
+        time.sleep(0.05)  # handing over takes its time
+        return ids
+
+    def pull_messages(self, ids: list[str]) -> list[Any]:
+        replies = []
+        for one in ids:
+            node, expiry = self.pushed[one]
+            late = time.monotonic() > expiry
+            if late or node in self.answering:
+                made = {"content": content(bytes([node])), "error": SimpleNamespace(reason="expired")}
+                metadata = SimpleNamespace(reply_to_message_id=one)
+                replies.append(SimpleNamespace(metadata=metadata, has_error=lambda late=late: late, **made))
+        return replies
+
+
+@pytest.fixture(autouse=True)
+def plain_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own can only be made within a run."""
+
+    def message(content: object, **facts: Any) -> SimpleNamespace:
+        return SimpleNamespace(content=content, metadata=SimpleNamespace(**facts))
+
+    monkeypatch.setattr("fedskew.flower.app.Message", message)
+
+
+def test_a_node_that_is_late_gave_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own error for an expired message would count as a refusal, and the node be asked for another whole timeout."""
+    monkeypatch.setattr("fedskew.flower.app.POLL", 0.01)
+    began = time.monotonic()
+    assert GridChannel(Grid({1})).ask({1: b"", 2: b""}, "train", 0, 0.1) == {1: b"\x01"}
+    assert 0.1 <= time.monotonic() - began < 1
+
+
+def test_what_is_sent_is_received_when_it_is_there_and_once() -> None:
+    grid = Grid({1})
+    channel = GridChannel(grid)
+    channel.send({1: b"", 2: b""}, "meet", 600.0)
+    assert channel.received() == {1: b"\x01"}
+    assert channel.received() == {}
+    grid.answering = {2}
+    channel.send({2: b""}, "meet", 600.0)  # in place of the first message
+    assert channel.received() == {2: b"\x02"}
+    assert channel.sent == {}

@@ -61,7 +61,7 @@ def machine(**speeds):
 
 def test_labels_say_what_is_not_as_usual():
     assert Option(Sequential()).label == "sequential"
-    assert Option(Stacked(width=5), threads=4, workers=2).label == "stacked 5 wide 4 threads 2 processes"
+    assert Option(Stacked(width=5), threads=4).label == "stacked 5 wide 4 threads"
 
 
 def test_a_short_run_tries_the_two_engines_only():

@@ -44,7 +44,6 @@ OPTIONS = {
     "seed": "training.seed",
     "dtype": "training.dtype",
     "device": "training.device",
-    "workers": "training.workers",
     "precision": "training.precision",
     "lr": "solver.lr",
     "momentum": "solver.momentum",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from math import prod
 from types import ModuleType
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,27 +83,9 @@ def fast(rows: Tensor) -> ModuleType | None:
     return compiled("sums") if fits and rows.numel() >= LARGE else None
 
 
-@runtime_checkable
-class Scattered(Protocol):
-    """Rows (C, ...) that are not all in this process, and know how to be added up all the same; weights are of float64."""
-
-    def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor: ...
-
-    def spread(self, weights: Tensor) -> Spread: ...
-
-    def by_row(self, function: Callable[[Tensor], Tensor]) -> Tensor: ...
-
-
-def by_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What ``function`` tells of rows (C, ...) as little as (C, ...), each of its own row alone."""
-    return rows.by_row(function) if isinstance(rows, Scattered) else function(rows)
-
-
 def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
     """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows`` or in ``kind``."""
     w, kind = weights.double(), kind or rows.dtype
-    if isinstance(rows, Scattered):
-        return rows.weighted_sum(w, kind)
     if sums := fast(rows):
         # memory from PyTorch: numpy asks for pages of two megabytes, which a system may first have to make room for, at length
         total = rows.new_empty(rows.shape[1], dtype=kind)
@@ -134,8 +116,6 @@ class Spread(NamedTuple):
 def spread(weights: Tensor, rows: Tensor) -> Spread:
     """Look at rows (C, P) with weights (C,), reading each number from memory once."""
     w = weights.double()
-    if isinstance(rows, Scattered):
-        return rows.spread(w)
     if sums := fast(rows):
         total = rows.new_empty(rows.shape[1])
         found = sums.spread(w.contiguous().numpy(), rows.detach().numpy(), total.numpy(), torch.get_num_threads())

@@ -40,11 +40,10 @@ MARGIN = 0.07
 
 @dataclass(frozen=True)
 class Option:
-    """A way to carry out rounds: so many processes, each on so many threads."""
+    """A way to carry out rounds: an engine on so many threads."""
 
     engine: Sequential | Stacked
     threads: int = 1
-    workers: int = 1
 
     @property
     def name(self) -> str:
@@ -54,7 +53,7 @@ class Option:
     def label(self) -> str:
         """``stacked 5 wide 2 threads``; nothing of what is as usual or 1."""
         width = getattr(self.engine, "width", 0)
-        counts = [(width, "wide"), (self.threads, "threads"), (self.workers, "processes")]
+        counts = [(width, "wide"), (self.threads, "threads")]
         shown = [f"{count} {what}" for count, what in counts if count > (what != "wide")]
         return " ".join([self.name, *shown])
 
@@ -66,7 +65,7 @@ Measure = Callable[[Option, float], float]
 def choose(
     measure: Measure, rounds: int, threads: Sequence[int], seconds: dict[str, float], usual: int, most: int
 ) -> Option:
-    """The fastest of one process's options, as far as looking for it pays in a run of so many rounds.
+    """The fastest option, as far as looking for it pays in a run of so many rounds.
 
     ``threads`` are the numbers of threads to try, ascending. Stacked blocks are ``usual`` clients wide (0: they cannot be stacked)
     and ``most`` at most. ``seconds`` a round by label are what is known of options, and what is measured is added to them.
@@ -132,7 +131,7 @@ def usual_width(fed: Federation, work: Work) -> int:
 
 
 def measured(fed: Federation, work: Work, option: Option, bar: float) -> float:
-    """Seconds of local training a round in one process, from runs of a few steps; nothing is kept of them.
+    """Seconds of local training a round, from runs of a few steps; nothing is kept of them.
 
     An option whose first step shows that it takes more than ``bar`` is not tried further.
     """

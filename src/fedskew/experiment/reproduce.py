@@ -95,15 +95,12 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """The experiment of a run before it settled its engine, threads and workers; those of ``experiment`` take their place."""
+    """The experiment of a run before it settled its engine and threads; those of ``experiment`` take their place."""
     try:
         known = from_toml(record.experiment)
     except BadInput:
         return None
-    training = experiment.training
-    return known.replace(
-        engine=experiment.engine, training__threads=training.threads, training__workers=training.workers
-    )
+    return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:

@@ -7,12 +7,11 @@ import queue
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
-from fedskew.data.lent import Lent, lend
+from fedskew.data.shared import shared
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Listener, Progress, Stop, execute
 from fedskew.store.runs import RunStore
@@ -20,10 +19,10 @@ from fedskew.store.runs import RunStore
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
-def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) -> None:
+def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | None) -> None:
     """Take runs until there are none or a stop is asked for. The parent hears Ctrl-C; the worker finishes its round."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    store, dataset = RunStore(folder), lent() if lent else None
+    store = RunStore(folder)
     while not stop.is_set() and (run := tasks.get()) is not None:
         events.put(("begun", run, multiprocessing.current_process().pid))
         try:
@@ -48,15 +47,14 @@ def side_by_side(
     stop: Stop,
 ) -> None:
     """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
-    with TemporaryDirectory() as scratch:
-        lent = lend(dataset, scratch) if dataset else None
+    with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
         tasks, events, halt = context.Queue(), context.Queue(), context.Event()
         processes = []
         for run in (*runs, *[None] * jobs):
             tasks.put(run)
         for _ in range(min(jobs, len(runs))):
-            process = context.Process(target=work, args=(folder, tasks, events, halt, lent), daemon=True)
+            process = context.Process(target=work, args=(folder, tasks, events, halt, rows), daemon=True)
             process.start()
             processes.append(process)
         at: dict[int, int] = {}

@@ -2,8 +2,8 @@
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, interleaved, for a run of a thousand rounds. Nothing remembered counts, and nothing
-is remembered. Sequential rounds over ten times the best are measured once.
+Whole rounds of the first works of `fedskew bench`, interleaved, for a run of a thousand rounds. Nothing remembered counts, and
+nothing is remembered. Sequential rounds over ten times the best are measured once.
 """
 
 from __future__ import annotations

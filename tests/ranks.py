@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from fedskew.engine.group import Group
 
-LIMIT = 60
+LIMIT = 100
 """Seconds after which a rank gives up waiting for another one."""
 
 
-def check_on_ranks(names: list[str], size: int = 2, seconds: float = 60.0) -> None:
+def check_on_ranks(names: list[str], size: int = 2, seconds: float = 110.0) -> None:
     """Run the checks on so many ranks. Fails with their output if one fails, or if all together take longer than ``seconds``."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / f"rank {rank}" for rank in range(size)]

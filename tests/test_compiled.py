@@ -227,7 +227,9 @@ def test_small_cohorts_load_no_compiler(tmp_path: Path) -> None:
         "fedskew.run(fedskew.Experiment(training={'rounds': 1}), folder=sys.argv[1])\n"
         "print('torch' in sys.modules, 'numba' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True, timeout=100
+    ).stdout
     assert said.split() == ["True", "False"]
 
 
@@ -247,7 +249,9 @@ def test_other_instructions_are_compiled_anew(tmp_path: Path) -> None:
 
     def told() -> list[str]:
         command = [sys.executable, "-c", code]
-        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split()
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, cwd=tmp_path, timeout=100
+        ).stdout.split()
 
     assert told() == ["2.0", "0"]
     assert told() == ["2.0", "1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
@@ -107,7 +107,7 @@ def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None
     group.broadcast_tree({})
 
 
-def in_step(group: Group | None, rounds: Iterator[T]) -> Iterator[T]:
+def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None]:
     """Rounds on rank 0. The other ranks leave the run with it: when the caller ends the loop early, or an error does."""
     for round_ in rounds:
         try:

@@ -1,17 +1,15 @@
-"""What ``engine = "auto"`` chooses against fixed choices of engine, width and threads: how much slower than the best.
+"""What ``engine = "auto"`` chooses against fixed choices of engine, block width and threads: how much slower than the best.
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, interleaved, for a run of a thousand rounds. Nothing remembered counts, and
-nothing is remembered. Sequential rounds over ten times the best are measured once.
+Whole rounds of the first works of `fedskew bench`, interleaved, for a run of a thousand rounds. Sequential rounds over ten times
+the best are measured once.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import tempfile
 from functools import partial
 
 import torch
@@ -20,8 +18,8 @@ from fedskew.engine.choose import Option
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment.bench import LONG, WORKLOADS, Workload, of_workload, ours, seconds
-from fedskew.experiment.choice import Limits, chosen
-from fedskew.experiment.remembered import cores
+from fedskew.experiment.choice import chosen
+from fedskew.experiment.machine import cores
 
 
 def fixed(work: Workload) -> list[Option]:
@@ -50,9 +48,7 @@ def main() -> None:
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["FEDSKEW_CACHE"] = folder
-            auto, _ = chosen(*of_workload(work, LONG), False, Limits(cores()))
+        auto, _ = chosen(*of_workload(work, LONG), False, sorted({1, cores()}))
         found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
         shown = ", ".join(f"{option.label} {1000 * a_round:.1f} ms" for option, a_round in found.items())
         print(f"{work.name}: {shown}", flush=True)

@@ -23,7 +23,7 @@ from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.drift_bound import drift_bound
 from fedskew.experiment.drift_demo import Reproduced, drift_demo
-from fedskew.experiment.remembered import cores
+from fedskew.experiment.machine import cores
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.bounds import draw_bound

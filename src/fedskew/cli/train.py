@@ -34,7 +34,7 @@ from fedskew.experiment.compare import (
     worst_error,
 )
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.remembered import cores, place
+from fedskew.experiment.machine import cores
 from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import launcher, on_ranks
 from fedskew.experiment.tune import Tuned, at_best
@@ -123,13 +123,11 @@ def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], 
 
 
 def told(trials: Sequence[dict[str, Any]]) -> str:
-    """What trials of engines measured, and whether any of them just now."""
+    """What trials of engines measured."""
     tables = [trial["estimated_seconds_a_round"] for trial in trials]
     options = dict.fromkeys(option for table in tables for option in table)
     times = ", ".join(f"{option} {spread([t[option] for t in tables if option in t])}" for option in options)
-    source = f"remembered in {place()}" if all(trial["remembered"] for trial in trials) else "trial"
-    notes = "".join(f"; {trial['note']}" for trial in trials if "note" in trial)
-    return f"{source}, s a round: {times}{notes}"
+    return f"trial, s a round: {times}"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -25,7 +25,7 @@ from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
+from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
@@ -198,8 +198,7 @@ def option_for(work: Workload) -> Option:
     fed, x0 = of_workload(work, LONG)
     todo = next_work(fed, start(fed, x0), measure_local=False)
     assert todo is not None
-    counts = sorted({1, os.cpu_count() or 1})
-    return choose(partial(measured, fed, todo), LONG, counts, {}, usual_width(fed, todo), len(todo.clients))
+    return choose(fed, todo, sorted({1, os.cpu_count() or 1}))[0]
 
 
 def measure(

@@ -1,72 +1,43 @@
-"""``engine = "auto"``: engine, width and threads by trials as long as they pay, remembered for this machine."""
+"""``engine = "auto"``: a short trial chooses engine and threads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedskew.data.dataset import Dataset
-from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
+from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, with_engine
 from fedskew.experiment.config import Auto, Experiment
-from fedskew.experiment.remembered import busy, cores, key_of, recall, remember
+from fedskew.experiment.machine import cores
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Up to how many threads there may be; threads that are given are not chosen."""
-
-    threads: int
-    given: bool = False
-
-    @property
-    def counts(self) -> list[int]:
-        """1, 2, 4, ... and all threads."""
-        if self.given:
-            return [self.threads]
-        return sorted({self.threads, *(1 << n for n in range(self.threads.bit_length()) if 1 << n < self.threads)})
 
 
 def settled(
     experiment: Experiment, dataset: Dataset, jobs: int = 1, assembly: Assembly | None = None
 ) -> tuple[Experiment, dict[str, Any] | None]:
-    """The experiment with what was left open filled in, for ``jobs`` runs side by side; what is known of a choice, or None."""
-    threads = experiment.training.threads or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
+    """The experiment with engine and threads filled in, for ``jobs`` runs side by side, and what a trial found, or None."""
+    given = experiment.training.threads
+    most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
     if not isinstance(experiment.engine, Auto):
-        return with_engine(experiment, experiment.engine, threads), None
+        return with_engine(experiment, experiment.engine, most), None
     made = assembly or assemble(experiment, dataset)
-    limits = Limits(threads, given=experiment.training.threads > 0)
-    option, facts = chosen(made.federation, made.x0, experiment.evaluation.local_models, limits)
+    threads = [given] if given else sorted({1, most})
+    option, facts = chosen(made.federation, made.x0, experiment.evaluation.local_models, threads)
     return with_engine(experiment, option.engine, option.threads), facts
 
 
-def chosen(fed: Federation, x0: Tensor, measure_local: bool, limits: Limits) -> tuple[Option, dict[str, Any]]:
-    """The option under which the federation's rounds are over soonest, and what was measured; without clients nothing is."""
-    server = start(fed, x0)
-    work = next_work(fed, server, measure_local)
-    if work is None:
-        option = Option(Sequential(), limits.threads)
-        return option, told(option, {option.label: 0.0}, known=False)
-    key, quiet = key_of(fed, work), not busy()
-    before = recall(key)
-    seconds = dict(before)
-    best = choose(
-        partial(measured, fed, work), fed.rounds, limits.counts, seconds, usual_width(fed, work), len(work.clients)
-    )
-    known = seconds == before
-    if quiet and not known:
-        remember(key, seconds)
-    return best, told(best, seconds, known)
-
-
-def told(option: Option, seconds: dict[str, float], known: bool) -> dict[str, Any]:
-    """What a run notes of its choice."""
-    rounds = {k: float(f"{v:.4g}") for k, v in seconds.items()}
-    return {"name": option.name, "choice": option.label, "estimated_seconds_a_round": rounds, "remembered": known}
+def chosen(fed: Federation, x0: Tensor, measure_local: bool, threads: Sequence[int]) -> tuple[Option, dict[str, Any]]:
+    """The fastest option for the federation's rounds, and what the run stores of the trial; without clients none is made."""
+    work = next_work(fed, start(fed, x0), measure_local)
+    option = Option(Sequential(), threads[-1])
+    seconds = {option.label: 0.0}
+    if work is not None:
+        option, seconds = choose(fed, work, threads)
+    rounded = {label: float(f"{value:.4g}") for label, value in seconds.items()}
+    return option, {"name": option.name, "choice": option.label, "estimated_seconds_a_round": rounded}

@@ -15,7 +15,7 @@ from fedskew.experiment.choice import settled
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import partition_of
-from fedskew.experiment.remembered import cores
+from fedskew.experiment.machine import cores
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.store.runs import RunStore
 

@@ -48,7 +48,7 @@ from fedskew.slots import (
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Choose engine, width and threads by a short measured trial; printed, stored, and remembered for the machine."""
+    """Choose engine and threads by a short measured trial, which is printed and stored."""
 
 
 @dataclass(frozen=True, kw_only=True)

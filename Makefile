@@ -8,6 +8,8 @@ ifneq ($(DATA),)
 export FEDSKEW_DATA ?= $(abspath $(DATA))
 endif
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# No test begins after 15 minutes. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
+LIMITS := --session-timeout 900 -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo test test-slow bench format clean
 
@@ -18,7 +20,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal $(LIMITS)
 
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow -v --durations=0

@@ -1,9 +1,9 @@
-"""How a round's time and the peak memory grow with cohort, model, clients and workers, and a million clients: docs/large.md.
+"""How a round's time and the peak memory grow with cohort, model and clients, and a million clients: docs/large.md.
 
 Each point is a process of its own (benchmarks/population.py). Measures what is asked, keeps the rest of docs/growth.json, and
 writes the tables and pictures of docs/large.md.
 
-python benchmarks/growth.py [cohort] [model] [clients] [workers] [population] [million]   (by default the first four: minutes)
+python benchmarks/growth.py [cohort] [model] [clients] [population] [million]   (by default the first three: minutes)
 python benchmarks/growth.py --write                                               (only the page, from docs/growth.json)
 """
 
@@ -32,13 +32,12 @@ CURVES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "cohort": ("cohort", SHORT, (10, 32, 100, 316, 1000, 3160)),
     "model": ("hidden", SHORT, (8, 32, 128, 512, 2048)),
     "clients": ("clients", SHORT, (1000, 10_000, 100_000)),
-    "workers": ("workers", SHORT | {"cohort": 1000}, (1, 2)),
     "population": ("clients", LONG | {"rounds": 20}, (10_000, 100_000)),
     "million": ("clients", LONG | {"rounds": 100}, (1_000_000,)),
 }
 """By name: the option that grows, the other options, its values."""
 
-GROWTH = ("cohort", "model", "clients", "workers")
+GROWTH = ("cohort", "model", "clients")
 
 
 def measured(curve: str) -> list[Point]:
@@ -109,11 +108,11 @@ def page(found: dict[str, Any]) -> str:
     parts = [
         "## Growth",
         f"`python benchmarks/growth.py` ({where}): SCAFFOLD with states on disk, clients of 20 rows, the network 30-32-10,",
-        "batches of 10, five epochs; 10,000 clients and a cohort of 100 where they do not grow, a cohort of 1,000 for the workers.",
+        "batches of 10, five epochs; 10,000 clients and a cohort of 100 where they do not grow.",
         f"*model* is the units of the hidden layer, from {parameters(8):,} to {parameters(2048):,} parameters. Medians of rounds",
         "without evaluation; memory is the first process's peak without the rows.",
         "",
-        "![time of a round and memory against cohort, model, clients and workers](growth.svg)",
+        "![time of a round and memory against cohort, model and clients](growth.svg)",
         "",
         *growth(points),
         "",

@@ -3,7 +3,7 @@
 Start-up is from finished data to the first round, the partition included; its processor time is what a quiet machine would take.
 A round is without evaluation, which comes ten times a run, and on all cores, as a long run would choose.
 
-python benchmarks/population.py [--clients 100000] [--cohort 100] [--hidden 32] [--rounds 20] [--workers 1] [--json]
+python benchmarks/population.py [--clients 100000] [--cohort 100] [--hidden 32] [--rounds 20] [--json]
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def measure(parsed: argparse.Namespace) -> dict[str, Any]:
         training={
             "rounds": parsed.rounds,
             "states": parsed.states,
-            "workers": parsed.workers,
-            "threads": max(1, (os.cpu_count() or 1) // parsed.workers),
+            "threads": os.cpu_count() or 1,
         },
         local={"epochs": 5, "batch_size": 10},
         evaluation={"every": max(2, parsed.rounds // 10), "max_clients": min(parsed.cohort, 1000)},
@@ -89,7 +88,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--hidden", type=int, default=32, help="units of the hidden layer")
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--states", default="disk", choices=["auto", "disk", "memory"])
     parser.add_argument("--algorithm", default="scaffold")
     parser.add_argument("--engine", default="auto")

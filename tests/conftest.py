@@ -1,10 +1,19 @@
-"""What tests keep, they keep for themselves."""
+"""What tests keep, they keep for themselves; slow tests may take longer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
+SLOW_SECONDS = 1800
+"""Time limit of a test marked as slow; of the others it is in pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
 @pytest.fixture(autouse=True, scope="session")

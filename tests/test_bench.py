@@ -15,7 +15,6 @@ import torch
 
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
-from fedskew.engine.sequential import Sequential
 from fedskew.experiment import bench, limits, peers
 from fedskew.experiment.bench import FULL, WORKLOADS, measure, ratio
 from fedskew.experiment.peers import Peer
@@ -29,8 +28,7 @@ SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for wo
 def test_all_sides_make_the_same_model(work):
     before = torch.get_num_threads()
     found = measure(work, repeats=2, processes=2)
-    several = {"plain, 2 processes", "fedskew, 2 processes"}
-    assert several | {"plain", "fedskew"} <= set(found["seconds"])
+    assert {"plain", "fedskew"} <= set(found["seconds"])
     assert ("plain, channels last" in found["seconds"]) == (len(work.shape) == 3)
     assert all(len(taken) == 2 for taken in found["seconds"].values())
     assert found["largest_difference"] < 1e-6
@@ -199,23 +197,8 @@ def test_half_precision_is_measured_against_our_own_float32():
     work = next(work for work in WORKLOADS if work.bf16)
     small = dataclasses.replace(work, clients=2, rows=10, batch=5)
     found = measure(small, repeats=1, processes=2)
-    assert set(found["seconds"]) == {
-        *("float32", "float32, 2 processes"),
-        *("fedskew, bf16", "fedskew, bf16, 2 processes"),
-    }
+    assert set(found["seconds"]) == {"float32", "fedskew, bf16"}
     assert 0 < found["largest_difference"] < 0.01
-
-
-def test_helpers_compute_in_the_precision_that_they_are_told():
-    work = next(work for work in WORKLOADS if work.bf16)
-    small = dataclasses.replace(work, clients=2, rows=10, batch=5)
-    fed = small.federation()
-    x0 = fed.task.space.flatten(fed.task.model)
-    with bench.helpers(small, Sequential(), 2, 1) as pipes:
-        for kind in (bench.in_precision(fed, False), fed):
-            alone, together = bench.ours(kind, Sequential(), x0), bench.ours_together(kind, Sequential(), pipes, x0)
-            assert (alone - together).abs().max() < 1e-6
-    assert (bench.ours(bench.in_precision(fed, False), Sequential(), x0) - alone).abs().max() > 1e-5
 
 
 def test_what_a_round_needs_by_hand():

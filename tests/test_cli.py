@@ -46,7 +46,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_every_verb_has_a_help_that_starts_quickly(verb: str) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "fedskew", *([verb] if verb else []), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"})
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=100, env={**os.environ, "COLUMNS": "80"}
+    )
     assert done.returncode == 0
     assert "usage: fedskew" in done.stdout.lower() or "Usage" in done.stdout
     assert " torch\n" not in done.stderr
@@ -139,7 +141,9 @@ def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> Non
         "run.play_round = round; main.main(sys.argv[1:])"
     )
     words = ["run", "--engine", "sequential", "--runs", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], capture_output=True, text=True, check=True, timeout=100
+    )
     assert done.stdout == "[]\n"
 
 

@@ -160,7 +160,7 @@ def test_list_algorithms_tells_the_cost(capsys: pytest.CaptureFixture[str]) -> N
     assert rows["scaffold"]["gradients"] == 1
     assert set(ALGORITHMS) <= set(rows)
     done = subprocess.run(
-        [sys.executable, "-m", "fedskew", "list", "algorithms"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fedskew", "list", "algorithms"], capture_output=True, text=True, check=True, timeout=100
     )
     text = " ".join(done.stdout.split())
     assert "cost: client keeps 1, server 1; down 2, up 2; a step 1" in text

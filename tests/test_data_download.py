@@ -75,7 +75,8 @@ def server() -> Iterator[Server]:
     yield made
     made.shutdown()
     made.server_close()
-    thread.join()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.fixture(autouse=True)

@@ -530,7 +530,10 @@ def test_data_without_texts_are_refused(bert):
 
 def test_nothing_of_it_is_imported_before_it_is_needed():
     code = "import sys, fedskew.experiment.run; print({'transformers', 'peft'} & {*sys.modules})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100).stdout
+        == "set()\n"
+    )
 
 
 def test_a_missing_package_is_named(monkeypatch):

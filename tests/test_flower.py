@@ -202,7 +202,6 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
         ({"availability": "blocks:rounds=2"}, "labels"),
         ({"algorithm": "moon"}, "hidden features"),
         ({"model": "text-cnn"}, "words of all clients"),
-        ({"training": {"workers": 2}}, "each client has its own"),
         ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults are simulated"),
     ],
 )
@@ -437,7 +436,7 @@ def test_init_writes_an_app_that_flower_builds_and_the_rows(tmp_path: Path) -> N
     app = tmp_path / "My App"
     assert main(["flower", "init", str(app), "--recipe", str(recipe), "--rows"]) == 0
     table = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    assert from_toml(table["config"]["recipe"]) == small("scaffold").replace(training__workers=1)
+    assert from_toml(table["config"]["recipe"]) == small("scaffold")
     assert len(build.build_fab_from_disk(app)) < 20_000
     assert sorted(path.name for path in (tmp_path / "My App-rows").iterdir()) == [f"{k}.npz" for k in range(4)]
     assert main(["flower", "init", str(app)]) == 2  # there is something already

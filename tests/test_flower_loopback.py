@@ -147,12 +147,12 @@ def test_a_message_is_answered_by_a_copy_of_a_loaded_process_or_by_flowers_comma
         command = [sys.executable, "-c", script, str(listener.fileno())]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[listener.fileno()]) as starter:
             for _ in range(2):
-                assert subprocess.run(stub).returncode == 0
+                assert subprocess.run(stub, timeout=100).returncode == 0
             assert starter.stdout
             told = [starter.stdout.readline() for _ in range(2)]
             starter.kill()
     assert told == [f"{starter.pid} {[str(stub[0]), *stub[1:]]}\n"] * 2
-    helped = subprocess.run([stub[0], "--help"], capture_output=True, text=True)
+    helped = subprocess.run([stub[0], "--help"], capture_output=True, text=True, timeout=100)
     assert "Run a Flower ClientApp" in helped.stdout
 
 

@@ -41,10 +41,10 @@ def test_fifty_kills_cost_no_round_but_the_one_in_flight(tmp_path: Path) -> None
     while kills < KILLS or killed:
         process = context.Process(target=carry_out, args=(str(store.folder), current))
         process.start()
-        process.join(luck.uniform(0, LONGEST) if kills < KILLS else None)
+        process.join(luck.uniform(0, LONGEST) if kills < KILLS else 600)
         if process.is_alive():
             process.kill()
-            process.join()
+            process.join(10)
             kills, killed = kills + 1, killed + 1
         record, kept = store.run(current), checkpoints.newest(store.run_folder(current))
         assert (kept[1]["round"] if kept else 0) >= record.rounds_done - 1

@@ -39,11 +39,14 @@ def server(store: RunStore) -> Iterator[Live]:
 
     thread = Thread(target=serve)
     thread.start()
+    end = time.monotonic() + 30
     while not made:
+        assert time.monotonic() < end, "the server does not start"
         time.sleep(0.01)
     yield made[0]
     made[0].shutdown()
-    thread.join()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def free_port() -> int:

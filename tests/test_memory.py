@@ -32,7 +32,9 @@ def test_freed_blocks_are_used_again():
     """A block of 64 MiB is 16,384 pages of 4 KiB."""
 
     def pages(how: str) -> int:
-        done = subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True, timeout=100
+        )
         return int(done.stdout)
 
     assert pages("leave") > 1000

@@ -308,7 +308,9 @@ def package(mine: Path) -> Path:
 def test_a_package_offers_methods(package: Path, tmp_path: Path) -> None:
     def fedskew(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}
-        return subprocess.run([sys.executable, "-m", "fedskew", *words], capture_output=True, text=True, env=env)
+        return subprocess.run(
+            [sys.executable, "-m", "fedskew", *words], capture_output=True, text=True, env=env, timeout=100
+        )
 
     done = fedskew("run", "--algorithm", "carried:beta=0.2", *QUICK, "--runs", str(tmp_path / "r"))
     assert done.returncode == 0, done.stderr

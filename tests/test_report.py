@@ -729,7 +729,10 @@ def test_importing_the_room_is_quick() -> None:
         "import sys, fedskew.report.html, fedskew.report.plots; "
         "print([m for m in ('pandas', 'matplotlib', 'jinja2', 'scipy', 'torch') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100).stdout
+        == "[]\n"
+    )
 
 
 # personal models

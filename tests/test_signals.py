@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.progress import stop_on_signal
-from fedskew.core import scratch
-from fedskew.core.scratch import scratch_folder
 from fedskew.experiment import workers
 from fedskew.store.lease import alive, began
 from fedskew.store.runs import RunStore
@@ -64,22 +62,6 @@ def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.Monk
     assert ended == [1]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
-    left, young = (tmp_path / f"{scratch.PREFIX}{name}" for name in ("left", "young"))
-    for folder in (left, young):
-        folder.mkdir()
-        (folder / "rows").touch()
-    os.utime(left, (0, 0))
-    with scratch_folder() as used:
-        assert not left.exists()
-        assert young.exists()
-        os.utime(used, (0, 0))
-        with scratch_folder():
-            assert used.exists()
-    assert list(tmp_path.iterdir()) == [young]
-
-
 def started(folder: Path, **options: object) -> subprocess.Popen[bytes]:
     temporary = folder / "temporary"
     temporary.mkdir()
@@ -121,11 +103,11 @@ def test_a_comparison_side_by_side_leaves_nothing_behind(tmp_path: Path, how: st
     while any(alive(*owner) for owner in busy) and time.monotonic() < end:
         time.sleep(0.1)
     assert not any(alive(*owner) for owner in busy)
+    assert list((tmp_path / "temporary").iterdir()) == []
     if how != "kill":
         assert process.returncode == 130
         assert {record.status for record in store.runs()} == {"interrupted"}
         assert all(list(store.run_folder(number).glob("round-*.safetensors")) for number in (1, 2))
-        assert list((tmp_path / "temporary").glob(f"{scratch.PREFIX}*")) == []
 
 
 def drain(terminal: int) -> None:

@@ -118,5 +118,5 @@ run(Experiment().replace(engine="stacked", training={{"rounds": 1}}), folder={st
 heavy = ["torch._dynamo", "sympy", "pandas", "scipy", "pyarrow", "matplotlib", "transformers", "jinja2"]
 print([name for name in heavy if name in sys.modules])
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert told.stdout.strip() == "[]"

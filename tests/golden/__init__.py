@@ -17,7 +17,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.remembered import processor
+from fedskew.experiment.machine import processor
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import Engine, play_round, start
 

@@ -319,12 +319,6 @@ def experiment(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, or auto: a GPU where there is one")
     run.add_argument("--precision", metavar="P", help="full, or bf16: bfloat16 where PyTorch's autocast uses it")
     run.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that share the clients of a round (default: as many as a trial shows to pay)",
-    )
-    run.add_argument(
         "--set",
         action="append",
         default=[],

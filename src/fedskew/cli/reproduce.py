@@ -23,8 +23,9 @@ from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.drift_bound import drift_bound
 from fedskew.experiment.drift_demo import Reproduced, drift_demo
-from fedskew.experiment.remembered import cores
+from fedskew.experiment.machine import cores
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
+from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.bounds import draw_bound
 from fedskew.report.words import figures
 from fedskew.store.runs import RunStore
@@ -36,6 +37,7 @@ LISTING = "listing-14.4.1"
 """What ``--only`` calls the listing that is repeated digit by digit; it needs no store."""
 
 
+@on_ranks
 def reproduce(parsed: argparse.Namespace) -> int:
     """Carry out what is missing, then print and write the result; exit code 1 if a digit of the listing differs."""
     document = load(parsed.document).at(parsed.scale)
@@ -79,7 +81,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do", markup=False)
     if not left:
         return
-    jobs = jobs_for(parsed, len(left), workers=1)
+    jobs = jobs_for(parsed, len(left))
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("estimating", total=len({p.arm for p in left}))
         seconds = estimate(left, jobs, lambda: progress.advance(bar))

@@ -54,7 +54,6 @@ OPTIONS = {
     "seed": "training.seed",
     "dtype": "training.dtype",
     "device": "training.device",
-    "workers": "training.workers",
     "precision": "training.precision",
     "lr": "solver.lr",
     "momentum": "solver.momentum",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fedskew.cli.output import (
     print_json,
@@ -34,20 +32,19 @@ from fedskew.experiment.compare import (
     seeds_from,
     worst_error,
 )
-from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.processes import by_launcher, follow_launcher, launched
-from fedskew.experiment.remembered import cores, place
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.machine import cores
 from fedskew.experiment.run import register
+from fedskew.experiment.torchrun import launcher, on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
 from fedskew.store.lease import busy
 from fedskew.store.runs import RunStore
 
 
+@on_ranks
 def run(parsed: argparse.Namespace) -> int:
     """One experiment."""
-    if by_launcher()[0]:
-        follow()
     experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     ids = [register(store, experiments[0], engines.get(experiments[0].name))]
@@ -55,15 +52,14 @@ def run(parsed: argparse.Namespace) -> int:
     return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
 
 
+@on_ranks
 def compare(parsed: argparse.Namespace) -> int:
     """Several methods on the same partitions and seeds."""
-    if by_launcher()[0]:
-        follow()
     base = experiment_from(parsed)
     asked_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
     planned = plan(base, parsed.algorithms, seeds)
-    jobs = jobs_for(parsed, len(planned), base.training.workers)
+    jobs = jobs_for(parsed, len(planned))
     store = RunStore(parsed.runs)
     tuned: dict[str, Tuned] = {}
     if parsed.tuned:
@@ -81,10 +77,9 @@ def compare(parsed: argparse.Namespace) -> int:
     return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 
+@on_ranks
 def resume(parsed: argparse.Namespace) -> int:
     """Runs that are not finished."""
-    if by_launcher()[0]:
-        follow()
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted)
     confirm(parsed, chosen)
@@ -95,22 +90,9 @@ def resume(parsed: argparse.Namespace) -> int:
         return 0
     reasons = [busy(store, run) for run in ids]
     require(not all(reasons), reasons[0])
-    workers = max(from_toml(r.experiment, f"run {r.id}").training.workers for r in chosen if r.id in ids)
-    jobs = jobs_for(parsed, len(ids), workers)
+    jobs = jobs_for(parsed, len(ids))
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
-
-
-def follow() -> NoReturn:
-    """As a process of ``torchrun`` that is not the first: work for it.
-
-    It has nothing to put away, and ends without the clearing up in which PyTorch's threads may abort it (seen under load), for
-    which the launcher would stop the first process.
-    """
-    follow_launcher()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def asked_budget(parsed: argparse.Namespace) -> Budget | None:
@@ -118,13 +100,14 @@ def asked_budget(parsed: argparse.Namespace) -> Budget | None:
     return budget_from(text) if text else None
 
 
-def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
-    """Runs side by side; one after the other where each has several processes of its own."""
-    if parsed.jobs is None and (workers > 1 or by_launcher()[1] > 1):
+def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
+    """Runs side by side; one after the other on the ranks of ``torchrun``."""
+    if launcher()[1] > 1:
+        require(parsed.jobs in (None, 1), "--jobs: under torchrun runs come one after the other; leave it out")
         return 1
     jobs = cores() if parsed.jobs is None else parsed.jobs
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
-    check_processes(max(jobs, workers))
+    check_processes(jobs)
     return max(1, min(jobs, runs))
 
 
@@ -143,13 +126,11 @@ def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], 
 
 
 def told(trials: Sequence[dict[str, Any]]) -> str:
-    """What trials of engines measured, and whether any of them just now."""
+    """What trials of engines measured."""
     tables = [trial["estimated_seconds_a_round"] for trial in trials]
     options = dict.fromkeys(option for table in tables for option in table)
     times = ", ".join(f"{option} {spread([t[option] for t in tables if option in t])}" for option in options)
-    source = f"remembered in {place()}" if all(trial["remembered"] for trial in trials) else "trial"
-    notes = "".join(f"; {trial['note']}" for trial in trials if "note" in trial)
-    return f"{source}, s a round: {times}{notes}"
+    return f"trial, s a round: {times}"
 
 
 def spread(values: Sequence[float]) -> str:
@@ -174,8 +155,7 @@ def carry_out(
     began = time.perf_counter()
     with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
         try:
-            with launched():
-                results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
+            results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; `{again}` goes on") from None
     seconds = time.perf_counter() - began

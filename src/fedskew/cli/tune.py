@@ -19,11 +19,13 @@ from fedskew.core.errors import Interrupted
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.run import Progress
+from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Search, Tuned, space_from, tuned_methods, words
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.store.runs import RunStore
 
 
+@on_ranks
 def tune(parsed: argparse.Namespace) -> int:
     """Tune methods and say what was found."""
     store = RunStore(parsed.runs)
@@ -39,7 +41,7 @@ def tune(parsed: argparse.Namespace) -> int:
 def jobs(parsed: argparse.Namespace) -> int:
     from fedskew.cli.train import jobs_for
 
-    return jobs_for(parsed, 1 << 16, 1)
+    return jobs_for(parsed, 1 << 16)
 
 
 def tune_all(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from math import prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -72,27 +72,9 @@ def column_chunks(rows: Tensor) -> Iterator[Tensor]:
         yield room[: chunk.numel()].view(chunk.shape).copy_(chunk)
 
 
-@runtime_checkable
-class Scattered(Protocol):
-    """Rows (C, ...) that are not all in this process, and know how to be added up all the same; weights are of float64."""
-
-    def weighted_sum(self, weights: Tensor, kind: torch.dtype) -> Tensor: ...
-
-    def spread(self, weights: Tensor) -> Spread: ...
-
-    def by_row(self, function: Callable[[Tensor], Tensor]) -> Tensor: ...
-
-
-def by_row(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What ``function`` tells of rows (C, ...) as little as (C, ...), each of its own row alone."""
-    return rows.by_row(function) if isinstance(rows, Scattered) else function(rows)
-
-
 def weighted_sum(weights: Tensor, rows: Tensor, kind: torch.dtype | None = None) -> Tensor:
     """``sum_c weights[c] * rows[c]`` for (C,) and (C, ...), accumulated in float64, in the type of ``rows`` or in ``kind``."""
     w, kind = weights.double(), kind or rows.dtype
-    if isinstance(rows, Scattered):
-        return rows.weighted_sum(w, kind)
     if rows.dim() != 2:
         return torch.tensordot(w, rows.double(), dims=1).to(kind)
     total = rows.new_empty(rows.shape[1], dtype=kind)
@@ -118,8 +100,6 @@ class Spread(NamedTuple):
 def spread(weights: Tensor, rows: Tensor) -> Spread:
     """Weighted mean, norms and distances of rows (C, P) with weights (C,), in one pass over memory, in blocks of columns."""
     w = weights.double()
-    if isinstance(rows, Scattered):
-        return rows.spread(w)
     whole, equal = w.sum(), torch.full_like(w, 1 / len(w))
     total = rows.new_empty(rows.shape[1])
     squares, to_weighted, to_uniform = rows.new_zeros(3, len(w), dtype=torch.float64)

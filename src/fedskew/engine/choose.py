@@ -1,9 +1,9 @@
-"""Which engine, on how many threads, how wide: a short measured trial on the first of the experiment's own rounds with clients."""
+"""Which engine and how many threads: a short trial on the first of the experiment's own rounds with clients."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedskew.core.records import Plan, Server
+from fedskew.core.records import Server
 from fedskew.core.task import stackable
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, block_width
@@ -20,31 +20,24 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.round import Engine, Work, members_of, prepare, train
 
 STEPS = 4
-"""Local steps of a trial."""
+"""Local steps of a timed run."""
 
-RUNS, ENOUGH, LONG = 9, 0.05, 0.5
-"""Runs of one trial at most, seconds after which three are enough, and seconds of a run that is not repeated."""
+REPEATS, LONG = 3, 0.5
+"""Timed runs of which the fastest counts, and the seconds from which a run is not repeated."""
 
-PATIENCE = 1.0
-"""Seconds that a first stacked step may take, where all steps at a fifth of its time would still lose."""
+WORTH, SHORT = 3, 0.2
+"""All threads are tried where the run takes this many times as long as the trial so far, at least ``SHORT`` seconds."""
 
-FEW, MANY = 3, 20
-"""So many times as long as the trials so far must a run be for one of all threads, and for one of what gains less."""
-
-LEAST = 0.2
-"""Seconds that the trials so far count for at least."""
-
-MARGIN = 0.07
-"""What a less plain option must gain."""
+GAIN = 0.07
+"""Share of a round's time that all threads must save."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A way to carry out rounds: so many processes, each on so many threads."""
+    """A way to carry out rounds: an engine on so many threads."""
 
     engine: Sequential | Stacked
     threads: int = 1
-    workers: int = 1
 
     @property
     def name(self) -> str:
@@ -52,57 +45,33 @@ class Option:
 
     @property
     def label(self) -> str:
-        """``stacked 5 wide 2 threads``; nothing of what is as usual or 1."""
+        """``stacked 5 wide 2 threads``, without the usual width and one thread."""
         width = getattr(self.engine, "width", 0)
-        counts = [(width, "wide"), (self.threads, "threads"), (self.workers, "processes")]
-        shown = [f"{count} {what}" for count, what in counts if count > (what != "wide")]
-        return " ".join([self.name, *shown])
+        return self.name + f" {width} wide" * (width > 0) + f" {self.threads} threads" * (self.threads > 1)
 
 
-Measure = Callable[[Option, float], float]
-"""Seconds a round under an option; those of the best so far end a trial that has lost."""
+def choose(fed: Federation, work: Work, threads: Sequence[int]) -> tuple[Option, dict[str, float]]:
+    """The faster engine, and the seconds a round by label of every option tried.
 
-
-def choose(
-    measure: Measure, rounds: int, threads: Sequence[int], seconds: dict[str, float], usual: int, most: int
-) -> Option:
-    """The fastest of one process's options, as far as looking for it pays in a run of so many rounds.
-
-    ``threads`` are the numbers of threads to try, ascending. Stacked blocks are ``usual`` clients wide (0: they cannot be stacked)
-    and ``most`` at most. ``seconds`` a round by label are what is known of options, and what is measured is added to them.
+    ``threads`` are one number, or two, ascending. The second is tried where the run is long enough to gain by it, for an engine
+    that took less than twice the best time.
     """
     began = time.perf_counter()
-    best = Option(Sequential(), threads[0])
-
-    def ask(option: Option) -> float:
-        if option.label not in seconds:
-            seconds[option.label] = measure(option, seconds.get(best.label, np.inf))
-        return seconds[option.label]
-
-    def worth(option: Option, factor: int) -> bool:
-        spent = max(time.perf_counter() - began, LEAST)
-        return option.label in seconds or rounds * seconds[best.label] > factor * spent
-
-    def gains(option: Option) -> bool:
-        return ask(option) < (1 - MARGIN) * ask(best)
-
-    first = [best, Option(Stacked(), threads[0])] if usual else [best]
-    best = min(first, key=ask)
-    close = [option for option in first if ask(option) < 2 * ask(best)]
-    for count in reversed(threads[1:]):
-        for option in [replace(option, threads=count) for option in close]:
-            if worth(option, FEW if count == threads[-1] else MANY) and gains(option):
-                best = option
-    if best.name == "stacked":
-        width = usual
-        for factor in (0.5, 2.0):
-            while 1 < (width := round(width * factor)) <= most:
-                option = replace(best, engine=Stacked(width=0 if width == usual else width))
-                if not (worth(option, MANY) and gains(option)):
-                    break
-                best = option
-            width = getattr(best.engine, "width", 0) or usual
-    return best
+    engines: list[Sequential | Stacked] = [Sequential(), *([Stacked()] if all(map(stackable, fed.tasks)) else [])]
+    options = [Option(engine, threads[0]) for engine in engines]
+    seconds: dict[Option, float] = {}
+    for option in options:
+        seconds[option] = measured(fed, work, option, min(seconds.values(), default=np.inf))
+    best = min(options, key=seconds.__getitem__)
+    spent = max(time.perf_counter() - began, SHORT)
+    if len(threads) > 1 and fed.rounds * seconds[best] > WORTH * spent:
+        threaded = [replace(o, threads=threads[-1]) for o in options if seconds[o] < 2 * seconds[best]]
+        for option in threaded:
+            seconds[option] = measured(fed, work, option, seconds[best])
+        fastest = min(threaded, key=seconds.__getitem__)
+        if seconds[fastest] < (1 - GAIN) * seconds[best]:
+            best = fastest
+    return best, {option.label: taken for option, taken in seconds.items()}
 
 
 @contextmanager
@@ -126,57 +95,43 @@ def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | No
     return None
 
 
-def usual_width(fed: Federation, work: Work) -> int:
-    """How many clients a stacked block has if nobody says otherwise; 0 where a model cannot be stacked."""
-    return min(block_width(work.view.x), len(work.clients)) if all(map(stackable, fed.tasks)) else 0
+def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf) -> float:
+    """Seconds of local training a round, from runs of a few steps; nothing of them is kept.
 
-
-def measured(fed: Federation, work: Work, option: Option, bar: float) -> float:
-    """Seconds of local training a round in one process, from runs of a few steps; nothing is kept of them.
-
-    An option whose first step shows that it takes more than ``bar`` is not tried further.
+    An option whose first run shows that it takes more than ``limit`` is not timed further.
     """
+    engine, clients = option.engine, len(work.clients)
+    width = min(engine.width or block_width(work.view.x), clients) if isinstance(engine, Stacked) else 1
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
-    steps = np.asarray([len(work.plans[i].index) for i in order])
-    passes = np.asarray([len(work.measured[i].index) for i in order]) if work.measured else np.zeros(1)
-    engine = option.engine
+    # a block takes as many steps as its longest client, a pass as many batches as its largest
+    steps = sum(len(work.plans[i].index) for i in order[::width])
+    blocks = len(range(0, clients, width))
+    passes = [len(work.measured[i].index) for i in order] if work.measured else []
+    batches = sum(max(passes[lo : lo + width]) for lo in range(0, len(passes), width))
+    brief, one = (shortened(work, order[:width], few) for few in (STEPS, 1))
     with on_threads(option.threads):
-        if isinstance(engine, Sequential):
-            beside, step, score = cost(fed, engine, shortened(work, order[:1]))
-            return float(beside * len(order) + step * steps.sum() + score * passes.sum())
-        width = min(engine.width or block_width(work.view.x), len(order))
-        # a block takes as many steps as its longest client, a pass as many batches as its largest
-        longest = steps[::width]
-        largest = sum(passes[lo : lo + width].max() for lo in range(0, len(passes), width))
-        first = once(fed, engine, shortened(work, order[:width], limit=1))
-        if first > PATIENCE and first / 5 * longest.sum() > bar:
-            return float(first * longest.sum())
-        beside, step, score = cost(fed, engine, shortened(work, order[:width]))
-        return float(beside * len(longest) + step * longest.sum() + score * largest)
-
-
-def cost(fed: Federation, engine: Engine, work: Work) -> tuple[float, float, float]:
-    """Seconds beside the steps, of a local step, and of a batch of the measuring pass, after a run that warms up."""
-    once(fed, engine, work)
-    training = work._replace(measured=[])
-    whole = fastest(fed, engine, training)
-    brief = fastest(fed, engine, shortened(training, np.arange(len(work.clients)), limit=1))
-    steps = max(len(plan.index) for plan in work.plans)
-    # what comes once must not count as often as there are steps
-    step = max(whole - brief, 0.0) / (steps - 1) if steps > 1 else whole
-    return max(brief - step, 0.0), step, max(fastest(fed, engine, work) - whole, 0.0) if work.measured else 0.0
+        # a first step also prepares the engine; if all steps at a fifth of its time would still be too many, it has lost
+        first = once(fed, engine, one)
+        if first > 1 and first / 5 * steps > limit:
+            return first * steps
+        whole, least = (fastest(fed, engine, some._replace(measured=[])) for some in (brief, one))
+        longest = max(len(plan.index) for plan in brief.plans)
+        step = max(whole - least, 0.0) / (longest - 1) if longest > 1 else whole
+        score = max(fastest(fed, engine, brief) - whole, 0.0) if work.measured else 0.0
+    return float(max(least - step, 0.0) * blocks + step * steps + score * batches)
 
 
 def fastest(fed: Federation, engine: Engine, work: Work) -> float:
-    """Of several runs, more where they are short: whatever else the machine does only adds to a time."""
+    """Seconds of the fastest of a few runs, after one that prepares: whatever else the machine does only adds to a time."""
+    once(fed, engine, work)
     times = [once(fed, engine, work)]
-    while len(times) < (RUNS if sum(times) < ENOUGH else 3) and times[0] < LONG:
+    while len(times) < REPEATS and times[0] < LONG:
         times.append(once(fed, engine, work))
     return min(times)
 
 
 def once(fed: Federation, engine: Engine, work: Work) -> float:
-    """Seconds of one run; of this thread's work where all is done here, so that other programs do not count."""
+    """Seconds of one run; on one thread those of this thread, so that other programs do not count."""
     cuda = work.view.x.is_cuda
     clock = time.perf_counter if cuda or torch.get_num_threads() > 1 else time.thread_time
     began = clock()
@@ -190,11 +145,7 @@ def shortened(work: Work, members: np.ndarray[Any, Any], limit: int = STEPS) -> 
     """The work of some clients of the cohort, cut to a few steps and one measured batch."""
     few = members_of(work, np.sort(members))
     return few._replace(
-        plans=[cut(plan, limit) for plan in few.plans],
-        passes=[cut(plan, 1) for plan in few.passes],
-        measured=[cut(plan, 1) for plan in few.measured],
+        plans=[plan.first(limit) for plan in few.plans],
+        passes=[plan.first(1) for plan in few.passes],
+        measured=[plan.first(1) for plan in few.measured],
     )
-
-
-def cut(plan: Plan, limit: int) -> Plan:
-    return plan.first(limit)

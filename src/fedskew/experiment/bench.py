@@ -2,29 +2,22 @@
 
 A round of ours is everything but evaluation: planning the batches, local training, drift, aggregation. The plain loop copies
 the model for each client, steps `torch.optim.SGD` over the same batches and averages the models; for images it is given the better
-of the two memory formats. With several processes each trains its share of the clients on its share of the cores: the plain loop
-in processes that stay, which is the best that it can do, and ours through PyTorch's process group. How the other simulators take
-part is in `fedskew.experiment.peers`.
+of the two memory formats. How the other simulators take part is in `fedskew.experiment.peers`.
 """
 
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -32,9 +25,7 @@ from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
-from fedskew.engine.distributed import Distributed, balanced
-from fedskew.engine.group import Group, member
+from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
@@ -164,57 +155,6 @@ def ours(fed: Federation, engine: Engine, x0: Tensor) -> Tensor:
     return play_round(fed, engine, start(fed, x0), ClientStates(), measure_local=False).server.x
 
 
-def share(fed: Federation, rank: int, size: int) -> Ints:
-    """The clients that process ``rank`` of ``size`` trains in the plain loop."""
-    clients = cohort(fed)
-    return clients[balanced(fed.partition.sizes[clients].tolist(), size)[rank]]
-
-
-def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, threads: int, pipe: Any) -> None:
-    """A process beside the first: takes part in rounds of each kind until it hears of no more."""
-    torch.set_num_threads(threads)
-    fed = work.federation()
-    with member(store=dist.FileStore(place, size), rank=rank, world_size=size) as group:
-        while message := pipe.recv():
-            kind, x0 = message[0], torch.from_numpy(message[1])
-            if kind == "plain":
-                pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
-            else:
-                ours(in_precision(fed, kind == "bf16"), Distributed(engine, group), x0)
-
-
-@contextmanager
-def helpers(work: Workload, engine: Engine, size: int, threads: int) -> Iterator[list[Any]]:
-    """Pipes to ``size - 1`` processes beside this one, all of one process group."""
-    context = multiprocessing.get_context("spawn")
-    with TemporaryDirectory() as folder:
-        place, pipes, processes = str(Path(folder) / "group"), [], []
-        for rank in range(1, size):
-            near, far = context.Pipe()
-            process = context.Process(target=helper, args=(work, engine, place, rank, size, threads, far), daemon=True)
-            process.start()
-            pipes.append(near)
-            processes.append(process)
-        try:
-            with member(store=dist.FileStore(place, size), rank=0, world_size=size):
-                yield pipes
-                for pipe in pipes:
-                    pipe.send(None)
-                for process in processes:
-                    process.join(10)
-        finally:
-            for process in processes:
-                process.terminate()
-
-
-def ours_together(fed: Federation, engine: Engine, pipes: list[Any], x0: Tensor) -> Tensor:
-    """The next global model (P,), as the first of several processes."""
-    task: Any = fed.task
-    for pipe in pipes:
-        pipe.send(("bf16" if task.bf16 else "full", x0.numpy()))
-    return ours(fed, Distributed(engine, Group(0, len(pipes) + 1)), x0)
-
-
 def in_precision(fed: Federation, bf16: bool) -> Federation:
     """The same work in half precision or in full."""
     task: Any = fed.task
@@ -225,39 +165,25 @@ Side = Callable[[Tensor], Tensor]
 """Plays a round: the next global model (P,) from this one."""
 
 
-def sides(
-    work: Workload, fed: Federation, option: Option, pipes: list[Any], threads: int
-) -> dict[str, tuple[Side, int]]:
+def sides(work: Workload, fed: Federation, option: Option, cores: int) -> dict[str, tuple[Side, int]]:
     """Ours and the plain loops by name, each with the threads of this process."""
-    everybody, size, engine = cohort(fed), len(pipes) + 1, option.engine
-
-    def plain_together(x0: Tensor) -> Tensor:
-        for pipe in pipes:
-            pipe.send(("plain", x0.numpy()))
-        total = plain(fed, x0, share(fed, 0, size), work.memory_format)
-        return total + sum(torch.from_numpy(pipe.recv()) for pipe in pipes)
-
-    cores = threads * size
+    everybody, engine = cohort(fed), option.engine
     found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
         "fedskew": (lambda x0: ours(fed, engine, x0), option.threads),
     }
     if work.memory_format is not None:
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
-    if pipes:
-        found[f"plain, {size} processes"] = (plain_together, threads)
-        found[f"fedskew, {size} processes"] = (partial(ours_together, fed, engine, pipes), threads)
     return found
 
 
-def precisions(fed: Federation, pipes: list[Any], threads: int) -> dict[str, tuple[Side, int]]:
+def precisions(fed: Federation, cores: int) -> dict[str, tuple[Side, int]]:
     """Ours in full and in half precision by name, each with the threads of this process."""
-    size, engine, found = len(pipes) + 1, Sequential(), dict[str, tuple[Side, int]]()
-    for name, kind in (("float32", in_precision(fed, False)), ("fedskew, bf16", in_precision(fed, True))):
-        found[name] = (partial(ours, kind, engine), threads * size)
-        if pipes:
-            found[f"{name}, {size} processes"] = (partial(ours_together, kind, engine, pipes), threads)
-    return found
+    full, half = (in_precision(fed, bf16) for bf16 in (False, True))
+    return {
+        "float32": (partial(ours, full, Sequential()), cores),
+        "fedskew, bf16": (partial(ours, half, Sequential()), cores),
+    }
 
 
 def seconds(action: Callable[[], Any], threads: int) -> float:
@@ -268,12 +194,11 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
 
 
 def option_for(work: Workload) -> Option:
-    """What trials choose for the work in one process. Ask before other processes start."""
+    """What trials choose for the work. Ask before other processes start."""
     fed, x0 = of_workload(work, LONG)
     todo = next_work(fed, start(fed, x0), measure_local=False)
     assert todo is not None
-    counts = sorted({1, os.cpu_count() or 1})
-    return choose(partial(measured, fed, todo), LONG, counts, {}, usual_width(fed, todo), len(todo.clients))
+    return choose(fed, todo, sorted({1, os.cpu_count() or 1}))[0]
 
 
 def measure(
@@ -286,7 +211,7 @@ def measure(
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
     ``chosen`` is the work's `option_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
-    against our own float32 only, both also in several processes.
+    against our own float32 only.
     """
     before, cores = torch.get_num_threads(), os.cpu_count() or 1
     threads = max(1, cores // processes)
@@ -296,12 +221,10 @@ def measure(
     try:
         torch.set_num_threads(threads * processes)
         if work.bf16:
-            with helpers(work, Sequential(), processes, threads) as pipes:
-                return compared(work, "sequential", x0, repeats, precisions(fed, pipes, threads))
+            return compared(work, "sequential", x0, repeats, precisions(fed, threads * processes))
         option = chosen or option_for(work)
-        with helpers(work, option.engine, processes, threads) as pipes:
-            others = {peer: (side, threads) for peer, side in (peers or {}).items()}
-            return compared(work, option.label, x0, repeats, sides(work, fed, option, pipes, threads) | others)
+        others = {peer: (side, threads) for peer, side in (peers or {}).items()}
+        return compared(work, option.label, x0, repeats, sides(work, fed, option, threads * processes) | others)
     finally:
         torch.set_num_threads(before)
 

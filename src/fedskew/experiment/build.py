@@ -334,6 +334,6 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def with_engine(experiment: Experiment, engine: Any, threads: int, workers: int = 1) -> Experiment:
+def with_engine(experiment: Experiment, engine: Any, threads: int) -> Experiment:
     """The experiment with the choices that were left open filled in, so that its TOML repeats it exactly."""
-    return experiment.replace(engine=engine, training__threads=threads, training__workers=workers)
+    return experiment.replace(engine=engine, training__threads=threads)

@@ -9,12 +9,13 @@ from typing import Any
 from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
+from fedskew.engine.group import Lost
 from fedskew.experiment.build import assemble, check_clients, check_needs, with_engine
 from fedskew.experiment.choice import settled
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import partition_of
-from fedskew.experiment.remembered import cores
+from fedskew.experiment.machine import cores
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.store.runs import RunStore
 
@@ -73,12 +74,7 @@ def prepare(
     for experiment in experiments:
         check_needs(experiment)
         check_clients(experiment, len(partition_of(experiment, dataset)))
-    workers = first.training.workers
-    require(
-        jobs == 1 or workers <= 1,
-        f"{jobs} runs side by side with {workers} workers each: choose one of them, jobs for many runs, workers for a large one",
-    )
-    check_processes(max(jobs, workers))
+    check_processes(jobs)
     made: dict[str, Experiment] = {}
     engines: dict[str, dict[str, Any]] = {}
     for experiment in experiments:
@@ -99,7 +95,7 @@ def check_processes(count: int) -> None:
 
 def alike(experiment: Experiment, first: Experiment) -> Experiment:
     """Carried out as another one of the same method."""
-    return with_engine(experiment, first.engine, first.training.threads, first.training.workers)
+    return with_engine(experiment, first.engine, first.training.threads)
 
 
 def register_all(
@@ -134,6 +130,10 @@ def execute_all(
                 execute(store, run, dataset, listener, stop)
                 note(Ended(run, None))
             except Interrupted:
+                break
+            except Lost as error:
+                # without that rank no other run can begin
+                note(Ended(run, error))
                 break
             except FedskewError as error:
                 note(Ended(run, error))

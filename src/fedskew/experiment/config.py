@@ -55,7 +55,7 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """Choose engine, width, threads and workers by a short measured trial; printed, stored, and remembered for the machine."""
+    """Choose engine and threads by a short measured trial, which is printed and stored."""
 
     private = alone
 
@@ -114,8 +114,7 @@ class SharedData:
 class Training:
     """How long, from which seed, on what.
 
-    ``workers`` processes share the clients of each round, each on so many ``threads``. Where either is 0, ``engine="auto"`` chooses
-    it; under an engine that is named, 0 workers are one, and 0 threads what PyTorch takes, or the workers' share of the cores.
+    0 ``threads`` are chosen by ``engine="auto"``, or under a named engine by PyTorch; runs side by side share the cores.
     ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
     ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
     parameters stay in ``dtype``.
@@ -127,7 +126,6 @@ class Training:
     precision: Literal["full", "bf16"] = "full"
     device: str = "cpu"
     threads: int = 0
-    workers: int = 0
     states: Literal["auto", "memory", "disk"] = "auto"
     private = after_noise
 
@@ -137,8 +135,10 @@ class Training:
         for name in ("rounds", "seed"):
             require_storable(name, getattr(self, name))
         require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
-        for name, value in (("threads", self.threads), ("workers", self.workers)):
-            require(0 <= value <= MOST_THREADS, f"{name} must be at least 0 and at most {MOST_THREADS}, got {value}")
+        require(
+            0 <= self.threads <= MOST_THREADS,
+            f"threads must be at least 0 and at most {MOST_THREADS}, got {self.threads}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +336,13 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
         if key == "name" and not isinstance(value, str):
             raise BadInput(f"{where}: name must be a string, got {value!r}")
         sections[key] = value
+    if "training" in sections:
+        # experiments had this option once: 0 and 1 are what there is today
+        sections["training"] = {**sections["training"]}
+        if sections["training"].pop("workers", 0) not in (0, 1):
+            raise BadInput(
+                f"{where}: training.workers is gone: use --jobs for several runs, torchrun for one large run"
+            )
     try:
         return Experiment(**sections)
     except BadInput as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -95,15 +94,12 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """The experiment of a run before it settled its engine, threads and workers; those of ``experiment`` take their place."""
+    """The experiment of a run before it settled its engine and threads; those of ``experiment`` take their place."""
     try:
         known = from_toml(record.experiment)
     except BadInput:
         return None
-    training = experiment.training
-    return known.replace(
-        engine=experiment.engine, training__threads=training.threads, training__workers=training.workers
-    )
+    return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:
@@ -137,7 +133,7 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
     assembly = assemble(experiment, dataset)
     fed, option = assembly.federation, Option(experiment.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.x0), experiment.evaluation.local_models)
-    training = 0.0 if work is None else measured_seconds(fed, work, option, math.inf)
+    training = 0.0 if work is None else measured_seconds(fed, work, option)
     with on_threads(option.threads):
         parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))
         return training + sum(scoring(fed, assembly.x0, x, y) for x, y in parts)

@@ -20,16 +20,16 @@ from fedskew.data.dataset import Dataset
 from fedskew.engine import ENGINES
 from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.distributed import Distributed
-from fedskew.engine.group import Group, Lost
+from fedskew.engine.group import Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.capacity import explained
 from fedskew.experiment.choice import settled
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.measurements import measured_every
-from fedskew.experiment.processes import group_of, lead
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
+from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
@@ -128,7 +128,7 @@ def execute(
                 f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
             )
             store.update(run, status="failed", message=message)
-            raise FedskewError(message) from None
+            raise Lost(message) from None
         except Diverged as error:
             store.update(run, status="diverged", message=str(error))
             raise
@@ -180,7 +180,8 @@ def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[N
 
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
-    """The rounds of one run, in as many processes as it has; ``site`` is where its clients are, if not here."""
+    """The rounds of one run; ``site`` is where its clients are, if not in this process or in those of ``torchrun``."""
+    group = group_of_run()
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
         note_where(store, run, server.round, assembly.experiment.checkpoint.every)
@@ -188,27 +189,27 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
-    with group_of(experiment, assembly.dataset) as group:
-        engine = Distributed(experiment.engine, group) if group else experiment.engine
-        homes = lead(group, assembly, server, states) if group else None
-        for at, rows, seconds in rounds_of(assembly, site or Here(engine, experiment.faults), server, homes or states):
+    engine = experiment.engine
+    if group:
+        engine = Distributed(engine, group)
+        lead(group, assembly, server, states)
+    remote, site = site is not None, site or Here(engine, experiment.faults)
+    with contextlib.closing(in_step(group, rounds_of(assembly, site, server, states))) as played:
+        for at, rows, seconds in played:
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
                 rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
                     store, run, at.round, rows
                 )
-            stopping = fresh and asked(group, stop) and not last
+            stopping = fresh and stop() and not last
             due = fresh and checkpoint_due(experiment, at.round, stopping)
             if rows:
                 with span("store"):
                     # on the disk before the checkpoint, which must not be ahead of it, and before nodes see another model
-                    store.write_round(run, at.round, rows, durable=due or site is not None)
+                    store.write_round(run, at.round, rows, durable=due or remote)
             if fresh:
                 note(store, run, heard(watch, at.round, rows))
             if due:
-                if homes:
-                    with span("client states"):
-                        homes.collect()
                 # states on disk are those of one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
@@ -221,11 +222,6 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` goes on"
                 )
     store.update(run, status="finished")
-
-
-def asked(group: Group | None, stop: Stop) -> bool:
-    """Whether the user wants to stop, which all processes of the run must know."""
-    return group.agree(stop()) if group else stop()
 
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:

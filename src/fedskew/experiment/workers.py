@@ -13,9 +13,8 @@ from threading import Thread
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
-from fedskew.core.scratch import scratch_folder
 from fedskew.data.dataset import Dataset
-from fedskew.data.lent import Lent, lend
+from fedskew.data.shared import shared
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Listener, Progress, Stop, execute
 from fedskew.store.runs import RunStore
@@ -26,7 +25,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
-def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) -> None:
+def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | None) -> None:
     """Take runs until there are none or a stop is asked for.
 
     Ctrl-C and other signals to the whole group are for the parent, which asks for the stop; without it the worker ends at once.
@@ -34,7 +33,7 @@ def work(folder: Path, tasks: Any, events: Any, stop: Any, lent: Lent | None) ->
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
     Thread(target=end_with_parent, daemon=True).start()
-    store, dataset = RunStore(folder), lent() if lent else None
+    store = RunStore(folder)
     while not stop.is_set() and (run := tasks.get()) is not None:
         events.put(("begun", run, multiprocessing.current_process().pid))
         try:
@@ -67,14 +66,13 @@ def side_by_side(
     stop: Stop,
 ) -> None:
     """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
-    with scratch_folder() as scratch:
-        lent = lend(dataset, scratch) if dataset else None
+    with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
         tasks, events, halt = context.Queue(), context.Queue(), context.Event()
         for run in (*runs, *[None] * jobs):
             tasks.put(run)
         processes = [
-            context.Process(target=work, args=(folder, tasks, events, halt, lent), daemon=True)
+            context.Process(target=work, args=(folder, tasks, events, halt, rows), daemon=True)
             for _ in range(min(jobs, len(runs)))
         ]
         at: dict[int, int] = {}

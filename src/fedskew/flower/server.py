@@ -99,10 +99,6 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
         "faults are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with them",
     )
     require(
-        experiment.training.workers <= 1,
-        "training.workers shares a simulation out among processes, and here each client has its own; leave it out",
-    )
-    require(
         not experiment.evaluation.inexactness,
         "evaluation.inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out",
     )

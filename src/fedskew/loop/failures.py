@@ -9,7 +9,6 @@ from torch import Tensor
 from fedskew.core.errors import Diverged, TooFew
 from fedskew.core.records import Server
 from fedskew.core.trees import leaves
-from fedskew.core.vectors import by_row
 
 if TYPE_CHECKING:
     from fedskew.loop.federation import Federation
@@ -28,7 +27,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     if fed.program.personal and not bool(bad.any()):
         what = "its own model"
         for _, leaf in leaves(done.states):
-            bad = bad | by_row(lambda rows: ~rows.isfinite().reshape(len(rows), -1).all(1), leaf)
+            bad = bad | ~leaf.isfinite().reshape(len(leaf), -1).all(1)
     if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])

@@ -21,7 +21,7 @@ FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown before the others."""
 
 
-UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.workers", "training.states")
+UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
 """Sections and settings that change no result."""
 
 

@@ -1,0 +1,165 @@
+"""A run on the ranks that ``torchrun`` starts: rank 0 owns the store and leads, the others train their share of each round."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from importlib import import_module
+from tempfile import TemporaryFile
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from fedskew.core.errors import BadInput, FedskewError, NoRoom, require
+from fedskew.core.records import Server
+from fedskew.core.trees import num_bytes
+from fedskew.engine.disk import DiskStates
+from fedskew.engine.distributed import Distributed
+from fedskew.engine.group import TIME_LIMIT, Group, Lost, collective
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import Assembly, assemble
+from fedskew.experiment.config import from_toml
+from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
+from fedskew.experiment.site import Here
+from fedskew.loop.round import fresh, start
+from fedskew.store.checkpoints import to_device
+
+PART = 1 << 26
+"""Bytes of client states that rank 0 sends at a time."""
+
+START = "start the same command on every machine with `torchrun ... -m fedskew ...`"
+
+T = TypeVar("T")
+
+
+def launcher() -> tuple[int, int]:
+    """This process's rank and the number of ranks, as ``torchrun`` sets them; (0, 1) without it. Raises `BadInput`."""
+    values = {name: os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
+    shown = ", ".join(f"{name}={value}" for name, value in values.items())
+    require(all(value.isdecimal() for value in values.values()), f"{shown}: whole numbers are needed; {START}")
+    rank, size = map(int, values.values())
+    require(rank < size, f"{shown}: there is no such rank; {START}, or unset RANK")
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    require(size == 1 or not missing, f"{shown}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
+    return rank, size
+
+
+def on_ranks(verb: Callable[[Any], int]) -> Callable[[Any], int]:
+    """The verb of the command line, which rank 0 carries out while the other ranks train for it."""
+
+    @wraps(verb)
+    def carried_out(parsed: Any) -> int:
+        if launcher()[1] == 1:
+            return verb(parsed)
+        with member() as group:
+            if group.rank:
+                work_for_rank_0(group)
+            try:
+                return verb(parsed)
+            finally:
+                with suppress(Lost):
+                    group.broadcast_text()
+
+    return carried_out
+
+
+@contextmanager
+def member() -> Iterator[Group]:
+    """This process as one of ``torchrun``'s ranks, with a GPU of its own where the machine has some."""
+    # Something in a run imports this module, whose functions keep the group of that time: it would outlive its end.
+    import_module("torch.distributed.nn")
+    with collective():
+        dist.init_process_group("gloo", timeout=TIME_LIMIT)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    try:
+        yield Group(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def group_of_run() -> Group | None:
+    """The ranks that a run is shared by, if there are several. Raises `BadInput` where they were not joined."""
+    if launcher()[1] == 1:
+        return None
+    if not dist.is_initialized():
+        raise BadInput(
+            "torchrun shares the runs of `fedskew run`, `compare` and `resume` only; leave torchrun and --jobs out"
+        )
+    return Group(dist.get_rank(), dist.get_world_size())
+
+
+def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None:
+    """Send the other ranks what they need for the rounds to come: the experiment, the server and the client states."""
+    group.broadcast_text(assembly.experiment.toml())
+    group.broadcast_tree({"round": torch.tensor(server.round), "x": server.x, "opt": server.opt, "state": server.state})
+    like = partial(fresh, assembly.federation, server.x)
+    number = max(PART // max(num_bytes(like()), 1), 1)
+    for done in range(0, len(states.clients), number):
+        clients = states.clients[done : done + number]
+        group.broadcast_tree({"ids": torch.as_tensor(clients), "states": states.get(clients, like)})
+    group.broadcast_tree({})
+
+
+def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None]:
+    """Rounds on rank 0. The other ranks leave the run with it: when the caller ends the loop early, or an error does."""
+    for round_ in rounds:
+        try:
+            yield round_
+        except GeneratorExit:
+            if group:
+                with suppress(Lost):
+                    group.broadcast_flag(True)
+            raise
+        if group:
+            group.broadcast_flag(False)
+
+
+def work_for_rank_0(group: Group) -> NoReturn:
+    """Take part in the runs of rank 0 until it has no more, then end this process.
+
+    It ends without Python's clean-up, in which threads of PyTorch may abort it. Rank 0 alone decides about signals.
+    """
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_IGN)
+    code = 0
+    try:
+        while toml := group.broadcast_text():
+            follow(group, toml)
+    except FedskewError as error:
+        print(f"fedskew: rank {group.rank}: {error}", file=sys.stderr)
+        code = error.exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def follow(group: Group, toml: str) -> None:
+    """Take part in one run of rank 0. Raises where this rank alone cannot go on."""
+    # the user started this command here, too: what it names is confirmed
+    experiment = from_toml(toml, trusted=True)
+    torch.set_num_threads(experiment.training.threads)
+    assembly = assemble(experiment, experiment.dataset.load())
+    device, num_clients = assembly.x0.device, len(assembly.partition)
+    tree = to_device(group.broadcast_tree(), device)
+    server = taken_up(start(assembly.federation, assembly.x0), tree, int(tree["round"]))
+    with TemporaryFile() as file:
+        states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
+        while part := to_device(group.broadcast_tree(), device):
+            states.put(part["ids"].cpu().numpy().astype(np.int64), part.get("states", {}))
+        site = Here(Distributed(experiment.engine, group), experiment.faults)
+        try:
+            for _ in rounds_of(assembly, site, server, states):
+                if group.broadcast_flag():
+                    break
+        except (Lost, NoRoom):
+            raise
+        except FedskewError:
+            # the same on every rank: rank 0 reports it
+            return

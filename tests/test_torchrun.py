@@ -1,0 +1,286 @@
+"""Runs on the ranks of `torchrun`: the numbers of one process, a stop, a rank that is killed, and a wrong environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.engine.group import Lost
+from fedskew.experiment import compare
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import run
+from fedskew.experiment.run import register
+from fedskew.experiment.torchrun import in_step, launcher
+from fedskew.store.runs import RunStore
+
+SECONDS = 100
+"""How long the ranks of a test may take."""
+
+
+def quick(**training: object) -> Experiment:
+    """SCAFFOLD with personal models and inexactness, for which the engine is asked, too."""
+    return Experiment(
+        algorithm="scaffold",
+        selection="uniform:clients=5",
+        local={"epochs": 1, "batch_size": 16},
+        engine="sequential",
+        training={"rounds": 3, "threads": 1, "dtype": "float64"} | training,
+        evaluation={"adapt_steps": 1, "inexactness": True},
+        checkpoint={"every": 2},
+    )
+
+
+Numbers = dict[tuple, float]
+
+
+def numbers(store: RunStore, number: int) -> Numbers:
+    """All that was measured, but the seconds."""
+    rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
+    return {tuple(row)[1:-1]: tuple(row)[-1] for row in rows}
+
+
+class Ranks:
+    """The same command on two ranks, each started as `torchrun` does it."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        self.files = [folder / f"rank {rank}.txt" for rank in range(2)]
+        self.processes = []
+        for rank, file in enumerate(self.files):
+            with file.open("w") as output:
+                command = [sys.executable, "-m", "fedskew", *words, "--runs", str(folder)]
+                environment = os.environ | place | {"RANK": str(rank)}
+                self.processes.append(
+                    subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+                )
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(timeout=10)
+
+    def codes(self) -> list[int]:
+        """The exit codes; fails with what was printed if they take too long."""
+        try:
+            return [process.wait(timeout=SECONDS) for process in self.processes]
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.printed()) from None
+
+    def printed(self, rank: int | None = None) -> str:
+        files = self.files if rank is None else [self.files[rank]]
+        return "\n".join(f"{file.name}:\n{file.read_text()}" for file in files)
+
+    def wait_for_round(self, store: RunStore, number: int, round_: int) -> None:
+        end = time.monotonic() + SECONDS
+        while not store.runs() or store.run(number).rounds_done < round_:
+            assert time.monotonic() < end, self.printed()
+            assert self.processes[0].poll() is None, self.printed()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "mine.toml"
+    path.write_text(quick().toml())
+    return path
+
+
+def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -> None:
+    with Ranks(tmp_path, "run", str(toml)) as ranks:
+        alone = run(quick(), folder=tmp_path / "alone")
+        assert ranks.codes() == [0, 0], ranks.printed()
+    assert numbers(RunStore(tmp_path), 1) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states", ["memory", "disk"])
+def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) -> None:
+    """With torch's own reports of what it sees left aside: each rank ends, rank 0 in one line, and `resume` goes on."""
+    alone = run(quick(rounds=30), folder=tmp_path / "alone")
+    store = RunStore(tmp_path)
+    number = register(store, quick(rounds=30, states=states))
+    with Ranks(tmp_path, "resume", str(number)) as ranks:
+        ranks.wait_for_round(store, number, 3)
+        ranks.processes[1].kill()
+        assert ranks.codes() == [1, -signal.SIGKILL], ranks.printed()
+        assert "another rank has ended or does not answer" in ranks.printed(0).replace("\n", " ")
+        assert "Traceback" not in ranks.printed(), ranks.printed()
+    assert store.run(number).status == "failed"
+    begun = store.run(number).rounds_done
+    with Ranks(tmp_path, "resume", str(number)) as ranks:
+        ranks.wait_for_round(store, number, begun + 3)
+        for process in ranks.processes:
+            process.send_signal(signal.SIGTERM)
+        assert ranks.codes() == [130, 0], ranks.printed()
+    assert store.run(number).status == "interrupted"
+    with Ranks(tmp_path, "resume", str(number)) as ranks:
+        assert ranks.codes() == [0, 0], ranks.printed()
+    assert numbers(store, number) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.slow
+def test_without_rank_0_the_others_end_in_one_line(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    number = register(store, quick(rounds=1000))
+    with Ranks(tmp_path, "resume", str(number)) as ranks:
+        ranks.wait_for_round(store, number, 1)
+        ranks.processes[0].kill()
+        assert ranks.codes() == [-signal.SIGKILL, 1], ranks.printed()
+        assert "fedskew: rank 1: another rank has ended or does not answer" in ranks.printed(1)
+        assert "Traceback" not in ranks.printed(), ranks.printed()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml: Path) -> None:
+    """A comparison of which one run diverges: the ranks go on with the next one together."""
+    words = ["--standalone", "--nproc-per-node", "2", "-m", "fedskew", "compare", str(toml), "--runs", str(tmp_path)]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *words,
+            "--seeds",
+            "1",
+            "--algorithms",
+            "fedprox:mu=1e30",
+            "scaffold",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    store = RunStore(tmp_path)
+    assert [r.status for r in store.runs()] == ["diverged", "finished"], done.stderr
+    alone = run(quick(), folder=tmp_path / "alone")
+    assert numbers(store, 2) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "abc"}, "RANK=abc, WORLD_SIZE=1: whole numbers are needed"),
+        ({"RANK": "0", "WORLD_SIZE": "-2"}, "RANK=0, WORLD_SIZE=-2: whole numbers are needed"),
+        ({"RANK": "1"}, "RANK=1, WORLD_SIZE=1: there is no such rank"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK=0, WORLD_SIZE=2, but MASTER_ADDR and MASTER_PORT not set"),
+    ],
+)
+def test_a_wrong_environment_is_one_line(
+    environment: dict[str, str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "--runs", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fedskew: {message}; start the same command on every machine with `torchrun")
+
+
+def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert launcher() == (0, 1)
+
+
+def test_a_script_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would play every run on every rank."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadInput, match="torchrun shares the runs of `fedskew"):
+        run(quick(), folder=tmp_path)
+
+
+class Told:
+    """A group that notes its flags."""
+
+    def __init__(self) -> None:
+        self.flags = list[bool]()
+
+    def broadcast_flag(self, flag: bool) -> None:
+        self.flags.append(flag)
+
+
+def test_other_ranks_leave_a_run_when_rank_0_does() -> None:
+    whole, broken = Told(), Told()
+    assert list(in_step(whole, iter("abc"))) == ["a", "b", "c"]  # type: ignore[arg-type]
+    assert whole.flags == [False, False, False]
+    rounds = in_step(broken, iter("abc"))  # type: ignore[arg-type]
+    next(rounds)
+    next(rounds)
+    rounds.close()
+    assert broken.flags == [False, True]
+
+
+def test_an_error_in_the_rounds_is_the_same_on_every_rank() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise FedskewError("everywhere")
+
+    group = Told()
+    with pytest.raises(FedskewError, match="everywhere"):
+        list(in_step(group, failing()))  # type: ignore[arg-type]
+    assert group.flags == [False]
+
+
+def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RunStore(tmp_path)
+    ids = [register(store, quick(seed=seed)) for seed in range(3)]
+
+    def lose(_: object, number: int, *__: object) -> None:
+        raise Lost(f"run {number}")
+
+    monkeypatch.setattr(compare, "execute", lose)
+    results = compare.execute_all(store, ids, None, 1, lambda _: None, lambda _: None, lambda: False)
+    assert [str(ended.error) for ended in results] == ["run 1"]
+
+
+def test_jobs_and_torchrun_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedskew.cli import train
+
+    monkeypatch.setattr(train, "launcher", lambda: (0, 2))
+    assert main(["compare", "--jobs", "2", "--runs", str(tmp_path)]) == 2
+    assert "fedskew: --jobs: under torchrun runs come one after the other; leave it out" in capsys.readouterr().err
+
+
+def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path) -> None:
+    """Each loads PyTorch: of a typing error's many, memory would run out."""
+    from fedskew.experiment.results import compare as compare_methods
+
+    with pytest.raises(BadInput, match="99999 processes side by side are too many here; take at most"):
+        compare_methods(quick(), ["fedavg"], seeds=1, folder=tmp_path, jobs=99999)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_old_file_with_one_worker_is_read(workers: int) -> None:
+    text = quick().toml().replace("[training]\n", f"[training]\nworkers = {workers}\n")
+    assert "workers" in text
+    assert from_toml(text) == quick()
+
+
+def test_an_old_file_with_several_workers_says_what_to_use() -> None:
+    text = quick().toml().replace("[training]\n", "[training]\nworkers = 2\n")
+    with pytest.raises(
+        BadInput, match=r"mine.toml: training.workers is gone: use --jobs .*, torchrun for one large run$"
+    ):
+        from_toml(text, "mine.toml")

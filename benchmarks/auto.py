@@ -1,9 +1,9 @@
-"""What ``engine = "auto"`` chooses against fixed choices of engine, width, threads and processes: how much slower than the best.
+"""What ``engine = "auto"`` chooses against fixed choices of engine, width and threads: how much slower than the best.
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, interleaved, and from them the time of a run of a thousand, which starts its
-processes once. Nothing remembered counts, and nothing is remembered. Sequential rounds over ten times the best are measured once.
+Whole rounds of the first works of `make bench`, interleaved. No stored choice is used or kept. Rounds over ten times the best are
+measured once.
 """
 
 from __future__ import annotations
@@ -12,71 +12,67 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedskew.engine.choose import Option
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.bench import LONG, WORKLOADS, Workload, helpers, of_workload, ours, ours_together, seconds
 from fedskew.experiment.choice import Limits, chosen
 from fedskew.experiment.remembered import cores
+from fedskew.loop.federation import Federation
+from rounds.work import WORKLOADS, Workload, ours, seconds
+
+LONG = 1000
+"""Rounds of the run for which an engine is chosen."""
+
+
+def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
+    """The federation of a run of so many rounds, and its initial model."""
+    fed = replace(work.federation(), rounds=rounds)
+    task: Any = fed.task
+    return fed, task.space.flatten(task.model)
 
 
 def fixed(work: Workload) -> list[Option]:
-    """Every engine and width on one thread, on all cores, and in as many processes."""
+    """Every engine and width on one thread and on all cores."""
     widths = [] if work.model == "cnn" else [work.clients // 2, work.clients // 4]
     engines = [Sequential(), Stacked(), *(Stacked(width=width) for width in widths)]
-    ways = dict.fromkeys([(1, 1), (cores(), 1), (1, cores())])
-    return [Option(engine, *way) for way in ways for engine in engines]
+    return [Option(engine, threads) for threads in dict.fromkeys([1, cores()]) for engine in engines]
 
 
-def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, tuple[float, float]]:
-    """Seconds a round, and of the start.
-
-    Several processes come one engine after the other, since each has a group of its own, and in turn with the best of one process:
-    what the machine does meanwhile is the same for both.
-    """
+def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option, float]:
+    """Seconds a round."""
     fed, x0 = of_workload(work, LONG)
     times: dict[Option, list[float]] = {option: [] for option in options}
-    starts: dict[Option, float] = {}
-    alone = [option for option in options if option.workers == 1]
     for turn in range(repeats + 1):
-        for option in alone:
+        for option in options:
             least = min((min(taken) for taken in times.values() if taken), default=0.0)
             if turn == 0 or min(times[option]) < 10 * least:
                 times[option].append(seconds(partial(ours, fed, option.engine, x0), option.threads))
-    found = {option: statistics.median(times[option][1:] or times[option]) for option in alone}
-    best = min(alone, key=found.__getitem__)
-    beside = partial(seconds, partial(ours, fed, best.engine, x0), best.threads)
-    for option in [option for option in options if option.workers > 1]:
-        began = time.perf_counter()
-        with helpers(work, option.engine, option.workers, option.threads) as pipes:
-            starts[option] = time.perf_counter() - began
-            together = partial(seconds, partial(ours_together, fed, option.engine, pipes, x0), option.threads)
-            together()
-            found[option] = found[best] * statistics.median(together() / beside() for _ in range(repeats))
-    return {option: (found[option], starts.get(option, 0.0)) for option in options}
+    return {option: statistics.median(taken[1:] or taken) for option, taken in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="rounds of each choice")
-    parser.add_argument("--works", type=int, default=4, help="so many of the works of `fedskew bench`")
+    parser.add_argument("--works", type=int, default=4, help="so many of the works of `make bench`")
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["FEDSKEW_CACHE"] = folder
-            limits = Limits(cores(), cores())
+            limits = Limits(cores(), 1)
             auto, _ = chosen(*of_workload(work, LONG), False, limits, partial(of_workload, work, LONG))
         found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
-        told = ", ".join(f"{option.label} {1000 * a_round:.1f} ms" for option, (a_round, _) in found.items())
-        print(f"{work.name}: {told}", flush=True)
-        runs = {option: LONG * a_round + start for option, (a_round, start) in found.items()}
-        print(f"  auto takes {auto.label}: a run {runs[auto] / min(runs.values()):.2f} times the best", flush=True)
+        print(
+            f"{work.name}: {', '.join(f'{option.label} {1000 * t:.1f} ms' for option, t in found.items())}", flush=True
+        )
+        print(f"  auto takes {auto.label}: a round {found[auto] / min(found.values()):.2f} times the best", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,25 @@
 
 A round of ours is everything but evaluation: planning the batches, local training, drift, aggregation. The plain loop copies
 the model for each client, steps `torch.optim.SGD` over the same batches and averages the models; for images it is given the better
-of the two memory formats. With several processes each trains its share of the clients on its share of the cores: the plain loop
-in processes that stay, which is the best that it can do, and ours through PyTorch's process group. How the other simulators take
-part is in `fedskew.experiment.peers`.
+of the two memory formats. It also runs in several processes, which stay over all rounds: each trains its share of the clients on
+its share of the cores. How the other simulators take part is in `benchmarks.rounds.peers`.
 """
 
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cache, partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -32,10 +28,8 @@ from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine.choose import Option, choose, measured, next_work, usual_width
-from fedskew.engine.distributed import Distributed, balanced
-from fedskew.engine.group import Group, member
 from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
 from fedskew.loop.federation import Federation
@@ -43,9 +37,6 @@ from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import Engine, call, play_round, start
 from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
-
-LONG = 1000
-"""Rounds of the run that the trial is to think of."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +55,7 @@ class Workload:
     population: int = 0  # of which the round's clients are drawn; 0: there are no others
     bf16: bool = False  # in half precision, against our own float32
 
+    @cache  # noqa: B019
     def federation(self) -> Federation:
         """The same in every process."""
         rng = np.random.default_rng(0)
@@ -86,15 +78,13 @@ class Workload:
         )
 
     @property
+    def engine(self) -> Engine:
+        """The faster one: many clients as one batch, or for images one client after the other."""
+        return Stacked() if len(self.shape) == 1 else Sequential()
+
+    @property
     def memory_format(self) -> torch.memory_format | None:
         return torch.channels_last if len(self.shape) == 3 else None
-
-
-def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
-    """The federation of a run of so many rounds, and its initial model."""
-    fed = replace(work.federation(), rounds=rounds)
-    task: Any = fed.task
-    return fed, task.space.flatten(task.model)
 
 
 WORKLOADS = (
@@ -164,55 +154,10 @@ def ours(fed: Federation, engine: Engine, x0: Tensor) -> Tensor:
     return play_round(fed, engine, start(fed, x0), ClientStates(), measure_local=False).server.x
 
 
-def share(fed: Federation, rank: int, size: int) -> Ints:
-    """The clients that process ``rank`` of ``size`` trains in the plain loop."""
-    clients = cohort(fed)
-    return clients[balanced(fed.partition.sizes[clients].tolist(), size)[rank]]
-
-
-def helper(work: Workload, engine: Engine, place: str, rank: int, size: int, threads: int, pipe: Any) -> None:
-    """A process beside the first: takes part in rounds of each kind until it hears of no more."""
-    torch.set_num_threads(threads)
+def plain_share(work: Workload, size: int, x0: Any, rank: int) -> Any:
+    """In process ``rank`` of ``size``: what its share of the clients adds to the next global model (P,)."""
     fed = work.federation()
-    with member(store=dist.FileStore(place, size), rank=rank, world_size=size) as group:
-        while message := pipe.recv():
-            kind, x0 = message[0], torch.from_numpy(message[1])
-            if kind == "plain":
-                pipe.send(plain(fed, x0, share(fed, rank, size), work.memory_format).numpy())
-            else:
-                ours(in_precision(fed, kind == "bf16"), Distributed(engine, group), x0)
-
-
-@contextmanager
-def helpers(work: Workload, engine: Engine, size: int, threads: int) -> Iterator[list[Any]]:
-    """Pipes to ``size - 1`` processes beside this one, all of one process group."""
-    context = multiprocessing.get_context("spawn")
-    with TemporaryDirectory() as folder:
-        place, pipes, processes = str(Path(folder) / "group"), [], []
-        for rank in range(1, size):
-            near, far = context.Pipe()
-            process = context.Process(target=helper, args=(work, engine, place, rank, size, threads, far), daemon=True)
-            process.start()
-            pipes.append(near)
-            processes.append(process)
-        try:
-            with member(store=dist.FileStore(place, size), rank=0, world_size=size):
-                yield pipes
-                for pipe in pipes:
-                    pipe.send(None)
-                for process in processes:
-                    process.join(10)
-        finally:
-            for process in processes:
-                process.terminate()
-
-
-def ours_together(fed: Federation, engine: Engine, pipes: list[Any], x0: Tensor) -> Tensor:
-    """The next global model (P,), as the first of several processes."""
-    task: Any = fed.task
-    for pipe in pipes:
-        pipe.send(("bf16" if task.bf16 else "full", x0.numpy()))
-    return ours(fed, Distributed(engine, Group(0, len(pipes) + 1)), x0)
+    return plain(fed, torch.from_numpy(x0), cohort(fed)[rank::size], work.memory_format).numpy()
 
 
 def in_precision(fed: Federation, bf16: bool) -> Federation:
@@ -225,39 +170,33 @@ Side = Callable[[Tensor], Tensor]
 """Plays a round: the next global model (P,) from this one."""
 
 
-def sides(
-    work: Workload, fed: Federation, option: Option, pipes: list[Any], threads: int
-) -> dict[str, tuple[Side, int]]:
+def sides(work: Workload, fed: Federation, pool: ProcessPoolExecutor | None, size: int) -> dict[str, tuple[Side, int]]:
     """Ours and the plain loops by name, each with the threads of this process."""
-    everybody, size, engine = cohort(fed), len(pipes) + 1, option.engine
+    everybody, cores = cohort(fed), os.cpu_count() or 1
 
     def plain_together(x0: Tensor) -> Tensor:
-        for pipe in pipes:
-            pipe.send(("plain", x0.numpy()))
-        total = plain(fed, x0, share(fed, 0, size), work.memory_format)
-        return total + sum(torch.from_numpy(pipe.recv()) for pipe in pipes)
+        assert pool is not None
+        parts = pool.map(partial(plain_share, work, size, x0.numpy()), range(size))
+        return torch.from_numpy(sum(parts))
 
-    cores = threads * size
     found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
-        "fedskew": (lambda x0: ours(fed, engine, x0), option.threads),
+        "fedskew": (partial(ours, fed, work.engine), cores),
     }
+    if cores > 1:
+        found["fedskew, 1 thread"] = (partial(ours, fed, work.engine), 1)
     if work.memory_format is not None:
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
-    if pipes:
-        found[f"plain, {size} processes"] = (plain_together, threads)
-        found[f"fedskew, {size} processes"] = (partial(ours_together, fed, engine, pipes), threads)
+    if pool is not None:
+        found[f"plain, {size} processes"] = (plain_together, 1)
     return found
 
 
-def precisions(fed: Federation, pipes: list[Any], threads: int) -> dict[str, tuple[Side, int]]:
-    """Ours in full and in half precision by name, each with the threads of this process."""
-    size, engine, found = len(pipes) + 1, Sequential(), dict[str, tuple[Side, int]]()
-    for name, kind in (("float32", in_precision(fed, False)), ("fedskew, bf16", in_precision(fed, True))):
-        found[name] = (partial(ours, kind, engine), threads * size)
-        if pipes:
-            found[f"{name}, {size} processes"] = (partial(ours_together, kind, engine, pipes), threads)
-    return found
+def precisions(work: Workload, fed: Federation) -> dict[str, tuple[Side, int]]:
+    """Ours in full and in half precision by name, with all threads."""
+    cores = os.cpu_count() or 1
+    kinds = {"float32": in_precision(fed, False), "fedskew, bf16": in_precision(fed, True)}
+    return {name: (partial(ours, kind, work.engine), cores) for name, kind in kinds.items()}
 
 
 def seconds(action: Callable[[], Any], threads: int) -> float:
@@ -267,48 +206,32 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
     return time.perf_counter() - began
 
 
-def option_for(work: Workload) -> Option:
-    """What trials choose for the work in one process. Ask before other processes start."""
-    fed, x0 = of_workload(work, LONG)
-    todo = next_work(fed, start(fed, x0), measure_local=False)
-    assert todo is not None
-    counts = sorted({1, os.cpu_count() or 1})
-    return choose(partial(measured, fed, todo), LONG, counts, {}, usual_width(fed, todo), len(todo.clients))
-
-
-def measure(
-    work: Workload,
-    repeats: int,
-    processes: int,
-    chosen: Option | None = None,
-    peers: Mapping[str, Side] | None = None,
-) -> dict[str, Any]:
+def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Side] | None = None) -> dict[str, Any]:
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
-    ``chosen`` is the work's `option_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
-    against our own float32 only, both also in several processes.
+    ``processes`` is the number of the plain loop's, ``peers`` are other simulators in processes of their own. Half precision is
+    measured against our own float32 only.
     """
-    before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    threads = max(1, cores // processes)
-    fed = work.federation()
+    before, fed = torch.get_num_threads(), work.federation()
     task: Any = fed.task
     x0 = task.space.flatten(task.model)
     try:
-        torch.set_num_threads(threads * processes)
         if work.bf16:
-            with helpers(work, Sequential(), processes, threads) as pipes:
-                return compared(work, "sequential", x0, repeats, precisions(fed, pipes, threads))
-        option = chosen or option_for(work)
-        with helpers(work, option.engine, processes, threads) as pipes:
-            others = {peer: (side, threads) for peer, side in (peers or {}).items()}
-            return compared(work, option.label, x0, repeats, sides(work, fed, option, pipes, threads) | others)
+            return compared(work, x0, repeats, precisions(work, fed))
+        if processes == 1:
+            return compared(work, x0, repeats, sides(work, fed, None, 1) | others(peers))
+        threads = max(1, (os.cpu_count() or 1) // processes)
+        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+            return compared(work, x0, repeats, sides(work, fed, pool, processes) | others(peers))
     finally:
         torch.set_num_threads(before)
 
 
-def compared(
-    work: Workload, engine: str, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]
-) -> dict[str, Any]:
+def others(peers: Mapping[str, Side] | None) -> dict[str, tuple[Side, int]]:
+    return {name: (side, 1) for name, side in (peers or {}).items()}
+
+
+def compared(work: Workload, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]) -> dict[str, Any]:
     """One round of every side that warms up and whose models are compared, then the timed ones in turn."""
     results = torch.stack([act(x0) for act, _ in taken.values()])
     times: dict[str, list[float]] = {name: [] for name in taken}
@@ -317,7 +240,7 @@ def compared(
             times[name].append(seconds(partial(act, x0), threads))
     return {
         "work": work.name,
-        "engine": engine,
+        "engine": type(work.engine).__name__.lower(),
         "seconds": times,
         "ratio": ratio(times),
         "wanted": work.wanted,

@@ -64,14 +64,6 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted(p, lambda ranked: np.maximum.accumulate(ranked * np.arange(len(ranked), 0, -1)))
 
 
-def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's adjustment: of what is below 0.05, at most 5 % are expected to be false. NaN stays NaN."""
-    return adjusted(
-        p,
-        lambda ranked: np.minimum.accumulate((ranked * len(ranked) / np.arange(1, len(ranked) + 1))[::-1])[::-1],
-    )
-
-
 def adjusted(p: Sequence[float], adjust: Callable[[Floats], Floats]) -> list[float]:
     """``adjust`` applied to the p-values that exist, in ascending order, and put back in place; at most 1."""
     values = np.asarray(p, dtype=float)

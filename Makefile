@@ -26,7 +26,7 @@ test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow -v --durations=0
 
 bench: $(VENV)/installed
-	$(BIN)/fedskew bench
+	$(BIN)/python -m benchmarks.rounds
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,7 @@
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
-Whole rounds of the first works of `fedskew bench`, interleaved, for a run of a thousand rounds. Sequential rounds over ten times
+Whole rounds of the first works of `make bench`, interleaved, for a run of a thousand rounds. Sequential rounds over ten times
 the best are measured once.
 """
 
@@ -10,16 +10,30 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedskew.engine.choose import Option
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.bench import LONG, WORKLOADS, Workload, of_workload, ours, seconds
 from fedskew.experiment.choice import chosen
 from fedskew.experiment.machine import cores
+from fedskew.loop.federation import Federation
+from rounds.work import WORKLOADS, Workload, ours, seconds
+
+LONG = 1000
+"""Rounds of the run for which an engine is chosen."""
+
+
+def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
+    """The federation of a run of so many rounds, and its initial model."""
+    fed = replace(work.federation(), rounds=rounds)
+    task: Any = fed.task
+    return fed, task.space.flatten(task.model)
 
 
 def fixed(work: Workload) -> list[Option]:
@@ -44,7 +58,7 @@ def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="rounds of each choice")
-    parser.add_argument("--works", type=int, default=4, help="so many of the works of `fedskew bench`")
+    parser.add_argument("--works", type=int, default=4, help="so many of the works of `make bench`")
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,10 +24,10 @@ from fedskew.core.component import shown
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.references import references
-from fedskew.report.performance import markdown
 from fedskew.store.runs import MEASUREMENTS
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
 
 SERVER_HOOKS = ("server_init", "convene", "public", "broadcast", "weights", "shares", "mean_delta", "aggregate")
 NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
@@ -236,7 +237,9 @@ def page() -> str:
 
 
 def performance() -> str:
-    """The page of what `fedskew bench` measured."""
+    """The page of what `make bench` measured."""
+    from benchmarks.rounds.page import markdown
+
     return markdown(json.loads((HERE / "performance.json").read_text(encoding="utf-8")))
 
 

@@ -2,14 +2,13 @@
 
 import sys
 
+from benchmarks.rounds.peers import requests
+from benchmarks.rounds.work import cohort, plain
 from torch import Tensor
-
-from fedskew.experiment.bench import cohort, plain
-from fedskew.experiment.peers import asked
 
 
 def main() -> None:
-    with asked() as (work, processes, rounds):
+    with requests() as (work, processes, rounds):
         assert processes == 2
         if work.name == "not for me":
             raise ValueError(work.name)

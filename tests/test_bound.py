@@ -10,12 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedskew.cli import reproduce
+from fedskew.claims.document import DOCUMENTS, load
 from fedskew.cli.main import main
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
-from fedskew.experiment.drift_bound import drift_bound
-from fedskew.measure.bound import bound
-from fedskew.report.bounds import draw_bound
+from fedskew.experiment.documents import EXTRAS
+from fedskew.experiment.documents.exercise import bound, draw_bound, drift_bound
 
 torch.set_num_threads(1)
 
@@ -107,9 +106,14 @@ def test_the_books_objective_is_as_smooth_as_is_said() -> None:
 
 def test_the_command_draws_the_exercise(tmp_path, capsys, monkeypatch) -> None:
     found = drift_bound(steps=2)
-    monkeypatch.setattr(reproduce, "drift_bound", lambda rate: found)
+    monkeypatch.setattr("fedskew.experiment.documents.exercise.drift_bound", lambda: found)
     words = ["reproduce", "drift-demo", "--only", "exercise-14.4.3", "--runs", str(tmp_path)]
     assert main(words) == 0
-    assert "after 2 steps" in capsys.readouterr().out
+    sorted_row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("sorted by label"))
+    assert sorted_row.split()[3:5] == ["2", f"{float(found['sorted by label'].farthest[-1]):.3g}"]
     assert "<svg" in (tmp_path / "drift-demo-exercise-14.4.3.svg").read_text()
     assert main([*words, "--output", str(tmp_path / "picture.nothing")]) == 1
+
+
+def test_every_document_names_parts_of_the_registry() -> None:
+    assert {name for document in DOCUMENTS for name in load(document).extras} == set(EXTRAS)

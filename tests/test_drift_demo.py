@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedskew.experiment.drift_demo import DOCUMENT, drift_demo
+from fedskew.experiment.documents.listing import DOCUMENT, drift_demo
 
 torch.set_num_threads(1)
 

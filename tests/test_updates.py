@@ -1,4 +1,4 @@
-"""Agreement of updates by layer, forgetting, evenness over clients: against brute force, closed forms and SciPy."""
+"""Agreement of updates by layer, evenness over clients: against brute force, closed forms and SciPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.measure.drift import drift
 from fedskew.measure.fairness import entropy, jain
-from fedskew.measure.updates import cosines, forgetting, signal_to_noise
+from fedskew.measure.updates import cosines, signal_to_noise
 
 LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
 SHARES = st.lists(st.floats(0.01, 1), min_size=2, max_size=20)
@@ -46,11 +46,6 @@ def test_signal_to_noise_is_the_ratio_that_it_says() -> None:
     mean = p.double() @ deltas
     expected = mean.square().sum() / (p.double() @ (deltas - mean).square().sum(1))
     assert float(signal_to_noise(drift(deltas, n)["relative_drift"])) == pytest.approx(float(expected))
-
-
-def test_forgetting_by_hand() -> None:
-    accuracy = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.5, 0.9]])
-    assert forgetting(accuracy).tolist() == pytest.approx([0.0, 0.2, 0.05])
 
 
 @settings(deadline=None, max_examples=50)

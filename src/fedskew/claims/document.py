@@ -63,6 +63,7 @@ class Document:
     claims: tuple[Claim, ...]
     seeded: tuple[str, ...] = ("training.seed", "clients.partition_seed")
     open: dict[str, str] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()  # parts that need no run store (`fedskew.experiment.documents`)
 
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]

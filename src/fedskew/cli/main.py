@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from fedskew.cli import bench_options, deploy_options, laboratory, options
+from fedskew.cli import deploy_options, laboratory, options
 from fedskew.cli.terminal import HelpFormatter
 from fedskew.core.errors import BadInput, FedskewError, visible
 
@@ -93,15 +93,6 @@ def parser() -> argparse.ArgumentParser:
     )
     options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
     options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
-    bench_options.for_bench(
-        verb(
-            "bench",
-            "bench",
-            "bench",
-            "measure rounds against plain PyTorch loops, Flower and pfl-research",
-            bench_options.BENCH,
-        )
-    )
     options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
     options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
     laboratory.for_reproduce(

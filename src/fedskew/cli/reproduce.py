@@ -21,37 +21,25 @@ from fedskew.cli.train import jobs_for
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.compare import execute_all
-from fedskew.experiment.drift_bound import drift_bound
-from fedskew.experiment.drift_demo import Reproduced, drift_demo
+from fedskew.experiment.documents import EXTRAS
+from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.machine import cores
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.experiment.torchrun import on_ranks
-from fedskew.report.bounds import draw_bound
 from fedskew.report.words import figures
 from fedskew.store.runs import RunStore
-
-EXERCISE = "exercise-14.4.3"
-"""What ``--only`` calls the bound on drift; it needs no store."""
-
-LISTING = "listing-14.4.1"
-"""What ``--only`` calls the listing that is repeated digit by digit; it needs no store."""
 
 
 @on_ranks
 def reproduce(parsed: argparse.Namespace) -> int:
-    """Carry out what is missing, then print and write the result; exit code 1 if a digit of the listing differs."""
+    """Carry out what is missing, then print and write the result; exit code 1 if a digit of a listing differs."""
     document = load(parsed.document).at(parsed.scale)
-    listing: list[Reproduced] = []
-    if document.name == "drift-demo" and parsed.only in (None, LISTING):
-        listing = repeat_listing(parsed)
-    if parsed.only == LISTING:
+    extras = [computed(name, document, parsed) for name in document.extras if parsed.only in (None, name)]
+    code = 0 if all(extra.agrees for extra in extras) else 1
+    if parsed.only in document.extras:
         if parsed.json:
-            print_json({"listing": [as_row(r) for r in listing]})
-        return 0 if all(r.agrees for r in listing) else 1
-    if document.name == "drift-demo" and parsed.only in (None, EXERCISE):
-        draw_exercise(parsed)
-    if parsed.only == EXERCISE:
-        return 0
+            print_json(extras[0].values)
+        return code
     if parsed.only:
         document = document.only(parsed.only)
     planned = plan(document, parsed.scale)
@@ -59,19 +47,20 @@ def reproduce(parsed: argparse.Namespace) -> int:
     if not parsed.as_stored:
         carry_out(store, document, planned, parsed)
     known = results(store, planned)
+    repeated: dict[str, object] = {"listing": []}
+    for extra in extras:
+        repeated |= extra.export
     if parsed.export:
         require(not parsed.only, "reproduce: an export is of a whole document; leave out --only")
-        made = exported(document, parsed.scale, known, hardware()) | {"listing": [as_row(r) for r in listing]}
+        made = exported(document, parsed.scale, known, hardware()) | repeated
         to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}},"', '}},\n"') + "\n")
     path = write(store, document, parsed, known)
     if parsed.json:
-        print_json(
-            {"listing": [as_row(r) for r in listing], **as_json(document, parsed.scale, known), "page": str(path)}
-        )
+        print_json({**repeated, **as_json(document, parsed.scale, known), "page": str(path)})
     else:
         print_result(document, parsed.scale, known)
         Console(highlight=False).print(f"page: {path}", soft_wrap=True)
-    return 0 if all(r.agrees for r in listing) else 1
+    return code
 
 
 def carry_out(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
@@ -174,68 +163,33 @@ def print_claim(console: Console, judged: Judged) -> None:
     console.print(f"          {judged.reason}", style="dim", markup=False)
 
 
-def repeat_listing(parsed: argparse.Namespace) -> list[Reproduced]:
-    """Listing 14.4.1 on its own random numbers."""
+def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
+    """Compute a part that needs no store, draw its picture, and print it unless JSON is wanted."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("listing 14.4.1", total=1.0)
-        repeated = list(drift_demo(tell=lambda share: progress.update(bar, completed=share)))
-    if not parsed.json:
-        print_listing(repeated)
-    return repeated
-
-
-def draw_exercise(parsed: argparse.Namespace) -> None:
-    """The bound of exercise 14.4.3 against the measured drift, as a picture."""
-    rate = 0.1
-    alone = parsed.only == EXERCISE
-    path: Path = parsed.output if alone and parsed.output else parsed.runs / f"drift-demo-{EXERCISE}.svg"
-    found = drift_bound(rate)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_bound(found, rate).savefig(path)
-    except (OSError, ValueError) as error:
-        raise FedskewError(f"picture {path}: cannot be written: {error}") from None
-    if parsed.json and alone:
-        print_json({name: {k: v.tolist() for k, v in part._asdict().items()} for name, part in found.items()})
-    elif not parsed.json:
-        console = Console(highlight=False)
-        console.print("Exercise 14.4.3: the bound on drift, full-batch steps at rate 0.1", style="bold")
-        for name, part in found.items():
-            last = [float(values[-1]) for values in (part.farthest, part.convex, part.smooth)]
-            text = "{}: after {} steps the farthest client is {:.3g} away; bounds {:.3g} (convex), {:.3g} (smooth)"
-            console.print(text.format(name, len(part.drift), *last), markup=False)
-        console.print(f"picture: {path}", soft_wrap=True, markup=False)
-
-
-def as_row(r: Reproduced) -> dict[str, object]:
-    return {
-        "skew": r.printed.skew,
-        "epochs": r.printed.epochs,
-        "drift": r.drift,
-        "drift_in_document": r.printed.drift,
-        "accuracy": r.accuracy,
-        "accuracy_in_document": r.printed.accuracy,
-        "agrees": r.agrees,
-    }
-
-
-def print_listing(results: list[Reproduced]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for title in ("partition", "epochs", "drift", "document", "accuracy", "document", ""):
-        table.add_column(title, justify="left" if title in ("partition", "") else "right")
-    for r in results:
-        table.add_row(
-            r.printed.skew,
-            str(r.printed.epochs),
-            f"{r.drift:.3f}",
-            f"{r.printed.drift:.3f}",
-            f"{r.accuracy:.3f}",
-            f"{r.printed.accuracy:.3f}",
-            "same" if r.agrees else "differs",
-        )
+        bar = progress.add_task(name, total=1.0)
+        extra = EXTRAS[name](lambda fraction: progress.update(bar, completed=fraction))
     console = Console(highlight=False)
-    console.print("Listing 14.4.1 on its own random numbers", style="bold")
+    if not parsed.json:
+        print_extra(console, extra)
+    if extra.draw:
+        chosen = parsed.output if parsed.only == name else None
+        path: Path = chosen or parsed.runs / f"{document.name}-{name}.svg"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            extra.draw().savefig(path)
+        except (OSError, ValueError) as error:
+            raise FedskewError(f"picture {path}: cannot be written: {error}") from None
+        if not parsed.json:
+            console.print(f"picture: {path}", soft_wrap=True, markup=False)
+    return extra
+
+
+def print_extra(console: Console, extra: Extra) -> None:
+    table = Table(box=None, pad_edge=False)
+    for i, title in enumerate(extra.columns):
+        table.add_column(title, justify="right" if i and title else "left")
+    for row in extra.rows:
+        table.add_row(*row)
+    console.print(extra.title, style="bold", markup=False)
     console.print(table)
-    console.print(
-        "drift: mean over 30 rounds; accuracy: on the training rows, as the document measures it", style="dim"
-    )
+    console.print(extra.note, style="dim", markup=False)

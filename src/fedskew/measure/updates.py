@@ -1,4 +1,4 @@
-"""More about one cohort's updates (C, P) and about models over time: agreement by layer, signal to noise, forgetting."""
+"""More about one cohort's updates (C, P): agreement by layer, signal to noise."""
 
 from __future__ import annotations
 
@@ -40,11 +40,3 @@ def signal_to_noise(relative_drift: Tensor) -> Tensor:
     0 where the updates cancel, infinite where they agree.
     """
     return (1 - relative_drift) / relative_drift
-
-
-def forgetting(accuracy: Tensor) -> Tensor:
-    """Mean over the classes of how far each is below its best round so far, for (rounds, classes) -> (rounds,).
-
-    After FedNTD (Lee et al. 2022); 0 where every class is at its best.
-    """
-    return (accuracy.cummax(0).values - accuracy).mean(1)

@@ -15,7 +15,6 @@ class Engine(TypedDict, total=False):
     name: str
     choice: str
     estimated_seconds_a_round: dict[str, float]
-    remembered: bool
     note: str
 
 

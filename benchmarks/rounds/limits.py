@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from benchmarks.rounds.work import Workload, batches, cohort, module
 from torch.utils.flop_counter import FlopCounterMode
-
-from fedskew.experiment.bench import Workload, batches, cohort, module
 
 TRIES = 5
 """Of which the fastest counts: a limit is what can be reached."""

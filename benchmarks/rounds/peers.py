@@ -24,10 +24,11 @@ from typing import Any, TextIO
 import numpy as np
 import platformdirs
 import torch
+from benchmarks.rounds.work import Side, Workload
 from torch import Tensor
 
+import fedskew
 from fedskew.core.errors import FedskewError
-from fedskew.experiment.bench import Side, Workload
 
 PATIENCE = 300
 """Seconds that a peer may take to start."""
@@ -44,8 +45,8 @@ class Peer:
 
 
 PEERS = (
-    Peer("Flower", "flwr[simulation]==1.41.0", "fedskew.flower.peer", alone=True),
-    Peer("pfl", "pfl==0.6.0", "fedskew.experiment.peer_pfl", alone=False),
+    Peer("Flower", "flwr[simulation]==1.41.0", "benchmarks.rounds.peer_flower", alone=True),
+    Peer("pfl", "pfl==0.6.0", "benchmarks.rounds.peer_pfl", alone=False),
 )
 
 
@@ -65,11 +66,13 @@ def interpreter(peer: Peer) -> Path:
         except (OSError, subprocess.SubprocessError) as error:
             raise FedskewError(f"{peer.name}: no environment in {folder}: {str(error).splitlines()[0]}") from None
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
-            raise FedskewError(f"{peer.name}: {peer.requirement} cannot be installed: {said[-1]}")
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
+            raise FedskewError(f"{peer.name}: {peer.requirement} cannot be installed: {errors[-1]}")
         (folder / "whole").touch()
     # after the environment's own packages, so that these win
-    here = {str(Path(__file__).parents[2]), str(Path(torch.__file__).parents[1])}
+    here = {str(Path(module.__file__ or "").parents[1]) for module in (fedskew, torch)} | {
+        str(Path(__file__).parents[2])
+    }
     packages = next(folder.glob("[Ll]ib/**/site-packages"))
     (packages / "fedskew-bench.pth").write_text("\n".join(sorted(here)), encoding="utf-8")
     return python
@@ -104,8 +107,10 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
             ]
             around = environment(folder, size, rank, max(1, (os.cpu_count() or 1) // processes))
             running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around))
-        # closed before the processes are waited for, which end when they hear nothing more
-        pipes = [stack.enter_context(pipe) for pipe in accepted(listener, running, lambda: said(peer, running, logs))]
+        # closed before the processes are waited for, which end when their connection closes
+        pipes = [
+            stack.enter_context(pipe) for pipe in accepted(listener, running, lambda: failure(peer, running, logs))
+        ]
 
         def play(x0: Tensor) -> Tensor:
             try:
@@ -113,7 +118,7 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
                     pipe.send_bytes(x0.numpy().tobytes())
                 answers = [pipe.recv_bytes() for pipe in pipes]
             except (OSError, EOFError):
-                raise FedskewError(said(peer, running, logs)) from None
+                raise FedskewError(failure(peer, running, logs)) from None
             return torch.from_numpy(np.frombuffer(answers[0], dtype=np.float32).copy())
 
         yield play
@@ -133,7 +138,7 @@ def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, st
 
 
 def accepted(
-    listener: Listener, running: Sequence[subprocess.Popen[bytes]], said: Callable[[], str]
+    listener: Listener, running: Sequence[subprocess.Popen[bytes]], failure: Callable[[], str]
 ) -> list[Connection]:
     """A connection from each process that is ready, in the order of the ranks that they say first."""
     door: Any = listener._listener._socket  # type: ignore[attr-defined]
@@ -143,7 +148,7 @@ def accepted(
         waiting: list[Connection] = []
         while len(found) < len(running):
             if time.monotonic() > end or any(process.poll() is not None for process in running):
-                raise FedskewError(said())
+                raise FedskewError(failure())
             for ready in wait([door, *waiting], 1):
                 if ready is door:
                     waiting.append(silent.enter_context(listener.accept()))
@@ -156,7 +161,7 @@ def accepted(
     return [found[rank] for rank in range(len(running))]
 
 
-def said(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequence[TextIO]) -> str:
+def failure(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequence[TextIO]) -> str:
     """The last line that the first of the processes printed that failed."""
     failed = [log for process, log in zip(running, logs, strict=True) if failing(process)]
     log = (failed or logs)[0]
@@ -173,7 +178,7 @@ def failing(process: subprocess.Popen[bytes]) -> bool:
 
 
 def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for processes that hear nothing more, and end those that do not end."""
+    """Wait for processes whose connections are closed, and stop those that go on."""
     for process in running:
         try:
             process.wait(15)
@@ -186,7 +191,7 @@ def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def asked() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
+def requests() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
     """In a peer's process: the work, the number of processes, and what plays a round for every model that comes."""
     place, text, processes, rank = sys.argv[1:]
     fields = json.loads(text)
@@ -194,14 +199,14 @@ def asked() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
 
         def rounds(play: Side) -> None:
             pipe.send_bytes(rank.encode())
-            while model := heard(pipe):
+            while model := received(pipe):
                 x = torch.from_numpy(np.frombuffer(model, dtype=np.float32).copy())
                 pipe.send_bytes(play(x).numpy().tobytes())
 
         yield Workload(**{**fields, "shape": tuple(fields["shape"])}), int(processes), rounds
 
 
-def heard(pipe: Connection) -> bytes:
+def received(pipe: Connection) -> bytes:
     """What comes next; nothing where it was closed."""
     try:
         return pipe.recv_bytes()

@@ -2,7 +2,8 @@
 
 A round of ours is everything but evaluation: planning the batches, local training, drift, aggregation. The plain loop copies
 the model for each client, steps `torch.optim.SGD` over the same batches and averages the models; for images it is given the better
-of the two memory formats. How the other simulators take part is in `fedskew.experiment.peers`.
+of the two memory formats. It also runs in several processes, which stay over all rounds: each trains its share of the clients on
+its share of the cores. How the other simulators take part is in `benchmarks.rounds.peers`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,8 @@ from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import COMPONENTS
 from fedskew.loop.federation import Federation
@@ -34,9 +37,6 @@ from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import Engine, call, play_round, start
 from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
-
-LONG = 1000
-"""Rounds of the run that the trial is to think of."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Workload:
     population: int = 0  # of which the round's clients are drawn; 0: there are no others
     bf16: bool = False  # in half precision, against our own float32
 
+    @cache  # noqa: B019
     def federation(self) -> Federation:
         """The same in every process."""
         rng = np.random.default_rng(0)
@@ -77,15 +78,13 @@ class Workload:
         )
 
     @property
+    def engine(self) -> Engine:
+        """The faster one: many clients as one batch, or for images one client after the other."""
+        return Stacked() if len(self.shape) == 1 else Sequential()
+
+    @property
     def memory_format(self) -> torch.memory_format | None:
         return torch.channels_last if len(self.shape) == 3 else None
-
-
-def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
-    """The federation of a run of so many rounds, and its initial model."""
-    fed = replace(work.federation(), rounds=rounds)
-    task: Any = fed.task
-    return fed, task.space.flatten(task.model)
 
 
 WORKLOADS = (
@@ -155,6 +154,12 @@ def ours(fed: Federation, engine: Engine, x0: Tensor) -> Tensor:
     return play_round(fed, engine, start(fed, x0), ClientStates(), measure_local=False).server.x
 
 
+def plain_share(work: Workload, size: int, x0: Any, rank: int) -> Any:
+    """In process ``rank`` of ``size``: what its share of the clients adds to the next global model (P,)."""
+    fed = work.federation()
+    return plain(fed, torch.from_numpy(x0), cohort(fed)[rank::size], work.memory_format).numpy()
+
+
 def in_precision(fed: Federation, bf16: bool) -> Federation:
     """The same work in half precision or in full."""
     task: Any = fed.task
@@ -165,25 +170,33 @@ Side = Callable[[Tensor], Tensor]
 """Plays a round: the next global model (P,) from this one."""
 
 
-def sides(work: Workload, fed: Federation, option: Option, cores: int) -> dict[str, tuple[Side, int]]:
+def sides(work: Workload, fed: Federation, pool: ProcessPoolExecutor | None, size: int) -> dict[str, tuple[Side, int]]:
     """Ours and the plain loops by name, each with the threads of this process."""
-    everybody, engine = cohort(fed), option.engine
+    everybody, cores = cohort(fed), os.cpu_count() or 1
+
+    def plain_together(x0: Tensor) -> Tensor:
+        assert pool is not None
+        parts = pool.map(partial(plain_share, work, size, x0.numpy()), range(size))
+        return torch.from_numpy(sum(parts))
+
     found: dict[str, tuple[Side, int]] = {
         "plain": (lambda x0: plain(fed, x0, everybody, None), cores),
-        "fedskew": (lambda x0: ours(fed, engine, x0), option.threads),
+        "fedskew": (partial(ours, fed, work.engine), cores),
     }
+    if cores > 1:
+        found["fedskew, 1 thread"] = (partial(ours, fed, work.engine), 1)
     if work.memory_format is not None:
         found["plain, channels last"] = (lambda x0: plain(fed, x0, everybody, torch.channels_last), cores)
+    if pool is not None:
+        found[f"plain, {size} processes"] = (plain_together, 1)
     return found
 
 
-def precisions(fed: Federation, cores: int) -> dict[str, tuple[Side, int]]:
-    """Ours in full and in half precision by name, each with the threads of this process."""
-    full, half = (in_precision(fed, bf16) for bf16 in (False, True))
-    return {
-        "float32": (partial(ours, full, Sequential()), cores),
-        "fedskew, bf16": (partial(ours, half, Sequential()), cores),
-    }
+def precisions(work: Workload, fed: Federation) -> dict[str, tuple[Side, int]]:
+    """Ours in full and in half precision by name, with all threads."""
+    cores = os.cpu_count() or 1
+    kinds = {"float32": in_precision(fed, False), "fedskew, bf16": in_precision(fed, True)}
+    return {name: (partial(ours, kind, work.engine), cores) for name, kind in kinds.items()}
 
 
 def seconds(action: Callable[[], Any], threads: int) -> float:
@@ -193,45 +206,32 @@ def seconds(action: Callable[[], Any], threads: int) -> float:
     return time.perf_counter() - began
 
 
-def option_for(work: Workload) -> Option:
-    """What trials choose for the work. Ask before other processes start."""
-    fed, x0 = of_workload(work, LONG)
-    todo = next_work(fed, start(fed, x0), measure_local=False)
-    assert todo is not None
-    return choose(fed, todo, sorted({1, os.cpu_count() or 1}))[0]
-
-
-def measure(
-    work: Workload,
-    repeats: int,
-    processes: int,
-    chosen: Option | None = None,
-    peers: Mapping[str, Side] | None = None,
-) -> dict[str, Any]:
+def measure(work: Workload, repeats: int, processes: int, peers: Mapping[str, Side] | None = None) -> dict[str, Any]:
     """Seconds a round of every side, as many as ``repeats``, interleaved; the largest difference between any two results.
 
-    ``chosen`` is the work's `option_for`, ``peers`` are other simulators in processes of their own. Half precision is measured
-    against our own float32 only.
+    ``processes`` is the number of the plain loop's, ``peers`` are other simulators in processes of their own. Half precision is
+    measured against our own float32 only.
     """
-    before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    threads = max(1, cores // processes)
-    fed = work.federation()
+    before, fed = torch.get_num_threads(), work.federation()
     task: Any = fed.task
     x0 = task.space.flatten(task.model)
     try:
-        torch.set_num_threads(threads * processes)
         if work.bf16:
-            return compared(work, "sequential", x0, repeats, precisions(fed, threads * processes))
-        option = chosen or option_for(work)
-        others = {peer: (side, threads) for peer, side in (peers or {}).items()}
-        return compared(work, option.label, x0, repeats, sides(work, fed, option, threads * processes) | others)
+            return compared(work, x0, repeats, precisions(work, fed))
+        if processes == 1:
+            return compared(work, x0, repeats, sides(work, fed, None, 1) | others(peers))
+        threads = max(1, (os.cpu_count() or 1) // processes)
+        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+            return compared(work, x0, repeats, sides(work, fed, pool, processes) | others(peers))
     finally:
         torch.set_num_threads(before)
 
 
-def compared(
-    work: Workload, engine: str, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]
-) -> dict[str, Any]:
+def others(peers: Mapping[str, Side] | None) -> dict[str, tuple[Side, int]]:
+    return {name: (side, 1) for name, side in (peers or {}).items()}
+
+
+def compared(work: Workload, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]) -> dict[str, Any]:
     """One round of every side that warms up and whose models are compared, then the timed ones in turn."""
     results = torch.stack([act(x0) for act, _ in taken.values()])
     times: dict[str, list[float]] = {name: [] for name in taken}
@@ -240,7 +240,7 @@ def compared(
             times[name].append(seconds(partial(act, x0), threads))
     return {
         "work": work.name,
-        "engine": engine,
+        "engine": type(work.engine).__name__.lower(),
         "seconds": times,
         "ratio": ratio(times),
         "wanted": work.wanted,

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from benchmarks.rounds.peers import requests
+from benchmarks.rounds.work import Workload, batches, cohort, module
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -17,8 +19,6 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
-from fedskew.experiment.bench import Workload, batches, cohort, module
-from fedskew.experiment.peers import asked
 from fedskew.loop.federation import Federation
 
 
@@ -50,7 +50,7 @@ class Planned(Dataset):  # type: ignore[misc]
 
 
 def main() -> None:
-    with asked() as (work, _, rounds):
+    with requests() as (work, _, rounds):
         fed = work.federation()
         task: Any = fed.task
         rounds(partial(play, work, fed, task.space.flatten, Simulation(work, fed)))

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
+from benchmarks.rounds.peers import requests
+from benchmarks.rounds.work import Workload, cohort, module, trained
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import Tensor
-
-from fedskew.experiment.bench import Workload, cohort, module, trained
-from fedskew.experiment.peers import asked
-from fedskew.loop.federation import Federation
-
-
-@cache
-def federation(work: Workload) -> Federation:
-    """Once in every process."""
-    return work.federation()
 
 
 def client_app(work: Workload) -> ClientApp:
@@ -30,7 +21,7 @@ def client_app(work: Workload) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        fed = federation(work)
+        fed = work.federation()
         k = int(cohort(fed)[int(context.node_config["partition-id"])])
         net = module(fed, torch.zeros(fed.task.space.size))
         net.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
@@ -43,8 +34,8 @@ def client_app(work: Workload) -> ClientApp:
 
 
 def main() -> None:
-    with asked() as (work, processes, rounds):
-        fed = federation(work)
+    with requests() as (work, processes, rounds):
+        fed = work.federation()
         task: Any = fed.task
         app = ServerApp()
 

@@ -1,4 +1,4 @@
-"""What `fedskew bench` measured, as a table, a page and a picture."""
+"""The benchmark's result as a table, a page and a picture."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def markdown(result: dict[str, Any]) -> str:
         [
             "# Performance",
             "",
-            f"Made by `python docs/generate.py` from `fedskew bench{options(result)} --repeats {repeats} --json`",
+            f"Made by `python docs/generate.py` from `python -m benchmarks.rounds{options(result)} --repeats {repeats} --json`",
             f"(`performance.json`, torch {result['torch']}, {result['cores']} cores). Medians of {repeats} interleaved rounds.",
             "All sides do the same work, and the models that come out are compared.",
             "Quote the ratios: machines are noisy, and all sides share the noise.",

@@ -1,0 +1,1 @@
+"""Rounds of fedskew against plain PyTorch loops and other simulators: `make bench`."""

@@ -39,7 +39,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, Privacy, Server, Upload, View
 from fedskew.core.seeding import normals
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import by_row, weighted_sum
+from fedskew.core.vectors import weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class DpFedAvg(Algorithm):
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = cohort.uploads.delta
-        total = weighted_sum(by_row(self.factor, rows), rows)
+        total = weighted_sum(self.factor(rows), rows)
         if self.noise:
             z = normals(server.seed, rows.shape[1], "noise", server.round)
             total = total + (self.noise * self.clip * z).to(rows)

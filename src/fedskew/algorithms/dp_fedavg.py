@@ -9,7 +9,8 @@ client counts alike, the denominator is the expected number of clients and not t
 comes adds noise all the same.
 
 Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
-weights are 1 (the paper's are at most 1), so W = K.
+weights are 1 (the paper's are at most 1), so W = K. S is fixed: adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is left
+out, since its quantile spends privacy of its own.
 
 Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
 neither is the mechanism that the usual accountant counts.

@@ -395,19 +395,16 @@ def test_the_servers_mean_of_the_clients_states_holds_under_every_codec(spec: st
     server = play(fed, X0, 4, states=states)[-1].server
     of_server, of_client = MEANS[method]
     ids, kept = states.export()
-    weights = (
-        torch.tensor(RAGGED).double() / sum(RAGGED)
-        if weighting == "samples"
-        else torch.full((7,), 1 / 7, dtype=torch.float64)
-    )
+    weights = f64(RAGGED) / sum(RAGGED) if weighting == "samples" else f64([1 / 7] * 7)
     mean = weights[torch.as_tensor(ids)] @ kept.get("algorithm", kept)[of_client]
     assert float(mean.norm()) > 1e-3
     assert_close(server.state[of_server], mean)
 
 
 def test_golden_round_of_feddyn_under_a_codec() -> None:
-    """Linear losses, alpha = 1, one step of 0.5 from 0: client 1 moves by (1, -3), sends (0, -3); client 2 by (-2, 1), sends (-2, 0).
+    """Linear losses, alpha = 1, one step of 0.5 from 0.
 
+    Client 1 moves by (1, -3) and sends (0, -3), client 2 by (-2, 1) and sends (-2, 0).
     g_k = -(what is sent), h = -sum / 2 = (1, 1.5), and x = (-1, -1.5) - h.
     """
     fed = exact_clients(Linear(), [[-2.0, 6.0], [4.0, -2.0]], (1, 1), FedDyn(alpha=1.0), lr=0.5)

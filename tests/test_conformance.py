@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.promises import Subject, reduces
-from fedskew.core.algorithm import LINEAR_SOLVER
+from fedskew.conformance.promises import Subject, reduces, trains_with
 from fedskew.core.component import build
 from fedskew.core.records import OWN, Plan, Server
 from fedskew.core.task import Classification
@@ -54,7 +53,7 @@ ROWS: dict[str, list[str]] = {
     "fedavg": ["fedavg", "fedavg:weighting=uniform", "fedavg:weighting=unbiased"],
     "fedprox": ["fedprox:mu=0.3", "fedprox:mu=0.3,step=implicit"],
     "scaffold": ["scaffold", "scaffold:option=I", "scaffold:weighting=samples"],
-    "fednova": ["fednova", "fednova:mu=0.3"],
+    "fednova": ["fednova", "fednova:mu=0.3", "fednova:mu=0.3,tau_eff=steps"],
     "feddyn": ["feddyn:alpha=0.2", "feddyn:alpha=0.2,weighting=samples"],
     "moon": ["moon:mu=2.0"],
     "fairfed": ["fairfed:beta=0.1"],
@@ -88,7 +87,7 @@ ROWS: dict[str, list[str]] = {
         "per-fedavg:alpha=0.1,form=hessian-free",
         "per-fedavg:alpha=0.1,batches=same",
     ],
-    "ifca": ["ifca", "ifca:k=3,weighting=samples"],
+    "ifca": ["ifca", "ifca:k=3,weighting=samples", "ifca:k=3,averaging=gradients"],
     "fedmd": ["fedmd:rows=11,batch_size=4", "fedmd:distance=squared,steps=3,weighting=samples"],
     "dualmetric": ["dualmetric:mu=0.09"],
     "dp-fedavg": ["dp-fedavg:clip=0.3,noise=0.5,q=0.5", "dp-fedavg:clip=0.3,noise=0.0,q=0.5"],
@@ -144,7 +143,7 @@ def algorithm(spec: str) -> Any:
 
 
 def allowed(spec: str, solver: str) -> bool:
-    return SOLVER[solver].linear or LINEAR_SOLVER not in algorithm(spec).needs()
+    return trains_with(algorithm(spec), SOLVER[solver])
 
 
 def federation(spec: str, solver: str = "sgd", server: str = "sgd", **changes: Any) -> Federation:

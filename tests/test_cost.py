@@ -47,7 +47,7 @@ FIGURES = {
     "fedpa": ("—", "—", "1", "1", "1"),
     "qfedavg": ("—", "—", "1", "1 + 2s", "1, 1 pass a round"),
     # no model either way; the scores on n public rows come after a pass over them, and 20 digest steps before the local ones
-    "fedmd": ("1", "n s + n·C s", "n·C s", "n·C s", "1, 1 pass a round, 20 first"),
+    "fedmd": ("1", "n s + n·C s + s", "n·C s", "n·C s", "1, 1 pass a round, 20 first"),
     "median": ("—", "—", "1", "1", "1"),
     "trimmed-mean": ("—", "—", "1", "1", "1"),
     "krum": ("—", "—", "1", "1", "1"),

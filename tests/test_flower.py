@@ -118,7 +118,7 @@ def test_slots_that_act_at_clients_give_the_simulators_numbers(tmp_path: Path) -
 @pytest.mark.parametrize("codec", ["int8:rounding=stochastic,error_feedback=true", "qsgd", "clip:norm=0.1"])
 def test_a_codec_saves_on_the_way_what_a_simulation_counts(codec: str, tmp_path: Path) -> None:
     """Beside the update travel a checksum, names and a few numbers."""
-    channel = same_as_simulated(small(codec=codec, rounds=2), tmp_path, labels=True)
+    channel = same_as_simulated(small("feddyn", codec=codec, rounds=2), tmp_path, labels=True)
     frame = RunStore(tmp_path / "runs").measurements([1])
     counted = frame[(frame.name == "bytes_up") & (frame["round"] == 1)].value.item() / 4
     sent = [len(data) for _, kind, _, data in channel.seen if kind == "train"]

@@ -227,3 +227,29 @@ def test_reaches_its_fixed_point_from_afar() -> None:
     a, b = matrices(3)
     fed = matrix_clients(a, b, (1, 4, 9), FedNova(), lr=0.1, sizes=(1, 2, 4))
     assert_close(play(fed, [5.0, -5.0], 40)[-1].server.x, points(0.1, False)["fednova"], 1e-8)
+
+
+def test_golden_round_of_the_published_number_of_steps() -> None:
+    """The rounds above with momentum and with mu: tau_eff = (2 + 3 * 3) / 4 = 2.75 in place of 3.8125 and 2.28."""
+    for solver, mu, moved, a in (
+        (Sgd(lr=0.1, momentum=0.5), 0.0, (-0.24, 2.248), (2.5, 4.25)),
+        (Sgd(lr=0.1), 2.0, (-0.17, 1.248), (1.8, 2.44)),
+    ):
+        fed = sized_pair(FedNova(mu=mu, tau_eff="steps"), (2, 3), solver=solver)
+        x = play(fed, [1.0], 1)[0].server.x
+        assert_close(x, [1 + 2.75 * (0.25 * moved[0] / a[0] + 0.75 * moved[1] / a[1])])
+
+
+def test_along_constant_gradients_the_published_step_is_the_mean_number_of_steps() -> None:
+    """-eta sum p_k tau_k times the mean gradient, whatever the momentum."""
+    for momentum in (0.0, 0.9):
+        method = FedNova(tau_eff="steps", weighting="uniform")
+        fed = exact_clients(
+            Linear(), [[1.0, 2.0], [3.0, -2.0]], (2, 7), method, lr=None, solver=Sgd(lr=0.1, momentum=momentum)
+        )
+        assert_close(play(fed, [0.0, 0.0], 1)[0].server.x, [-0.1 * 4.5 * 2.0, 0.0])
+
+
+def test_with_plain_sgd_both_effective_numbers_of_steps_agree() -> None:
+    ours, other = (ragged(FedNova(tau_eff=name), local=Local(epochs=2, batch_size=7)) for name in ("steps", "response"))
+    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(other, X0, 3)))

@@ -56,6 +56,23 @@ def test_golden_round(engine, weighting: str, sizes: int, first: float) -> None:
     assert_close(scores["loss"], [first**2 / 2, (first - 1) ** 2 / 2, 2 * 0.85**2, 1.15**2 / 2])
 
 
+def test_golden_round_of_gradient_averaging() -> None:
+    """Sums over a cluster, divided by the whole cohort: 0 + 0.1 / 4 and 4 - 0.3 / 4, which is theta - 0.1 / 4 sum of gradients."""
+    fed = exact_clients(Quadratic(), FOUR, (1,) * 4, Ifca(averaging="gradients"), lr=0.1)
+    outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0]))[0]
+    assert_close(f64(thetas(outcome.server)), [0.025, 3.925])
+    gradients = f64([sum(h * (t - b) for h, b in rows) for t, rows in ((0.0, FOUR[:2]), (4.0, FOUR[2:]))])
+    assert_close(f64(thetas(outcome.server)), f64([0.0, 4.0]) - 0.1 / 4 * gradients)
+
+
+def test_gradient_averaging_weighs_by_rows_and_keeps_an_empty_cluster() -> None:
+    """Of 6 rows client 2 has 3: 0 + 3 / 6 * 0.1, 4 - 0.3 / 6."""
+    rows, method = [FOUR[0], *[FOUR[1]] * 3, *FOUR[2:]], Ifca(k=3, averaging="gradients", weighting="samples")
+    fed = exact_clients(Quadratic(), rows, (1,) * 4, method, lr=0.1, sizes=[1, 3, 1, 1])
+    outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0, -7.0]))[0]
+    assert_close(f64(thetas(outcome.server)), [0.05, 3.95, -7.0])
+
+
 def test_an_empty_cluster_keeps_its_model() -> None:
     fed = exact_clients(Quadratic(), FOUR, (1,) * 4, Ifca(k=3), lr=0.1)
     outcome = play(fed, None, 1, server=started(fed, [0.0, 4.0, -7.0]))[0]

@@ -10,10 +10,12 @@ import torch
 from fedskew.algorithms import FedAvg, QFedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Info, Upload
+from fedskew.experiment.build import check_needs
 from fedskew.loop.round import start
 from fedskew.slots import ServerSgd, Sgd, Uniform
 from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair, trajectory
 from tests.small import X0, Quadratic, exact_clients, play
+from tests.test_experiment import small
 
 QS = [0.1, 0.5, 1.0, 2.0, 5.0]
 
@@ -160,6 +162,15 @@ def test_a_larger_power_makes_the_losses_more_even() -> None:
     gaps = [gap(q) for q in (0.0, 0.5, 2.0, 5.0)]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < gaps[0] / 4
+
+
+@pytest.mark.parametrize("solver", ["sgd:momentum=0.9", "adamw"])
+def test_solvers_whose_steps_are_no_gradients_are_refused(solver: str) -> None:
+    """L = 1 / eta makes Dw a gradient under plain SGD alone; at q = 0 it cancels, and any solver is FedAvg's."""
+    with pytest.raises(BadInput, match=r"qfedavg takes a local step .* use --solver sgd without momentum"):
+        check_needs(small("qfedavg:q=1.0", solver=solver))
+    check_needs(small("qfedavg:q=0", solver=solver))
+    check_needs(small("qfedavg:q=1.0", solver="sgd:weight_decay=0.01"))
 
 
 @pytest.mark.parametrize("q", [-0.1, float("inf"), float("nan")])

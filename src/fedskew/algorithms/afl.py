@@ -10,7 +10,7 @@ mean_lambda.
 
 Departures: the paper takes one step a round (``local steps = 1``); with more, sum_k lambda_k (w_k - x) stands for the step.
 It asks every client; of a cohort of m we use its stochastic form, with lambda_k and F_k times K / m for those who are there
-and 0 for the others, which is right on average.
+and 0 for the others, which is right on average. Evaluation is of the last x, which later rounds train from, and not of mean_x.
 """
 
 from __future__ import annotations

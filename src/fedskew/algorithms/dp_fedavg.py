@@ -12,7 +12,8 @@ The server clips once more what arrives: neither a codec nor an attacker makes a
 make one client's update depend on another's, or show it without noise, is refused (`fedskew.core.privacy`).
 
 Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
-weights are 1 (the paper's are at most 1), so W = K.
+weights are 1 (the paper's are at most 1), so W = K. S is fixed: adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is left
+out, since its quantile spends privacy of its own.
 
 Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
 neither is the mechanism that the usual accountant counts.

@@ -6,7 +6,9 @@
 
 Departures: the paper's objective weights clients uniformly. With ``weighting="samples"`` the two server means use n_k: n_k / n in
 h and n_k / sum_S n in x, with one alpha for all clients. The minimisation is the local work: a few epochs, not to the end. Under
-a codec theta_k in g_k is the model that the server decodes, so that h stays the mean of the g_k.
+a codec theta_k in g_k is the model that the server decodes, so that h stays the mean of the g_k. Gradients are not clipped; the
+authors' code clips them at norm 10, the linear term included. The default alpha of 0.1 is the largest of the paper's, which keeps
+local models nearest to x; on CIFAR the paper takes 0.01.
 
 Elsewhere: the authors' code scales alpha by each client's rows and keeps the means uniform, which has the same fixed point; doing
 both has not. It keeps the sum of the displacements, -g_k / alpha, and reports the mean of the local models besides x.

@@ -6,10 +6,11 @@
 Departures: ||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
 momentum it has a closed form; with the proximal term (``mu``) the linear recursion is run beside the training.
 The two agree while all a_k are positive; beyond that only the sum makes equal gradients give equal steps. The paper's momentum on
-the server is the slot ``momentum``.
+the server is the slot ``momentum``. The published tau_eff = sum_k p_k tau_k counts steps (``tau_eff="steps"``); ours makes equal
+clients take FedAvg's step under every solver, and is the same for plain SGD.
 
-Elsewhere: the authors' code takes tau_eff = sum_k p_k tau_k where mu is not 0, and its proximal gradient leaks into the momentum
-buffer. Dividing by the number of steps alone is right for plain SGD only.
+Elsewhere: the authors' code counts steps where mu is not 0, and its proximal gradient leaks into the momentum buffer. Dividing
+by the number of steps alone is right for plain SGD only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from fedskew.core.vectors import weighted_sum
 @dataclass(frozen=True, kw_only=True)
 class FedNova(Algorithm):
     mu: float = 0.0
+    tau_eff: Literal["response", "steps"] = "response"
 
     idea: ClassVar[str] = "divide each update by its effective number of local steps"
     changes: ClassVar[str] = "aggregation"
@@ -65,9 +67,11 @@ class FedNova(Algorithm):
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         a = -carry.scratch["probe"] / view.lr if self.mu else solver.unit_response(carry.steps)
-        return Upload(carry.w - view.x, {}, {"a": a}), view.state
+        report = {"a": a} if self.tau_eff == "response" else {"a": a, "tau": carry.steps}
+        return Upload(carry.w - view.x, {}, report), view.state
 
     def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        p, a = self.weights(server, cohort), cohort.uploads.report["a"]
-        tau_eff = (p * a).sum() / p.sum()
+        p, report = self.weights(server, cohort), cohort.uploads.report
+        a = report["a"]
+        tau_eff = (p * (a if self.tau_eff == "response" else report["tau"])).sum() / p.sum()
         return tau_eff * weighted_sum(p / a, cohort.uploads.delta), server.state

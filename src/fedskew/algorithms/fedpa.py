@@ -10,7 +10,9 @@ Delta = (1 + (l - 1) rho) [d - rho X' (I + rho X X')^-1 X d],   d = x_bar - x.
 
 Departures: the paper gives the steps of a window; here the first share ``burn_in`` of a client's steps is burn-in and l
 windows as equal as can be divide the rest, the paper's one epoch each with 5 epochs and the defaults. A client with fewer
-than l steps left makes a sample of every step, and l is their number.
+than l steps left makes a sample of every step, and l is their number. ``burn_in_rounds`` counts rounds without clients, too. The
+paper's server has rate 0.5 and momentum 0.9 (``--server momentum:lr=0.5,beta=0.9``); the default here is rate 1 without momentum,
+as for every other method, so that a comparison is of Delta alone.
 
 Elsewhere: the authors' code adds one sample after the other in O(l^2 P), and gets the same Delta.
 """

@@ -7,8 +7,9 @@
 eta (mu + lambda_max) > 2. ``step="implicit"`` solves the proximal part exactly in each step,
 w <- (w - eta g + eta mu x) / (1 + eta mu), which is stable wherever plain SGD is.
 
-Departures: the implicit step is ours. Every client does all its local work; the paper also lets slow clients do less. Clients are
-weighted by their rows as in the paper's code, where its analysis draws them in proportion to their rows and averages uniformly.
+Departures: the implicit step is ours. Partial work of slow clients is a setting of the system for every method
+(``system.stragglers``). Clients are weighted by their rows as in the paper's code; its analysis draws them in proportion to their
+rows, which no selection does here, and averages uniformly.
 
 Elsewhere: some frameworks only send mu and leave the term to the client, or show a norm that is not squared. An adaptive local
 solver such as AdamW normalises the term together with the loss, so that mu loses its scale.

@@ -7,6 +7,7 @@
 The norm is over all parameters together, and epsilon is 0 where g is 0. With ``rho=0`` a step costs one gradient.
 
 Departures: weight decay belongs to F_k, so it enters g and g~ alike; local momentum and AdamW take g~ as the gradient.
+Gradients are not clipped; FL-Simulator clips them at norm 10.
 
 Elsewhere: the norm is sometimes guarded by adding up to 1e-7 to it, which shortens epsilon where gradients are small, and
 weight decay is added after the second gradient, at w_k.

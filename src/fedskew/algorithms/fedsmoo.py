@@ -13,7 +13,7 @@ mu_k, lambda_k, s and lambda start at 0 and are kept; mu_k may grow far beyond r
 Departures: a vector of length 0 has the direction 0, so s stays 0 where all s~_k are. ``weighting="samples"`` uses n_k in the
 three server means, as in FedDyn. Weight decay belongs to F_k. Under a codec w_k in lambda_k is the model that the server decodes.
 
-Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections.
+Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections; here none are clipped.
 """
 
 from __future__ import annotations

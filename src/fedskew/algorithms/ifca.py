@@ -1,14 +1,16 @@
-"""IFCA (Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088, Algorithm 1, model averaging).
+"""IFCA (Ghosh, Chung, Yin, Ramchandran 2020, arXiv:2006.04088, Algorithm 1).
 
     client   j_k <- argmin_j F_k(theta_j) over all its rows, the first of equals;  tau_k local steps from theta_{j_k} to w_k
     server   theta_j <- mean of the w_k with j_k = j; without such a client theta_j stays
+             gradients:  theta_j <- theta_j + 1/m sum of the w_k - theta_j with j_k = j
 
 The global model is theta_1: test accuracy is that of the first cluster alone, and what a client would use is its best cluster's.
 
 Departures: theta_1 starts as the initial model, so that one cluster is FedAvg, and the others at a random distance from it of
 ``spread`` times its length (times the root of the number of parameters, where it is zero); the paper restarts from several random
 draws. An upload is w_k - theta_{j_k}, so that drift and update norms are what clients moved, not how far the clusters are apart.
-``weighting="samples"`` weighs within a cluster by n_k.
+``weighting="samples"`` weighs by n_k. ``averaging="gradients"`` is the paper's gradient averaging where clients take one plain step
+on all their rows; of more steps the sum stands for the gradient. Lower layers that all clusters share are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ class Ifca(Algorithm):
     weighting: Weighting = "uniform"
     k: int = 2
     spread: float = 0.5
+    averaging: Literal["models", "gradients"] = "models"
 
     idea: ClassVar[str] = "several cluster models; each client trains the one that fits its data best"
     changes: ClassVar[str] = "personalisation"
@@ -92,6 +95,6 @@ class Ifca(Algorithm):
         deltas = []
         for j in range(self.k):
             own = p * (chosen == j)
-            total = own.sum()
+            total = own.sum() if self.averaging == "models" else p.sum()
             deltas.append(weighted_sum(own / torch.where(total > 0, total, 1.0), cohort.uploads.delta))
         return deltas[0], {"others": server.state["others"] + torch.stack(deltas)[1:]}

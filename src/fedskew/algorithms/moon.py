@@ -7,7 +7,8 @@
 
 Departures: the features are the network's last hidden layer, where the paper adds a projection head to the encoder; one previous
 model is kept. A client's previous model is, at its first participation, the global model it then receives, so its first
-contrastive term is the constant log 2 (the paper's initial network in round 0).
+contrastive term is the constant log 2 (the paper's initial network in round 0). The default mu is 1, the paper's best on
+CIFAR-100 and Tiny-ImageNet; on CIFAR-10 its best is 5.
 
 Elsewhere: the authors' code has 0.1 as its default learning rate where the paper trains with 0.01.
 """

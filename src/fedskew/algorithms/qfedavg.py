@@ -7,8 +7,9 @@
 q = 0 is the plain mean; a larger q follows the clients whose loss is large, and takes shorter steps. The server works with
 Delta_k / (L F_max^q) and h_k / (L F_max^q), F_max the cohort's largest loss: F_k^q alone over- or underflows for a large q.
 
-Departures: the paper draws clients in proportion to their rows; where they are drawn uniformly, ``weighting="samples"`` puts
-n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients.
+Departures: the paper draws clients in proportion to their rows; no selection does that here, and where clients are drawn uniformly
+``weighting="samples"`` puts n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients. L = 1 / eta_l
+makes one step of plain SGD a gradient: momentum and AdamW are refused, unless q = 0, where L cancels.
 
 Elsewhere: some libraries compute one loss on the server and use it for every client, which cannot tell clients apart.
 """
@@ -21,7 +22,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Solver, Weighting
+from fedskew.core.algorithm import PLAIN_SOLVER, Algorithm, Solver, Weighting
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
 from fedskew.core.task import Task
@@ -46,6 +47,9 @@ class QFedAvg(Algorithm):
 
     def __post_init__(self) -> None:
         require(0 <= self.q < math.inf, f"q must be a finite number, at least 0, got {self.q}")
+
+    def needs(self) -> frozenset[str]:
+        return frozenset({PLAIN_SOLVER}) if self.q else frozenset()
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
         return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}

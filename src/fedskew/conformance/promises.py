@@ -17,7 +17,7 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, play
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
-from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm
+from fedskew.core.algorithm import LINEAR_SOLVER, PLAIN_SOLVER, Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.records import OWN, Plan
 from fedskew.core.trees import leaves, pick
@@ -88,8 +88,9 @@ def engines_agree(subject: Subject) -> None:
     """gives the same numbers one client after the other and stacked, to 1e-12"""
     for engine in (Stacked(), Stacked(width=3)):
         expect_same(played(subject.federation(), engine), subject.reference)
-    momentum = subject.federation(solver=SOLVERS["momentum"])
-    expect_same(played(momentum, Stacked()), played(momentum, Sequential()))
+    if trains_with(subject.algorithm, SOLVERS["momentum"]):
+        momentum = subject.federation(solver=SOLVERS["momentum"])
+        expect_same(played(momentum, Stacked()), played(momentum, Sequential()))
 
 
 def order_does_not_matter(subject: Subject) -> None:
@@ -221,6 +222,12 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
 )
 
 
+def trains_with(algorithm: Algorithm, solver: Any) -> bool:
+    """Whether a method can use a local solver."""
+    needs = algorithm.needs()
+    return (solver.linear or LINEAR_SOLVER not in needs) and (solver.plain or PLAIN_SOLVER not in needs)
+
+
 def reduces(subject: Subject, own: str, other: str) -> None:
     """Under ``own`` options the method takes the steps of ``other``, under every solver that both allow."""
     cls = type(subject.algorithm)
@@ -230,7 +237,7 @@ def reduces(subject: Subject, own: str, other: str) -> None:
     privacy = ours.privacy() or theirs.privacy()
     drawn = {"selection": Poisson(rate=privacy.q)} if privacy else {}
     for name, solver in SOLVERS.items():
-        if not solver.linear and LINEAR_SOLVER in ours.needs() | theirs.needs():
+        if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
         for kind, local in LOCAL.items():
             changes = {"solver": solver, "planner": SeededPlanner(local, seed=7), **drawn}

@@ -34,16 +34,23 @@ Weighting = Literal["samples", "uniform", "unbiased"]
 
 FEATURES = "features"
 LINEAR_SOLVER = "linear solver"
+PLAIN_SOLVER = "plain solver"
 SERVER_DATA = "server data"
 SENSITIVE = "sensitive attribute"
 PLAIN_SERVER = "plain server"
 
 
 class Solver(Protocol):
-    """The local optimiser, as far as a hook may know it. Only a linear one has ``unit_response`` and ``respond``."""
+    """The local optimiser, as far as a hook may know it. Only a linear one has ``unit_response`` and ``respond``.
+
+    A ``plain`` one moves by its rate times the gradient in each step.
+    """
 
     @property
     def linear(self) -> bool: ...
+
+    @property
+    def plain(self) -> bool: ...
 
     @property
     def weight_decay(self) -> float: ...
@@ -82,7 +89,7 @@ class Algorithm:
     shares_model: ClassVar[bool] = True  # False: each client keeps its model, and only what the method adds is sent
 
     def needs(self) -> frozenset[str]:
-        """What the assembly must provide: `FEATURES`, `LINEAR_SOLVER`, `SERVER_DATA`, `SENSITIVE`, `PLAIN_SERVER`."""
+        """What the assembly must provide: the constants above, `FEATURES` to `PLAIN_SERVER`."""
         return frozenset()
 
     def hazard(self, lr: float) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad
 
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, SENSITIVE, SERVER_DATA, local_loss
+from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, PLAIN_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of
@@ -26,7 +25,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
 from fedskew.experiment.prepare import Frozen, prepared
 from fedskew.experiment.private import check_private
-from fedskew.loop.federation import Federation, Tuning
+from fedskew.loop.federation import Federation, Tuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
@@ -188,18 +187,6 @@ def check_engine(experiment: Experiment, task: Classification) -> None:
     )
 
 
-def warmed_up(federation: Federation, x: Tensor, steps: int) -> Tensor:
-    """The initial model (P,) of every architecture after ``steps`` steps of the local solver on all of the server's rows."""
-    data, solver = federation.server_data, federation.solver
-    if data is None or not steps:
-        return x
-    state = solver.init(x)
-    slope = grad(lambda w: sum(local_loss(task, w, data) for task in federation.tasks))
-    for _ in range(steps):
-        x, state = solver.update(slope(x), state, x, x.new_tensor(federation.rate(0)))
-    return x
-
-
 @lru_cache(maxsize=16)
 def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
     """The part of the model that clients keep, one object for all runs, so that they share what engines make of it."""
@@ -241,6 +228,11 @@ def check_needs(experiment: Experiment) -> None:
     require(
         LINEAR_SOLVER not in needs or experiment.solver.linear,
         f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",
+    )
+    require(
+        PLAIN_SOLVER not in needs or experiment.solver.plain,
+        f"{name} takes a local step over its rate for a gradient, which momentum and adamw make untrue; use --solver sgd without "
+        "momentum, or --algorithms afl",
     )
     require(
         FEATURES not in needs or experiment.model.has_features,

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, local_loss
 from fedskew.core.records import Batch, Info
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Task
@@ -120,3 +121,18 @@ def label_counts(fed: Federation, y: Tensor) -> Tensor:
 def numbers(fed: Federation, values: Any) -> Tensor:
     """Counts as numbers to reckon with."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
+
+
+def warmed_up(fed: Federation, x: Tensor, steps: int) -> Tensor:
+    """The initial model (P,) of every architecture after ``steps`` steps of the local solver on all of the server's rows.
+
+    As in local training, weight decay belongs to the loss of a linear solver; AdamW decouples it.
+    """
+    data, solver = fed.server_data, fed.solver
+    if data is None or not steps:
+        return x
+    state, decay = solver.init(x), solver.weight_decay if solver.linear else 0.0
+    slope = grad(lambda w: sum(local_loss(task, w, data) for task in fed.tasks))
+    for _ in range(steps):
+        x, state = solver.update(slope(x) + decay * x, state, x, x.new_tensor(fed.rate(0)))
+    return x

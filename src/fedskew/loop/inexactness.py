@@ -11,13 +11,14 @@ belong to it, the point at which FedSAM's kind takes a gradient does not. For Fe
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 from torch.linalg import vector_norm
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -43,7 +44,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
+def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) -> Program:
     """A program whose survey returns the local problem's gradient where a client starts and at its local model, over its rows."""
 
     def before(view: View, batch: Batch) -> Tree:

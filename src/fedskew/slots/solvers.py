@@ -44,6 +44,10 @@ class Sgd:
 
     linear: ClassVar[bool] = True
 
+    @property
+    def plain(self) -> bool:
+        return not self.momentum
+
     def init(self, w: Tensor) -> Tree:
         return {"momentum": torch.zeros_like(w)} if self.momentum else {}
 
@@ -86,6 +90,7 @@ class AdamW:
 
     # no unit response: the step is not linear in the gradients, and assembly refuses methods that need one
     linear: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
 
     def init(self, w: Tensor) -> Tree:
         return {"m": torch.zeros_like(w), "v": torch.zeros_like(w), "t": w.new_zeros(())}

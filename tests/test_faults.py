@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
-from fedskew.loop.limits import RATIO, outliers
+from fedskew.loop.limits import RATIO, outliers, too_far
 from fedskew.loop.round import play_round, prepare, start
 from fedskew.store import checkpoints
 from fedskew.store.runs import MEASUREMENTS
@@ -138,6 +139,17 @@ def test_an_outlier_is_longer_than_the_model_and_than_so_many_medians(lengths, s
     x = torch.tensor([model, 0.0])
     assert list(outliers(cohort(*lengths), np.asarray(steps), x, 20.0)) == found
     assert outliers(cohort(*lengths), np.asarray(steps), x, 0.0) == {}
+
+
+def test_a_private_method_leaves_nobody_out_because_of_the_others() -> None:
+    """The presence of one client would decide about another's update, and the guarantee counts each client's own alone."""
+    found = []
+    for method in ("fedavg", "dp-fedavg:noise=0,q=1"):
+        experiment = small(method, selection="poisson:rate=1")
+        fed = assemble(experiment, experiment.dataset.load()).federation
+        work = SimpleNamespace(plans=[SimpleNamespace(index=[0])] * 3, view=SimpleNamespace(x=torch.zeros(4)))
+        found.append(list(too_far(fed, work, np.arange(3), cohort(1, 1, 100), 20.0)))
+    assert found == [[2], []]
 
 
 @pytest.mark.slow

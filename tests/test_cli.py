@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
+from fedskew.cli.progress import stop_on_signal
 from fedskew.core.component import build
 from fedskew.experiment.config import COMPONENTS, from_toml
 from fedskew.store.runs import RunStore
@@ -313,7 +314,7 @@ def start_run(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def wait_for_round(folder: Path, run: int, round_: int) -> None:
     """Until the store has that round of the run."""
-    for _ in range(600):
+    for _ in range(3000):
         if (folder / "fedskew.db").exists():
             db = sqlite3.connect(folder / "fedskew.db", timeout=30)
             try:
@@ -323,7 +324,7 @@ def wait_for_round(folder: Path, run: int, round_: int) -> None:
             db.close()
             if row and row[0] >= round_:
                 return
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise AssertionError(f"round {round_} was not reached in a minute")
 
 
@@ -337,26 +338,42 @@ def stored(folder: Path, run: int) -> list[tuple]:
     return rows
 
 
-LONG = ["run", "--algorithm", "scaffold", "--rounds", "400", "--epochs", "1", "--engine", "stacked"]
+LONG = ["run", "--algorithm", "scaffold", "--rounds", "150", "--epochs", "1", "--engine", "stacked"]
 LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_a_stopped_run_is_resumed_to_the_same_numbers(tmp_path: Path, how: signal.Signals, code: int) -> None:
-    process = start_run(tmp_path / "stopped", *LONG)
-    wait_for_round(tmp_path / "stopped", 1, 3)
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
+    """What a run stores that nobody stops."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main([*LONG, "--runs", str(folder)]) == 0
+    return stored(folder, 1)
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_stopped_run_is_resumed_to_the_same_numbers(
+    tmp_path: Path, whole_run: list[tuple], how: signal.Signals, code: int
+) -> None:
+    process = start_run(tmp_path, *LONG)
+    wait_for_round(tmp_path, 1, 3)
     process.send_signal(how)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     if how != signal.SIGKILL:
         assert "fedskew resume 1" in err
-    resumed = start_run(tmp_path / "stopped", "resume")
-    _, err = resumed.communicate(timeout=120)
-    assert resumed.returncode == 0, err
-    whole = start_run(tmp_path / "whole", *LONG)
-    whole.communicate(timeout=120)
-    assert stored(tmp_path / "stopped", 1) == stored(tmp_path / "whole", 1)
-    assert stored(tmp_path / "whole", 1)
+    assert main(["resume", "--runs", str(tmp_path)]) == 0
+    assert stored(tmp_path, 1) == whole_run
+    assert whole_run
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_to_stop_and_the_second_interrupts(how: signal.Signals) -> None:
+    with stop_on_signal() as stopper:
+        assert not stopper()
+        signal.raise_signal(how)
+        assert stopper()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(how)
 
 
 def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> None:

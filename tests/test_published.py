@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -13,8 +14,10 @@ from types import ModuleType
 import pytest
 
 from fedskew.advice.evidence import read
+from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.measure.statistics import LEVEL, decided, holm, interval_p
+from tests.test_results import two_arms
 
 ROOT = Path(__file__).parents[1]
 SEPARATION = sorted((ROOT / "docs").glob("separation-*.md"))
@@ -99,11 +102,14 @@ def test_the_generated_pages_are_written(script: Load, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_an_export_of_results_is_made(tmp_path: Path) -> None:
-    """One table of the smallest document, carried out as the files in docs/results were."""
-    words = ["reproduce", "drift-demo", "--only", "output-14.4.1", "--jobs", "1", "--runs", str(tmp_path)]
-    assert main([*words, "--export", str(tmp_path / "x.json")]) == 0
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["runs"]
+def test_an_export_of_results_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As the files in docs/results, from a document of six short runs."""
+    tiny = dataclasses.replace(two_arms(), name="fedpbs")
+    monkeypatch.setattr(reproduce, "load", lambda name: tiny)
+    words = ["reproduce", "fedpbs", "--jobs", "1", "--runs", str(tmp_path), "--export", str(tmp_path / "x.json")]
+    assert main(words) == 0
+    runs = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["runs"]
+    assert {arm: sorted(seeds) for arm, seeds in runs.items()} == {"a": ["0", "1", "2"], "b": ["0", "1", "2"]}
 
 
 @pytest.mark.parametrize("page", SEPARATION, ids=lambda page: page.stem)

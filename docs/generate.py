@@ -258,6 +258,11 @@ if (HERE / "performance.json").is_file():
 if EXPORTS:
     PAGES[HERE / "results.md"] = results
 
-if __name__ == "__main__":
+
+def main() -> None:
     for path, made in PAGES.items():
         path.write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,9 @@ from fedskew import Experiment
 from fedskew.core.errors import Diverged
 from fedskew.experiment.results import run
 from fedskew.measure.intervals import mean_interval
+from fedskew.report.words import interval
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 ATTACKS = ("none", "label-flip", "sign-flip", "scaled", "gaussian")
 DEFENCES = {
@@ -25,7 +28,7 @@ DEFENCES = {
 }
 NOTE = """The attacks are those of `[faults]` ([reference.md](reference.md)): "scaled" sends ten times the update, "gaussian" noise
 ten times as long as it; labels are flipped to 9 - y."""
-SEEDS, ATTACKERS, GUESSING = (0, 1, 2), 0.2, 0.1
+SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 
 def accuracy(defence: str, attack: str, seed: int) -> float:
@@ -36,9 +39,9 @@ def accuracy(defence: str, attack: str, seed: int) -> float:
         model="softmax",
         solver="sgd:lr=0.1",
         local={"epochs": 2, "batch_size": 16},
-        training={"rounds": 20, "seed": seed, "threads": 1},
+        training={"rounds": ROUNDS, "seed": seed, "threads": 1},
         clients={"number": 10, "partition_seed": seed},
-        evaluation={"local_models": False, "every": 20},
+        evaluation={"local_models": False, "every": ROUNDS},
         faults={"attackers": 0.0 if attack == "none" else ATTACKERS, "attack": attack},
         engine="stacked",
         **DEFENCES[defence],
@@ -53,16 +56,15 @@ def accuracy(defence: str, attack: str, seed: int) -> float:
 
 
 def cell(defence: str, attack: str) -> str:
-    mean, half = mean_interval([100 * accuracy(defence, attack, seed) for seed in SEEDS])
-    return f"{mean:.1f} ± {half:.1f}"
+    return interval(*mean_interval([accuracy(defence, attack, seed) for seed in SEEDS]))
 
 
 def main() -> None:
     lines = [f"| aggregation | {' | '.join(ATTACKS)} |", "|---|" + "---|" * len(ATTACKS)]
     lines += [f"| {d} | {' | '.join(cell(d, attack) for attack in ATTACKS)} |" for d in DEFENCES]
-    text = ["# Attacks against robust aggregation", *(__doc__ or "").split("\n\n", 1), "\n".join(lines)]
-    told = "\n\n".join(part.strip() for part in (*text, NOTE)) + "\n"
-    (Path(__file__).parents[1] / "docs" / "attacks.md").write_text(told, encoding="utf-8")
+    parts = ["# Attacks against robust aggregation", *(__doc__ or "").split("\n\n", 1), "\n".join(lines)]
+    text = "\n\n".join(part.strip() for part in (*parts, NOTE))
+    (DOCS / "attacks.md").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

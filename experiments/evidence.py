@@ -9,6 +9,9 @@ the seeds, with its 95 % interval (Student's t); a run that diverges counts with
 - ``own``: on each client's held-out rows, the mean over the clients: the client's own model where the method has one, else the
   global one, against FedAvg's global model on the same rows.
 
+The file holds no verdicts: `fedskew.advice.evidence` makes them when it reads the file, by the paired t test at 5 % after Holm's
+correction for all gains of the table.
+
 The faces' strengths are those that `diagnose` measures, averaged over the partitions of the first seeds.
 
 Runs are kept in a store: a second call goes on where the first stopped. The table goes to src/fedskew/advice/evidence.json, where
@@ -32,7 +35,7 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.compare import execute_all, prepare, register_all
 from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose
-from fedskew.measure.intervals import mean_interval, verdict
+from fedskew.measure.intervals import mean_interval
 from fedskew.store.runs import RunRecord, RunStore
 
 HERE = Path(__file__).parents[1]
@@ -185,17 +188,17 @@ def evidence(store: RunStore, case: Case, methods: Sequence[str], seeds: Sequenc
 def gain(values: Sequence[float], base: Sequence[float]) -> dict[str, Any]:
     differences = [a - b for a, b in zip(values, base, strict=True)]
     mean, half = mean_interval(differences)
-    return {"gain": round(mean, 5), "half": round(half, 5), "verdict": verdict(differences), "seeds": len(differences)}
+    return {"gain": round(mean, 5), "half": round(half, 5), "seeds": len(differences)}
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="beside FedAvg; by default each case's own")
     parser.add_argument("--seeds", type=int, default=5, metavar="N")
     parser.add_argument("--runs", type=Path, default=Path("runs/evidence"))
     parser.add_argument("--jobs", type=int, default=1)
-    parsed = parser.parse_args()
+    parsed = parser.parse_args(words)
     store = RunStore(parsed.runs)
     for title in parsed.cases:
         case = CASES[title]

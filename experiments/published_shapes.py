@@ -14,6 +14,7 @@ from statistics import mean
 from fedskew import Experiment
 from fedskew.experiment.results import run
 
+DOCS = Path(__file__).parents[1] / "docs"
 TARGET, ROUNDS, SEEDS, EPOCHS = 0.85, 50, (0, 1), (1, 5)
 SIMILARITY = {"0 %": "label-sorted", "100 %": "iid"}
 
@@ -79,8 +80,7 @@ def main() -> None:
         "\n".join(shapes),
         NOT_CHECKED,
     ]
-    page = Path(__file__).parents[1] / "docs" / "published-shapes.md"
-    page.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    (DOCS / "published-shapes.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

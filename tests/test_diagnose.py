@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedskew.advice import advise as advice
+from fedskew.advice.evidence import read
 from fedskew.cli.main import main
 from fedskew.core.component import build, parse, shown
 from fedskew.core.errors import BadInput
@@ -346,7 +347,7 @@ def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
     told = advice.advise("label", {"label": 0.55, "quantity": 0.4})
     assert [line["method"] for line in told["methods"]] == ["better", "good"]
-    assert told["command"] == "fedskew compare --algorithms fedavg better good"
+    assert told["command"] == "fedskew compare --held-out 0.2 --algorithms fedavg better good"
     assert "Thin evidence: digits only, 5 seeds" in told["caution"]
     assert "quantity" in told["caution"]
 
@@ -363,14 +364,17 @@ def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch
         ("local", "own"),
         ("both", "own"),
     ]
-    assert "none was" not in told["because"]
+    assert "none of these" not in told["because"]
     assert told["command"] == (
-        "fedskew compare --dataset digits --model mlp:norm=group --algorithms fedavg global local both"
+        "fedskew compare --dataset digits --held-out 0.2 --model mlp:norm=group --algorithms fedavg global local both"
     )
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [cases[1], case(0.5, ("vain", 0.01, "undecided"))]})
     told = advice.advise("label", {"label": 0.55})
     assert {line["measure"] for line in told["methods"]} == {"own"}
-    assert "For one model for all, on the test set, none was reliably above FedAvg of vain." in told["because"]
+    assert (
+        "For one model for all, on the test set, none of these did better than FedAvg beyond chance: vain."
+        in told["because"]
+    )
 
 
 def test_what_helped_against_a_face_that_is_not_here_is_not_advised(monkeypatch):
@@ -421,11 +425,23 @@ def test_the_packaged_evidence_is_whole():
         assert found["dominant"] in (*MEANINGS, "")
         assert set(found["fedavg"]) == set(advice.MEASURES)
         for line in found["methods"]:
-            expected = "undecided" if abs(line["gain"]) <= line["half"] else "higher" if line["gain"] > 0 else "lower"
-            assert line["verdict"] == expected
+            assert line["verdict"] in ("higher", "lower", "undecided")
+            assert line["verdict"] == "undecided" or abs(line["gain"]) > line["half"]
             assert line["measure"] in advice.MEASURES
             Experiment(model=found["model"])
             with_method(Experiment(), line["method"])
+
+
+def test_verdicts_of_the_evidence_are_corrected_for_all_its_gains():
+    def table(lines: int) -> bytes:
+        line = {"method": "m", "lr": 0.1, "measure": "own", "gain": 0.05, "half": 0.03, "seeds": 5, "verdict": "lower"}
+        found = case(0.5, feature=0.0, quantity=0.0, concept=0.0) | {"fedavg": {"own": 0.9}}
+        idle = line | {"gain": 0.0, "half": 0.1}
+        return json.dumps({"made_by": "a test", "cases": [found | {"methods": [line, *[idle] * (lines - 1)]}]}).encode()
+
+    # p is 0.0099 alone
+    verdicts = [read(table(lines), "x")["cases"][0]["methods"][0]["verdict"] for lines in (1, 5, 6)]
+    assert verdicts == ["higher", "higher", "undecided"]
 
 
 def test_the_advised_command_runs(quick, capsys, tmp_path):
@@ -440,6 +456,8 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
         "iid",
         "--clients",
         "5",
+        "--held-out",
+        "0.2",
         "--algorithms",
         "fedavg",
     ]

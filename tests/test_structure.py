@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "algorithms": {"core"},
     "slots": {"core"},
     "models": {"core"},
-    "advice": {"core"},
+    "advice": {"core", "measure"},
     "measure": {"core"},
     "data": {"core"},
     "core": set(),

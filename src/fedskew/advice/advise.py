@@ -26,6 +26,9 @@ MEASURES = {
     "own": "each client with its own model, or the one for all, on its own held-out rows",
 }
 
+HELD_OUT = "--held-out 0.2"
+"""Of an advised comparison: own models, above all, look better on the rows that they were trained on."""
+
 PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
 
@@ -33,8 +36,8 @@ PLAIN = "mlp"
 def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dict[str, Any]:
     """``methods`` in order, ``because`` of what, ``caution`` about how thin the evidence is, ``command`` to find out.
 
-    A method is recommended for a measure on which its accuracy was above FedAvg's with a 95 % interval that leaves out zero in
-    some near case and below in none; in order of the mean gain over the near cases. ``data`` are the arguments of
+    A method is recommended for a measure on which its accuracy was higher than FedAvg's in some near case and lower in none, by the
+    corrected verdicts of the table; in order of the mean gain over the near cases. ``data`` are the arguments of
     ``fedskew compare`` that name the data.
     """
     if not dominant:
@@ -106,7 +109,7 @@ def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
 def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
     """That no method helped on the measure, and which were tried."""
     tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
-    found = f"none was reliably above FedAvg of {', '.join(tried)}" if tried else "nothing was tried"
+    found = f"none of these did better than FedAvg beyond chance: {', '.join(tried)}" if tried else "nothing was tried"
     return f"For {MEASURES[measure]}, {found}."
 
 
@@ -129,6 +132,12 @@ def caution(near: Sequence[Mapping[str, Any]], dominant: str, strengths: Mapping
 
 
 def command(methods: Sequence[str], data: str = "", model: str = "") -> str:
-    """The comparison to make, on a model that the methods can do with."""
-    words = ["fedskew compare", data, f"--model {model}" if model else "", f"--algorithms {' '.join(methods)}"]
+    """The comparison to make, on a model that the methods can do with; clients are measured on rows kept from training."""
+    words = [
+        "fedskew compare",
+        data,
+        HELD_OUT,
+        f"--model {model}" if model else "",
+        f"--algorithms {' '.join(methods)}",
+    ]
     return " ".join(word for word in words if word)

@@ -40,6 +40,11 @@ def quick(**training: object) -> Experiment:
     )
 
 
+def long(states: str = "auto") -> Experiment:
+    """Many rounds, few of which are measured, so that a signal meets the run while it is going on."""
+    return quick(rounds=150, states=states).replace(evaluation={"every": 50, "adapt_steps": 1})
+
+
 Numbers = dict[tuple, float]
 
 
@@ -111,9 +116,9 @@ def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -
 @pytest.mark.parametrize("states", ["memory", "disk"])
 def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) -> None:
     """With torch's own reports of what it sees left aside: each rank ends, rank 0 in one line, and `resume` goes on."""
-    alone = run(quick(rounds=30), folder=tmp_path / "alone")
+    alone = run(long(), folder=tmp_path / "alone")
     store = RunStore(tmp_path)
-    number = register(store, quick(rounds=30, states=states))
+    number = register(store, long(states))
     with Ranks(tmp_path, "resume", str(number)) as ranks:
         ranks.wait_for_round(store, number, 3)
         ranks.processes[1].kill()
@@ -136,7 +141,7 @@ def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) ->
 @pytest.mark.slow
 def test_without_rank_0_the_others_end_in_one_line(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    number = register(store, quick(rounds=1000))
+    number = register(store, long())
     with Ranks(tmp_path, "resume", str(number)) as ranks:
         ranks.wait_for_round(store, number, 1)
         ranks.processes[0].kill()

@@ -34,6 +34,7 @@ class Server(ThreadingHTTPServer):
     content = CONTENT
     cut = 0  # bytes after which the next answers end
     ranges = True
+    length = True  # whether it says how long its answers are
     status = 0
 
     def __init__(self) -> None:
@@ -59,7 +60,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.content[start:]
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
+        if server.length:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: server.cut or None])
 
@@ -106,6 +108,17 @@ def fails(files: Files, *words: str) -> None:
     assert "\n" not in text
     for word in words:
         assert word in text
+
+
+def test_a_file_of_which_nothing_tells_whether_it_is_whole_is_refused(server, folder):
+    server.length, server.cut = False, CHUNK
+    fails(files(server, sha256=""), "does not say how long the file is", "put thing.bin from")
+    assert names(folder) == []
+    fails(files(server, sha256="", size=len(CONTENT)), "the connection ended after 65,536 of 327,697 bytes")
+    fails(files(server), "was altered or damaged")
+    assert names(folder) == []
+    server.cut = 0
+    assert fetch(files(server, sha256="", size=len(CONTENT)))[0].read_bytes() == CONTENT
 
 
 def test_a_file_arrives_whole_with_progress_and_is_found(server, folder):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -414,6 +415,22 @@ def test_many_rows_are_evaluated_by_length_and_come_back_in_order(bert, monkeypa
 def test_long_texts_are_cut(bert):
     model = HuggingFace(source=bert, length=4)
     assert model.tokens(["rain sun wind snow goal", "rain"]).tolist() == [[2, 4, 5, 3], [2, 4, 3, PAD]]
+
+
+def test_a_folder_that_has_changed_is_read_again(tmp_path):
+    """By the same process, for which it is the same model otherwise."""
+    folder = tmp_path / "mine"
+    tiny_encoder(folder)
+
+    def weights() -> torch.Tensor:
+        task = assemble(small(str(folder), frozen=2, cache="none"), DATA).federation.task
+        return next(p for p in task.model.parameters() if not p.requires_grad)
+
+    before = weights()
+    assert weights() is before
+    file = folder / "model.safetensors"
+    save_file({name: value + 1 for name, value in load_file(file).items()}, file, metadata={"format": "pt"})
+    torch.testing.assert_close(weights(), before + 1)
 
 
 # every method

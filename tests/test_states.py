@@ -16,6 +16,7 @@ from fedskew.core.trees import leaves
 from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.landscape import landscape
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
 from fedskew.store.runs import RunStore
@@ -124,6 +125,30 @@ def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str)
     again = opened(path, 3, tree)
     with pytest.raises(FedskewError, match=r"client states in .*s: the state of client 2 is damaged .*start a new run"):
         again.get(np.array([2]), lambda: {"v": torch.zeros(4)})
+
+
+def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plays a round of a run that another process may be carrying out."""
+    monkeypatch.setattr("fedskew.experiment.landscape.sharp", lambda *_: None)
+    made = Experiment(
+        algorithm="scaffold",
+        model="softmax",
+        clients={"number": 3},
+        local={"epochs": 1},
+        engine="sequential",
+        training={"rounds": 2, "threads": 1, "states": "disk"},
+    )
+    store = run(made, folder=tmp_path).store
+    path = store.run_folder(1) / "client-states.bin"
+    path.chmod(0o444)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    landscape(store, 1, points=3)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    for checkpoint in store.run_folder(1).glob("*.safetensors"):
+        checkpoint.unlink()
+    with pytest.raises(FedskewError, match="run 1: there is no checkpoint of it yet"):
+        landscape(store, 1, points=3)
+    assert path.read_bytes() == before[0]
 
 
 def test_a_run_on_disk_is_a_run_in_memory_also_after_it_was_killed(tmp_path: Path) -> None:

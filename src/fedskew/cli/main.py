@@ -118,6 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedskewError as error:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
+    except SystemExit as error:
+        # of code of the user's: no verb ends so, and an exit code of 0 would say that all is done
+        print(
+            f"fedskew: code that it called ended the program, sys.exit({error.code!r}); raise an error instead",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`", file=sys.stderr)
         return 130

@@ -78,7 +78,7 @@ class DiskStates:
 
     def transfer(self, call: Callable[[int, list[memoryview], int], int], record: NDArray[np.uint8], slot: int) -> bool:
         """Read or write a record, in as many calls as the system takes; False if the file ends before the record does."""
-        left, place = memoryview(record), slot * len(record)
+        left, place = record.data, slot * len(record)
         try:
             while left and (count := call(self.file.fileno(), [left], place)):
                 left, place = left[count:], place + count
@@ -117,11 +117,12 @@ class DiskStates:
         self.saved()
 
 
-def opened(path: Path, num_clients: int, tree: Tree | None = None) -> DiskStates:
-    """The states in a file, empty or as a checkpoint's ``tree`` has them."""
+def opened(path: Path, num_clients: int, tree: Tree | None = None, read_only: bool = False) -> DiskStates:
+    """The states in a file, empty or as a checkpoint's ``tree`` has them; ``read_only`` leaves the file as it is."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        states = DiskStates(path.open("r+b" if tree else "w+b"), num_clients)
+        if not read_only:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients)
     except OSError as error:
         raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
     if tree:
@@ -131,7 +132,7 @@ def opened(path: Path, num_clients: int, tree: Tree | None = None) -> DiskStates
 
 def checksum(record: NDArray[np.uint8], client: int) -> bytes:
     """Of the state in a client's record."""
-    return zlib.crc32(record[:-CHECKSUM], client & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
+    return zlib.crc32(record[:-CHECKSUM].data, client & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
 
 
 def packed(states: Tree) -> NDArray[np.uint8]:

@@ -120,7 +120,7 @@ def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"landscape: run {run} has not chosen its engine yet")
     assembly = assemble(experiment, experiment.dataset.load())
-    server, states = resume(store, run, assembly)
+    server, states = resume(store, run, assembly, to_show=True)
     return assembly, server, states
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedskew.core.component import to_table
-from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
+from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted, require
 from fedskew.core.own import fault, offered_by
 from fedskew.core.records import Server
 from fedskew.core.spans import profiled, span
@@ -311,16 +311,18 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
 
 
 def resume(
-    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None
+    store: RunStore, run: int, assembly: Assembly, kind: type[ClientStates] | None = None, to_show: bool = False
 ) -> tuple[Server, Kept]:
     """The server and the clients as of the newest checkpoint whose rounds are all in the store, or before round 0.
 
-    ``kind`` is for states kept elsewhere. Raises `BadInput` for a checkpoint of another run, which a folder holds that was copied.
+    ``kind`` is for states kept elsewhere. What is only ``to_show`` writes no file, and needs a checkpoint. Raises `BadInput` for a
+    checkpoint of another run, which a folder holds that was copied.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
     found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
+        require(not to_show, f"run {run}: there is no checkpoint of it yet")
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients)
         return server, (kind or ClientStates)()
@@ -333,5 +335,5 @@ def resume(
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:
-        return server, opened(folder / STATES, num_clients, clients)
+        return server, opened(folder / STATES, num_clients, clients, to_show)
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

@@ -48,7 +48,7 @@ PARTITION_NUMBERS = (
 def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path, budget: Budget | None = None) -> Path:
     """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
 
-    A link stays, and what it leads to is written; so is a device or a pipe. Raises `BadInput` without records, and `FedskewError` if
+    What a link leads to is written, and so is a device or a pipe. Raises `BadInput` without records, and `FedskewError` if
     the file cannot be written.
     """
     path, text = Path(path), page(store, records, budget)

@@ -211,7 +211,7 @@ def an_empty_first_round_is_only_counted(fed: Federation, site: Here, x0: torch.
         return
     now = dict(leaves(server.state))
     for name, leaf in leaves(first.state):
-        if abs(float(leaf.double().sum()) - 1) < 1e-9:
+        if abs(float(leaf.double().sum()) - 1) < 1e-9 and bool((leaf < 1).all()):  # and no count of one client
             total = float(now[name].sum())
             assert abs(total - 1) < 1e-9, f"{name} sums to {total} after an empty first round"
 

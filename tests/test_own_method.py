@@ -290,7 +290,7 @@ def test_a_broken_promise_of_ones_own_is_told(mine: Path, capsys: pytest.Capture
         "takes the steps of fedavg with beta=0"
     ]
     assert main(["check", "mine.py::Carried"]) == 1
-    assert "1 of 10 promises broken" in capsys.readouterr().out
+    assert "1 of 11 promises broken" in capsys.readouterr().out
 
 
 # packages

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import ALGORITHMS
+from fedskew.algorithms import ALGORITHMS, DpFedAvg
 from fedskew.cli.main import main
 from fedskew.conformance.promises import PROMISES, Verdict, check
 from fedskew.core.algorithm import Algorithm, GradFn, Solver
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Privacy, Server, Upload, View
+from fedskew.core.seeding import normals
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.slots import Adam
@@ -109,6 +110,32 @@ class FalseReduction(Base):
 class Raises(Base):
     def broadcast(self, server: Server) -> Tree:
         raise KeyError("gone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipsAtClientsOnly(DpFedAvg):
+    """A codec or an attacker can make an update longer on its way."""
+
+    def privacy(self) -> Privacy:
+        return Privacy(self.q, self.noise, self.delta)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        z = normals(server.seed, len(server.x), "noise", server.round)
+        return (cohort.uploads.delta.sum(0) + self.noise * self.clip * z) / (self.q * server.num_clients), server.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class LittleNoise(ClipsAtClientsOnly):
+    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+        delta, state = DpFedAvg.aggregate(self, server, cohort)
+        silent, _ = DpFedAvg.aggregate(replace(self, noise=0.0), server, cohort)
+        return silent + (delta - silent) / 2, state
+
+
+@pytest.mark.parametrize("method", [ClipsAtClientsOnly(), LittleNoise()], ids=lambda m: type(m).__name__)
+def test_a_false_privacy_loss_is_found(method: Algorithm) -> None:
+    assert "hides" in broken(method)["hides_each_client"]
+    assert "hides_each_client" not in broken(DpFedAvg())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])

@@ -19,7 +19,7 @@ from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, pla
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
 from fedskew.core.algorithm import LINEAR_SOLVER, PLAIN_SOLVER, Algorithm
 from fedskew.core.component import build, from_table, parse, plain
-from fedskew.core.records import OWN, Plan
+from fedskew.core.records import OWN, Cohort, Plan
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -31,6 +31,8 @@ from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
 from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2
+DRAWS, ROOM = 16, 1.2
+"""Draws from which the size of a method's noise is measured, and how far off the measurement may be."""
 SOLVERS: dict[str, Any] = {
     "sgd": Sgd(lr=0.1),
     "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.01, lr_decay=0.9),
@@ -198,6 +200,28 @@ def is_a_value(subject: Subject) -> None:
     raise Broken("its options can be assigned to; write @dataclass(frozen=True, kw_only=True)")
 
 
+def hides_each_client(subject: Subject) -> None:
+    """changes the model for one client no more than its noise hides, where it states a privacy loss"""
+    privacy = subject.algorithm.privacy()
+    if privacy is None or not privacy.noise:
+        return
+    fed, server, _, work = subject.halfway()
+    uploads = Sequential().run(fed.program, work, fed.x, fed.y).uploads
+    # longer than any that a client should send: a codec or an attacker may
+    uploads = uploads._replace(delta=1000 * uploads.delta)
+
+    def step(members: list[int], seed: int = 0) -> torch.Tensor:
+        cohort = Cohort(pick(work.view.info, members), pick(uploads, members))
+        return subject.algorithm.aggregate(server._replace(seed=seed), cohort)[0].double()
+
+    everyone = list(range(len(work.clients)))
+    noise = float(torch.stack([step(everyone, seed) for seed in range(DRAWS)]).var(0).mean().sqrt())
+    for left_out in everyone:
+        change = float((step(everyone) - step([i for i in everyone if i != left_out])).norm())
+        if change > ROOM * noise / privacy.noise:
+            raise Broken(f"one client changes it by {change:.1e}, and its noise hides {noise / privacy.noise:.1e}")
+
+
 def says_what_it_is(subject: Subject) -> None:
     """says in one line what its idea is and what it changes, and declares ranges of options that it has"""
     cls = type(subject.algorithm)
@@ -218,6 +242,7 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
     padding_changes_nothing,
     states_keep_their_shape,
     is_a_value,
+    hides_each_client,
     says_what_it_is,
 )
 

@@ -15,7 +15,7 @@ from fedskew.core.records import Privacy
 def not_poisson(component: Any, privacy: Privacy) -> str:
     """Why the accountant does not cover how this draws clients, and what to use."""
     return (
-        f"selection: it counts on each client taking part with probability q = {privacy.q:g} on its own; use "
+        f"its accountant counts on each client taking part with probability q = {privacy.q:g} on its own; use "
         f"--selection poisson:rate={privacy.q:g}"
     )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.progress import Progress
-
 from fedskew.cli.output import number, print_json, warn
-from fedskew.cli.terminal import Console
+from fedskew.cli.terminal import Console, transient_progress
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.report.slices import draw_slices
@@ -29,7 +27,7 @@ def picture(parsed: argparse.Namespace) -> int:
     require(len(records) == 1, f"landscape: one run at a time, these are {len(records)}; write its number")
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
     require(path.suffix[1:] in FORMATS, f"landscape: {path.name} is no picture; end it in {', '.join(FORMATS)}")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with transient_progress() as progress:
         total = parsed.points if parsed.kind == "line" else parsed.points**2
         bar = progress.add_task("losses", total=total)
         found = landscape(

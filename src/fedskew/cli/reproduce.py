@@ -8,7 +8,6 @@ import platform
 import re
 from pathlib import Path
 
-from rich.progress import Progress
 from rich.table import Table
 
 from fedskew.claims.document import Document, load
@@ -16,7 +15,7 @@ from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
-from fedskew.cli.terminal import Console
+from fedskew.cli.terminal import Console, transient_progress
 from fedskew.cli.train import jobs_for
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
@@ -80,7 +79,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     if not left:
         return
     jobs = jobs_for(parsed, len(left), workers=1)
-    with Progress(console=console, transient=True) as progress:
+    with transient_progress() as progress:
         bar = progress.add_task("estimating", total=len({p.arm for p in left}))
         seconds = estimate(left, jobs, lambda: progress.advance(bar))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
@@ -174,7 +173,7 @@ def print_claim(console: Console, judged: Judged) -> None:
 
 def repeat_listing(parsed: argparse.Namespace) -> list[Reproduced]:
     """Listing 14.4.1 on its own random numbers."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with transient_progress() as progress:
         bar = progress.add_task("listing 14.4.1", total=1.0)
         repeated = list(drift_demo(tell=lambda share: progress.update(bar, completed=share)))
     if not parsed.json:

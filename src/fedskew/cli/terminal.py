@@ -7,6 +7,7 @@ from typing import Any
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.progress import Progress
 from rich.text import Text
 from rich_argparse import RawDescriptionRichHelpFormatter
 
@@ -27,6 +28,12 @@ class Console(rich.console.Console):
             renderable = renderable.copy()
             renderable.plain = shown
         return super().render(renderable, options)
+
+
+def transient_progress() -> Progress:
+    """A bar on standard error that goes away when it is done; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 class HelpFormatter(RawDescriptionRichHelpFormatter):

@@ -116,11 +116,11 @@ def asked_budget(parsed: argparse.Namespace) -> Budget | None:
 
 def jobs_for(parsed: argparse.Namespace, runs: int, workers: int) -> int:
     """Runs side by side; one after the other where each has several processes of its own."""
+    check_processes(max(parsed.jobs or 1, workers))
     if parsed.jobs is None and (workers > 1 or by_launcher()[1] > 1):
         return 1
     jobs = cores() if parsed.jobs is None else parsed.jobs
     require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
-    check_processes(max(jobs, workers))
     return max(1, min(jobs, runs))
 
 

@@ -28,7 +28,7 @@ OPEN = ("planned", "running")
 """States of a run that is still to be followed."""
 
 NEWEST = """
-SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND value IS NOT NULL
+SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND typeof(value)='real'
 ORDER BY round DESC LIMIT ?
 """
 

@@ -142,12 +142,12 @@ def execute(
         store.update(run, status="interrupted")
         raise
     except Exception as raised:
-        error = fault(raised) or raised
-        name = "" if isinstance(error, FedskewError) else f"{type(error).__name__}: "
-        store.update(run, status="failed", message=f"{name}{error}".splitlines()[0])
-        if error is raised:
-            raise
-        raise error from None
+        own = fault(raised)
+        name = "" if own or isinstance(raised, FedskewError) else f"{type(raised).__name__}: "
+        store.update(run, status="failed", message=f"{name}{own or raised}".splitlines()[0])
+        if own:
+            raise own from None
+        raise
     finally:
         torch.set_num_threads(threads)
 

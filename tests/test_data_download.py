@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
     content = CONTENT
     cut = 0  # bytes after which the next answers end
     ranges = True
-    length = True  # whether it says how long its answers are
+    length = "right"  # of the header; empty: none
     status = 0
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.content[start:]
         self.send_response(206 if start else 200)
-        if server.length:
-            self.send_header("Content-Length", str(len(body)))
+        if self.server.length:
+            self.send_header("Content-Length", self.server.length.replace("right", str(len(body))))
         self.end_headers()
         self.wfile.write(body[: server.cut or None])
 
@@ -111,7 +111,7 @@ def fails(files: Files, *words: str) -> None:
 
 
 def test_a_file_of_which_nothing_tells_whether_it_is_whole_is_refused(server, folder):
-    server.length, server.cut = False, CHUNK
+    server.length, server.cut = "", CHUNK
     fails(files(server, sha256=""), "does not say how long the file is", "put thing.bin from")
     assert names(folder) == []
     fails(files(server, sha256="", size=len(CONTENT)), "the connection ended after 65,536 of 327,697 bytes")
@@ -181,6 +181,21 @@ def test_without_a_checksum_a_broken_download_starts_over(server, folder):
     server.cut = 0
     assert fetch(files(server, sha256=""))[0].read_bytes() == CONTENT
     assert server.asked == [None, None]
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "１", "9" * 30])
+def test_a_size_that_is_no_number_is_one_line(server, folder, length):
+    server.length = length.encode().decode("latin-1")
+    fails(files(server), "which is no number")
+
+
+def test_a_download_without_an_end_stops(server, folder, monkeypatch):
+    """A server that never stops sending filled the disk where nobody knew the size."""
+    server.length = ""
+    monkeypatch.setattr("fedskew.data.download.MOST_BYTES", 2 * CHUNK)
+    fails(files(server), f"more than the {2 * CHUNK:,} bytes that were to come")
+    fails(files(server, size=CHUNK), f"more than the {CHUNK:,} bytes that were to come")
+    assert names(folder) == []
 
 
 def test_what_is_not_there_or_cannot_be_reached_is_one_line(server, folder):

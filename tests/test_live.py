@@ -117,6 +117,18 @@ def test_a_reader_who_goes_away_leaves_no_trace(server: Live, capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_connection_that_drips_holds_up_nobody_and_ends(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then never ran into the timeout of a single read."""
+    monkeypatch.setattr("fedskew.cli.live.PATIENCE", 0.5)
+    with socket.create_connection((HOST, server.server_port), timeout=30) as slow:
+        slow.sendall(b"GET / HT")
+        assert get(server, "/version")[0] == 200
+        slow.sendall(b"T")
+        # whatever is answered, the connection ends without the end of the request
+        while slow.recv(1000):
+            pass
+
+
 def test_a_taken_port_gives_way_to_the_next_and_all_taken_are_one_line(store: RunStore, monkeypatch) -> None:
     with opened(store, [1], free_port()) as first, opened(store, [1], first.server_port) as second:
         assert first.server_port < second.server_port < first.server_port + TRIED

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.progress import Progress
-
 from fedskew.cli.output import number, print_json, warn
 from fedskew.cli.request import confirm
-from fedskew.cli.terminal import Console
+from fedskew.cli.terminal import Console, transient_progress
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.report.slices import draw_slices
@@ -31,7 +29,7 @@ def picture(parsed: argparse.Namespace) -> int:
     confirm(parsed, records)
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
     require(path.suffix[1:] in FORMATS, f"landscape: {path.name} is no picture; end it in {', '.join(FORMATS)}")
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with transient_progress() as progress:
         total = parsed.points if parsed.kind == "line" else parsed.points**2
         bar = progress.add_task("losses", total=total)
         found = landscape(

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # that is a reader who went away, as in `fedskew list | head`
-            where = f": {error.filename}" if error.filename else " (standard output, or a temporary file)"
+            where = f": {error.filename}" if error.filename else ", standard output or a temporary file"
             print(visible(f"fedskew: {error.strerror or error}{where}"), file=sys.stderr)
         drop_output()
         return 1

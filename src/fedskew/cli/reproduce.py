@@ -8,7 +8,6 @@ import platform
 import re
 from pathlib import Path
 
-from rich.progress import Progress
 from rich.table import Table
 
 from fedskew.claims.document import Document, load
@@ -16,7 +15,7 @@ from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import Board, duration, stop_on_signal
-from fedskew.cli.terminal import Console
+from fedskew.cli.terminal import Console, transient_progress
 from fedskew.cli.train import jobs_for
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
@@ -71,7 +70,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     if not left:
         return
     jobs = jobs_for(parsed, len(left))
-    with Progress(console=console, transient=True) as progress:
+    with transient_progress() as progress:
         bar = progress.add_task("estimating", total=len({p.arm for p in left}))
         seconds = estimate(left, jobs, lambda: progress.advance(bar))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
@@ -165,7 +164,7 @@ def print_claim(console: Console, judged: Judged) -> None:
 
 def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
     """Compute a part that needs no store, draw its picture, and print it unless JSON is wanted."""
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with transient_progress() as progress:
         bar = progress.add_task(name, total=1.0)
         extra = EXTRAS[name](lambda fraction: progress.update(bar, completed=fraction))
     console = Console(highlight=False)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import rich.console
-from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.console import ConsoleOptions, RenderableType
+from rich.progress import Progress
+from rich.segment import Segment
 from rich.text import Text
 from rich_argparse import RawDescriptionRichHelpFormatter
 
@@ -22,11 +25,17 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> RenderResult:
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, Text) and (shown := visible(renderable.plain)) != renderable.plain:
             renderable = renderable.copy()
             renderable.plain = shown
         return super().render(renderable, options)
+
+
+def transient_progress() -> Progress:
+    """A bar on standard error that goes away when it is done; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 class HelpFormatter(RawDescriptionRichHelpFormatter):

@@ -32,7 +32,7 @@ PATIENCE = 60.0
 """Seconds after the last sign of life for which runs are expected to begin."""
 
 NEWEST = """
-SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND value IS NOT NULL
+SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND typeof(value)='real'
 ORDER BY round DESC LIMIT ?
 """
 

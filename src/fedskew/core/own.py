@@ -112,9 +112,17 @@ def fault(error: Exception) -> FedskewError | None:
     """An exception of a user's own class as one line with its hook, file and line; None where their code was not running."""
     files = {module.__file__ for name, module in sys.modules.items() if name.startswith(PREFIX)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if not frames or isinstance(error, FedskewError):
+    if isinstance(error, FedskewError):
         return None
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    if not frames:
+        # a hook that takes other arguments fails before its first line
+        wrong = [origin.path for cls, origin in ORIGINS.items() if str(error).startswith(f"{cls.__qualname__}.")]
+        return (
+            FedskewError(f"{wrong[0]}: {said}; give the hook the arguments that fedskew.Algorithm has")
+            if wrong
+            else None
+        )
     return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {said}")
 
 

@@ -106,6 +106,7 @@ def receive(remote: Remote, part: Path, tell: Tell) -> None:
             while block := answer.read(CHUNK):
                 there += len(block)
                 if there > (of or MOST_BYTES):
+                    part.unlink()
                     raise http.client.HTTPException(f"more than the {of or MOST_BYTES:,} bytes that were to come")
                 file.write(block)
                 tell(remote.file, there, of)

@@ -106,8 +106,9 @@ def assemble(
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
     cohort = len(drawn(experiment, len(partition)))
-    for planner in (federation.planner, *([federation.tuning.planner] if federation.tuning else [])):
-        planner.check_memory(partition.sizes, cohort)
+    for part in (federation, federation.tuning):
+        if part and isinstance(part.planner, SeededPlanner):
+            part.planner.check_memory(partition.sizes, cohort)
     x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(

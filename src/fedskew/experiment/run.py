@@ -142,12 +142,12 @@ def execute(
             store.update(run, status="failed", message=message)
             raise FedskewError(message) from None
         except Exception as raised:
-            reason = fault(raised) or raised
-            name = "" if isinstance(reason, FedskewError) else f"{type(reason).__name__}: "
-            store.update(run, status="failed", message=f"{name}{reason}".splitlines()[0])
-            if reason is raised:
-                raise
-            raise reason from None
+            own = fault(raised)
+            name = "" if own or isinstance(raised, FedskewError) else f"{type(raised).__name__}: "
+            store.update(run, status="failed", message=f"{name}{own or raised}".splitlines()[0])
+            if own:
+                raise own from None
+            raise
         finally:
             torch.set_num_threads(threads)
 

@@ -281,10 +281,11 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     last = pd.Series(sys.maxsize, index=ids)
     if budget:
         last = read(store, records, budget).groupby("run")["round"].max()
-    table = pd.read_sql_query(LAST_CLIENT_ACCURACY, store.db, params=[last.to_json()])
-    names = pd.read_sql_query(
-        f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
-    )
+    with store.reading():
+        table = pd.read_sql_query(LAST_CLIENT_ACCURACY, store.db, params=[last.to_json()])
+        names = pd.read_sql_query(
+            f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
+        )
     table = table.merge(names, on=["run", "client"], how="left")
     table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
     table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})

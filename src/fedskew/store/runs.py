@@ -322,7 +322,7 @@ class RunStore:
         query = f"SELECT run, round, client, split, name, value FROM measurements WHERE run IN ({marks}){only}"
         with self.reading():
             frame = pd.read_sql_query(query, self.db, params=list(runs))
-            return frame.astype({"client": "Int64", "value": float})
+            return frame.astype({"round": int, "client": "Int64", "value": float})
 
     def partition(self, run: int) -> pd.DataFrame:
         """Columns client, client_name, label, rows."""
@@ -330,7 +330,8 @@ class RunStore:
 
         query = "SELECT client, client_name, label, rows FROM partitions WHERE run=? ORDER BY client"
         with self.reading():
-            return pd.read_sql_query(query, self.db, params=[run])
+            frame = pd.read_sql_query(query, self.db, params=[run])
+            return frame.astype({"client": int, "client_name": str, "label": str, "rows": int})
 
     def run_folder(self, run: int) -> Path:
         """Where the run's TOML and checkpoints are."""

@@ -64,24 +64,22 @@ class Module:
     idea: ClassVar[str] = "a torch.nn.Module of yours: module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
 
     def __post_init__(self) -> None:
-        found = ""
+        found, contents, what = "", f"module {self.source}".encode(), self.source
         if own.MARK in self.source:
             path, _, name = self.source.rpartition(own.MARK)
             resolved = Path(path).expanduser().resolve()
             try:
-                contents = resolved.read_bytes()
+                contents, what = resolved.read_bytes(), str(resolved)
             except OSError as error:
                 raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
             found = own.digest(contents)
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
-            admit(contents, str(resolved))
-        else:
-            admit(f"module {self.source}".encode(), self.source)
         require(
             self.file_hash in ("", found),
             f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
             "start a new run",
         )
+        admit(contents, what)
         object.__setattr__(self, "file_hash", found)
 
     def loaded(self) -> Any:

@@ -65,7 +65,7 @@ class Module:
     idea: ClassVar[str] = "a torch.nn.Module of yours: module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
 
     def __post_init__(self) -> None:
-        found = ""
+        found, contents = "", b""
         if own.MARK in self.source:
             path, _, name = self.source.rpartition(own.MARK)
             resolved = Path(path).expanduser().resolve()
@@ -75,14 +75,15 @@ class Module:
                 raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
             found = own.digest(contents)
             object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
-            admit(contents, str(resolved))
-        else:
-            admit_module(self.source)
         require(
             self.file_hash in ("", found),
             f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
             "start a new run",
         )
+        if found:
+            admit(contents, str(resolved))
+        else:
+            admit_module(self.source)
         object.__setattr__(self, "file_hash", found)
 
     def loaded(self) -> Any:

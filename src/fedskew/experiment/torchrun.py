@@ -6,11 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial, wraps
-from importlib import import_module
 from tempfile import TemporaryFile
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -57,31 +56,39 @@ def on_ranks(verb: Callable[[Any], int]) -> Callable[[Any], int]:
     def carried_out(parsed: Any) -> int:
         if launcher()[1] == 1:
             return verb(parsed)
-        with member() as group:
+        group, code = join(), 0
+        try:
             if group.rank:
                 work_for_rank_0(group)
-            try:
-                return verb(parsed)
-            finally:
-                with suppress(Lost):
-                    group.broadcast_text()
+            else:
+                code = lead_until_done(group, partial(verb, parsed))
+        except FedskewError as error:
+            print(f"fedskew: {f'rank {group.rank}: ' * (group.rank > 0)}{error}", file=sys.stderr)
+            code = error.exit_code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # without Python's clean-up, in which threads of PyTorch's process group may abort the process
+        os._exit(code)
 
     return carried_out
 
 
-@contextmanager
-def member() -> Iterator[Group]:
+def join() -> Group:
     """This process as one of ``torchrun``'s ranks, with a GPU of its own where the machine has some."""
-    # Something in a run imports this module, whose functions keep the group of that time: it would outlive its end.
-    import_module("torch.distributed.nn")
     with collective():
         dist.init_process_group("gloo", timeout=TIME_LIMIT)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    return Group(dist.get_rank(), dist.get_world_size())
+
+
+def lead_until_done(group: Group, act: Callable[[], int]) -> int:
+    """Rank 0's part; then the other ranks end."""
     try:
-        yield Group(dist.get_rank(), dist.get_world_size())
+        return act()
     finally:
-        dist.destroy_process_group()
+        with suppress(Lost):
+            group.broadcast_text()
 
 
 def group_of_run() -> Group | None:
@@ -121,23 +128,12 @@ def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None
             group.broadcast_flag(False)
 
 
-def work_for_rank_0(group: Group) -> NoReturn:
-    """Take part in the runs of rank 0 until it has no more, then end this process.
-
-    It ends without Python's clean-up, in which threads of PyTorch may abort it. Rank 0 alone decides about signals.
-    """
+def work_for_rank_0(group: Group) -> None:
+    """Take part in the runs of rank 0 until it has no more. Rank 0 alone decides about signals."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
-    code = 0
-    try:
-        while toml := group.broadcast_text():
-            follow(group, toml)
-    except FedskewError as error:
-        print(f"fedskew: rank {group.rank}: {error}", file=sys.stderr)
-        code = error.exit_code
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    while toml := group.broadcast_text():
+        follow(group, toml)
 
 
 def follow(group: Group, toml: str) -> None:

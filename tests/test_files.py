@@ -12,8 +12,9 @@ from PIL import Image
 
 from fedskew.cli.main import main
 from fedskew.core.errors import FedskewError
-from fedskew.report.files import markdown, readable, with_half, write_figures, write_tables
+from fedskew.report.files import markdown, readable, write_figures, write_tables
 from fedskew.report.tables import summary
+from fedskew.report.words import interval, signed
 from fedskew.store.runs import RunStore
 from tests.test_report import mixed_store
 
@@ -81,10 +82,10 @@ def test_what_cannot_be_written_is_one_line(store, tmp_path) -> None:
 
 
 def test_numbers_and_bars() -> None:
-    assert with_half(12.345, 0.5, ".1f") == "12.3 ± 0.5"
-    assert with_half(-1.26, 0.5, "+.1f") == "-1.3 ± 0.5"
-    assert with_half(12.345, math.nan, ".1f") == "12.3"
-    assert with_half(math.nan, math.nan, ".1f") == "–"
+    assert interval(0.12345, 0.005) == "12.3 ± 0.5"
+    assert interval(-0.0126, 0.005, signed, low=-1.0) == "-1.3 ± 0.5"
+    assert interval(0.12345, math.nan) == "12.3"
+    assert interval(math.nan, math.nan) == "–"
     import pandas as pd
 
     assert markdown(pd.DataFrame({"a": ["x|y"], "b": [1]})).splitlines()[2] == "| x\\|y | 1 |"

@@ -116,10 +116,9 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
 
 
 def confirm(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> None:
-    """Under ``--trust``, take the code that these runs name as confirmed by this person."""
-    if parsed.trust:
-        for record in records:
-            from_toml(record.experiment, f"run {record.id}", trusted=True)
+    """Raise `BadInput` if these runs name code that this person has not confirmed; ``--trust`` confirms it."""
+    for record in records:
+        from_toml(record.experiment, f"run {record.id}", trusted=parsed.trust)
 
 
 def typed(section: str, option: str, value: Any) -> Any:

@@ -137,7 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         from fedskew.core.own import fault
 
-        if (found := fault(error)) is None:
+        found = fault(error)
+        if found is None and (isinstance(error, MemoryError) or "allocate memory" in str(error)):
+            found = FedskewError(f"out of memory: {error}; use a smaller model, or fewer clients at a time")
+        if found is None:
             raise
         print(f"fedskew: {found}", file=sys.stderr)
         return found.exit_code

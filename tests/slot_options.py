@@ -50,6 +50,7 @@ SET: dict[str, dict[str, list[dict[str, Any]]]] = {
         "attackers": [],
         "attack": [{"attackers": 0.3, "attack": a} for a in ("label-flip", "sign-flip", "scaled", "gaussian")],
         "strength": [{"attackers": 0.3, "attack": "scaled", "strength": 30.0}],
+        "longest_ratio": [{"attackers": 0.3, "attack": "scaled", "longest_ratio": 2.0}],
         "fewest": [],
         "attempts": [{"share": 0.3, "kinds": ["missing"], "attempts": 3, "fewest": 0.01}],
     },

@@ -422,7 +422,7 @@ def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
     """One of two numbers travels: where h is the mean of the g_k, the only fixed point is the optimum of the mean loss."""
     a, b = matrices(3)
     fed = replace(matrix_clients(a, b, (5,) * 3, method, lr=0.1), codec=TopK(share=0.5, error_feedback=False))
-    x = play(fed, [0.0, 0.0], 600)[-1].server.x
+    x = play(fed, [0.0, 0.0], 250)[-1].server.x
     assert_close(x, optimum(a, b, torch.full((3,), 1 / 3, dtype=torch.float64)), 1e-9)
 
 

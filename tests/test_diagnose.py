@@ -118,9 +118,11 @@ def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
 # planted faces
 
 
-@pytest.mark.parametrize("skew", FACES)
-def test_a_planted_face_dominates(skew):
-    assert diagnosed("digits", skew, 0, 79).dominant == FACES[skew]
+@pytest.mark.parametrize("face", ["label", "feature", "quantity", "concept"])
+def test_a_planted_face_dominates(face):
+    """Of each face one skew; all of them, over twenty seeds, in the slow test."""
+    skew = next(skew for skew, planted in FACES.items() if planted == face)
+    assert diagnosed("digits", skew, 0, 79).dominant == face
 
 
 @pytest.mark.slow

@@ -43,6 +43,7 @@ def independent_loop() -> list[tuple[float, float]]:
     return results
 
 
+@pytest.mark.slow
 def test_the_engine_equals_an_independent_loop_and_prints_the_documents_numbers() -> None:
     ours = list(drift_demo())
     for reproduced, (drift, accuracy), printed in zip(ours, independent_loop(), DOCUMENT, strict=True):

@@ -88,6 +88,7 @@ def check_equal(running: Running, experiments: list[Experiment]) -> None:
         assert torch.equal(running.weights(experiment), checkpoints.load(path)[0]["x"]), experiment.name
 
 
+@pytest.mark.slow
 def test_five_rounds_give_the_simulators_weights_to_the_last_bit(running: Running) -> None:
     check_equal(running, [experiment_of(method) for method in ORDINARY])
 

@@ -18,6 +18,7 @@ from fedskew.core.component import build
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report import sinks
 from fedskew.report.sinks import SINKS, Feed
+from fedskew.store.lease import held
 from fedskew.store.runs import RunRecord, RunStore
 
 EXPERIMENT = '[solver]\nname = "sgd"\nlr = 0.1\n'
@@ -103,7 +104,8 @@ def test_watch_follows_into_a_sink_until_all_have_ended(store: RunStore, tmp_pat
         store.update(1, status="finished")
 
     monkeypatch.setattr(watch.time, "sleep", sleep)
-    assert main(["watch", "1-2", "--to", "tensorboard", "--runs", str(store.folder)]) == 0
+    with held(store, 1):
+        assert main(["watch", "1-2", "--to", "tensorboard", "--runs", str(store.folder)]) == 0
     assert [r for n, r, _ in sink.told if n.startswith("fedprox")] == [-1, 0, 1, 2, 3, 99]
     assert capsys.readouterr().out.count("3/3") == 1
 

@@ -118,13 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FedskewError as error:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
-    except SystemExit as error:
-        # of code of the user's: no verb ends so, and an exit code of 0 would say that all is done
-        print(
-            f"fedskew: code that it called ended the program, sys.exit({error.code!r}); raise an error instead",
-            file=sys.stderr,
-        )
-        return 1
     except KeyboardInterrupt:
         print("fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`", file=sys.stderr)
         return 130
@@ -161,7 +154,13 @@ def carried_out(arguments: Sequence[str]) -> int:
         parsed.parser.error(not_understood(unknown[0], parsed.parser))
     # the rooms below import PyTorch, which takes longer than printing a help text
     room = import_module(f"fedskew.cli.{parsed.room}")
-    code: int = getattr(room, parsed.function)(parsed)
+    try:
+        code: int = getattr(room, parsed.function)(parsed)
+    except SystemExit as error:
+        # of code of the user's: no verb ends so, and an exit code of 0 would say that all is done
+        raise FedskewError(
+            f"code that it called ended the program, sys.exit({error.code!r}); raise an error instead"
+        ) from None
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from unicodedata import normalize
 from fedskew.core.component import label, parse
 from fedskew.core.errors import BadInput
 from fedskew.core.own import MARK
+from fedskew.core.toml import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
 
@@ -105,7 +105,7 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
     try:
         return from_toml(toml, where), []
     except BadInput:
-        table = tomllib.loads(toml)
+        table = toml_table(toml, where)
         own = {
             section: str(table[section].get(option))
             for section, option in (("algorithm", "name"), ("model", "source"))

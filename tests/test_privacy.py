@@ -89,6 +89,10 @@ def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accep
         ({"availability": "blocks:phase=label"}, ["availability blocks", "phase=random"]),
         ({"faults": {"share": 0.1, "kinds": ["missing"]}}, ["faults", "stop the run", "faults.share"]),
         ({"faults": {"longest": 1.0}}, ["faults", "stop the run", "faults.longest"]),
+        (
+            {"faults": {"attackers": 0.8, "attack": "scaled", "strength": 1e30}},
+            ["faults", "faults.strength at most 1e+06"],
+        ),
     ],
     ids=str,
 )

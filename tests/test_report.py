@@ -412,6 +412,19 @@ def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Pa
     assert experiments.distinct(experiments.distinct(store.runs())) == experiments.distinct(store.runs())
 
 
+def test_runs_on_a_file_that_has_changed_are_not_one_line(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for seed, rows in enumerate(("db749bf4aa", "44bd1e7cbb", "")):
+        number = add(store, "a", seed, [0.1, 0.5])
+        store.add_facts(number, {"data": {"name": "table", "fingerprint": rows}})
+    assert tables.methods(experiments.distinct(store.runs())) == [
+        "a, data=db749bf4",
+        "a, data=44bd1e7c",
+        "a, data=unknown",
+    ]
+    assert tables.methods(experiments.distinct(store.runs()[1:])) == ["a"]
+
+
 def test_options_of_another_component_are_not_listed(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for number, solver in enumerate(('"sgd"\nlr = 0.1\nmomentum = 0.0', '"adamw"\nlr = 0.01', '"adamw"\nlr = 0.02')):

@@ -19,6 +19,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.landscape import landscape
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
+from fedskew.store.lease import TakenOver
 from fedskew.store.runs import RunStore
 
 CLIENTS = 9
@@ -88,7 +89,7 @@ def test_a_record_is_used_again_when_no_checkpoint_counts_on_it(tmp_path: Path) 
         disk.put(clients, {"v": torch.full((1000, 4), float(draw))})
         disk.checkpoint()
         disk.saved()
-    assert (tmp_path / "s").stat().st_size <= 3 * 1000 * (16 + 4)
+    assert (tmp_path / "s").stat().st_size <= 3 * 1000 * 16
     assert (disk.get(clients, lambda: {"v": torch.zeros(4)})["v"] == 19).all()
 
 
@@ -111,20 +112,35 @@ def test_records_that_the_system_moves_in_parts_are_whole(monkeypatch: pytest.Mo
     same(disk.get(np.arange(3), lambda: {"v": torch.zeros(4)}), states)
 
 
-@pytest.mark.parametrize("damage", ["a bit", "the end", "everything", "another's record"])
+@pytest.mark.parametrize("damage", ["a bit", "the end", "everything", "another's record", "an older record"])
 def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str) -> None:
-    disk, path = opened(tmp_path / "s", 3), tmp_path / "s"
+    disk, path, size = opened(tmp_path / "s", 3), tmp_path / "s", 16
+    disk.put(np.arange(3), {"v": torch.ones(3, 4)})
+    disk.checkpoint()
+    disk.saved()
     disk.put(np.arange(3), {"v": torch.arange(12.0).view(3, 4)})
     tree, contents = disk.checkpoint(), bytearray(path.read_bytes())
-    size = len(contents) // 3
+    assert tree["slots"].tolist() == [3, 4, 5]
     if damage == "a bit":
-        contents[2 * size + 7] ^= 16
+        contents[5 * size + 7] ^= 16
     elif damage == "another's record":
-        contents[2 * size :] = contents[size : 2 * size]
+        contents[5 * size :] = contents[4 * size : 5 * size]
+    elif damage == "an older record":
+        contents[5 * size :] = contents[2 * size : 3 * size]
     path.write_bytes({"the end": contents[:-1], "everything": b""}.get(damage, contents))
     again = opened(path, 3, tree)
     with pytest.raises(FedskewError, match=r"client states in .*s: the state of client 2 is damaged .*start a new run"):
         again.get(np.array([2]), lambda: {"v": torch.zeros(4)})
+
+
+def test_nothing_is_written_by_a_process_that_lost_its_lease(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise TakenOver("taken over")
+
+    disk = opened(tmp_path / "s", 3, before_write=lost)
+    with pytest.raises(TakenOver):
+        disk.put(np.arange(3), {"v": torch.ones(3, 4)})
+    assert (tmp_path / "s").read_bytes() == b""
 
 
 def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

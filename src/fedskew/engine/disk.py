@@ -1,7 +1,7 @@
 """Client states on disk, for populations whose states would not fit into memory: one record a client, read and written by cohort.
 
-The newest checkpoint holds where each client's record stands, and no such record is overwritten before the next checkpoint is
-there: a run that ends in between resumes from the states of the checkpoint. Each record ends with a checksum.
+The newest checkpoint holds where each client's record stands and its checksum. No such record is overwritten before the next
+checkpoint is there: a run that ends in between resumes from the states of the checkpoint.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from fedskew.core.errors import FedskewError, NoRoom
 from fedskew.core.trees import Tree, leaves, map_leaves, num_bytes
 from fedskew.skew.partition import Ints
 
-CHECKSUM = 4
-"""Bytes of a record's checksum: the CRC-32 of the state's bytes, started at the client's number."""
-
 
 class DiskStates:
-    """The same as `ClientStates`, in a file; memory holds one number a client.
+    """The same as `ClientStates`, in a file; memory holds two numbers a client.
 
     The file is read and written by calls, not mapped, so that a full disk is an error and not the end of the process.
+    ``before_write`` may raise: it is called before a cohort's records are written.
     """
 
-    def __init__(self, file: IO[bytes], num_clients: int) -> None:
-        self.file = file
+    def __init__(self, file: IO[bytes], num_clients: int, before_write: Callable[[], None] = lambda: None) -> None:
+        self.file, self.before_write = file, before_write
         self.slots: Ints = np.full(num_clients, -1)  # which record is each client's; -1: none yet
+        self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
         self.kept: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # records that the newest checkpoint counts on
         self.free: list[int] = []
 
@@ -44,16 +43,16 @@ class DiskStates:
         states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
         known = np.flatnonzero(self.slots[clients] >= 0)
         if len(known) and states:
-            records = np.empty((len(known), num_bytes(start) + CHECKSUM), dtype=np.uint8)
+            records = np.empty((len(known), num_bytes(start)), dtype=np.uint8)
             for client, record in zip(clients[known].tolist(), records, strict=True):
                 whole = self.transfer(os.preadv, record, int(self.slots[client]))
-                if not whole or checksum(record, client) != record[-CHECKSUM:].tobytes():
+                if not whole or zlib.crc32(record.data) != self.checksums[client]:
                     raise NoRoom(
                         f"client states in {self.where}: the state of client {client} is damaged (cut short, or another "
                         "checksum), and no copy of it is kept; start a new run"
                     )
             at = torch.as_tensor(known)
-            for path, leaf in unpacked(records[:, :-CHECKSUM], start).items():
+            for path, leaf in unpacked(records, start).items():
                 dict(leaves(states))[path].index_copy_(0, at.to(leaf.device), leaf)
         return states
 
@@ -61,9 +60,9 @@ class DiskStates:
         """Keep the states of the clients; in a file that is open for reading alone, nothing."""
         if not states or not self.file.writable():
             return
-        records = packed(states)
-        for client, record in zip(clients.tolist(), records, strict=True):
-            record[-CHECKSUM:] = np.frombuffer(checksum(record, client), dtype=np.uint8)
+        self.before_write()
+        for client, record in zip(clients.tolist(), packed(states), strict=True):
+            self.checksums[client] = zlib.crc32(record.data)
             if self.slots[client] < 0 or self.kept[self.slots[client]]:
                 self.slots[client] = self.empty_slot()
             self.transfer(os.pwritev, record, int(self.slots[client]))
@@ -101,8 +100,9 @@ class DiskStates:
     def checkpoint(self) -> Tree:
         """What a checkpoint must hold, once it is written `saved` must be called; all records are on the disk then."""
         os.fsync(self.file.fileno())
-        clients = self.clients
-        return {"ids": torch.as_tensor(clients), "slots": torch.as_tensor(self.slots[clients])}
+        ids = self.clients
+        kept = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
+        return {name: torch.as_tensor(values) for name, values in kept.items()}
 
     def saved(self) -> None:
         """The checkpoint of the states as they are is there, so that what older ones counted on is free."""
@@ -112,17 +112,24 @@ class DiskStates:
 
     def take_up(self, tree: Tree) -> None:
         """Go on from what `checkpoint` returned."""
-        self.slots[tree["ids"].cpu().numpy()] = slots = tree["slots"].cpu().numpy()
+        ids, slots, checksums = (tree[name].cpu().numpy() for name in ("ids", "slots", "checksums"))
+        self.slots[ids], self.checksums[ids] = slots, checksums
         self.kept = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
         self.saved()
 
 
-def opened(path: Path, num_clients: int, tree: Tree | None = None, read_only: bool = False) -> DiskStates:
+def opened(
+    path: Path,
+    num_clients: int,
+    tree: Tree | None = None,
+    read_only: bool = False,
+    before_write: Callable[[], None] = lambda: None,
+) -> DiskStates:
     """The states in a file, empty or as a checkpoint's ``tree`` has them; ``read_only`` leaves the file as it is."""
     try:
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
-        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients)
+        states = DiskStates(path.open("rb" if read_only else "r+b" if tree else "w+b"), num_clients, before_write)
     except OSError as error:
         raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
     if tree:
@@ -130,22 +137,17 @@ def opened(path: Path, num_clients: int, tree: Tree | None = None, read_only: bo
     return states
 
 
-def checksum(record: NDArray[np.uint8], client: int) -> bytes:
-    """Of the state in a client's record."""
-    return zlib.crc32(record[:-CHECKSUM].data, client & 0xFFFFFFFF).to_bytes(CHECKSUM, "little")
-
-
 def packed(states: Tree) -> NDArray[np.uint8]:
-    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C; room for the checksum at its end."""
+    """One record of bytes (C, bytes) for each client, from leaves with a leading axis C."""
     parts = [
         leaf.cpu().reshape(len(leaf), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
         for _, leaf in leaves(states)
     ]
-    return torch.cat([*parts, torch.zeros(len(parts[0]), CHECKSUM, dtype=torch.uint8)], dim=1).numpy()
+    return torch.cat(parts, dim=1).numpy()
 
 
 def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
-    """Inverse of `packed`, by path, of records without their checksums; ``like`` is one client's state."""
+    """Inverse of `packed`, by path; ``like`` is one client's state."""
     done, result = 0, {}
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()

@@ -6,6 +6,7 @@ import contextlib
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -319,12 +320,13 @@ def resume(
     checkpoint of another run, which a folder holds that was copied.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
+    owned = partial(store.check_lease, run)
     found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
         require(not to_show, f"run {run}: there is no checkpoint of it yet")
         if kind is None and on_disk(assembly):
-            return server, opened(folder / STATES, num_clients)
+            return server, opened(folder / STATES, num_clients, before_write=owned)
         return server, (kind or ClientStates)()
     tree, facts = found
     if facts.get("experiment") != record.experiment_hash or record.rounds_done == 0:
@@ -335,5 +337,5 @@ def resume(
     tree = checkpoints.to_device(tree, assembly.x0.device)
     server, clients = taken_up(server, tree, facts["round"]), tree["clients"]
     if "slots" in clients:
-        return server, opened(folder / STATES, num_clients, clients, to_show)
+        return server, opened(folder / STATES, num_clients, clients, to_show, owned)
     return server, (kind or ClientStates).restore(clients["ids"].cpu().numpy(), clients.get("states", {}))

@@ -29,7 +29,7 @@ Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]
 Attack = Literal["none", "label-flip", "sign-flip", "scaled", "gaussian"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HUGE = 1e6
-"""A broken update of the kind "too_long" is so many times as long as it was."""
+"""A broken update of the kind "too_long" is so many times as long as it was. Squares of longer ones may overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,11 @@ class Faults:
 
     def private(self, privacy: Privacy) -> str:
         """What an attacker sends is clipped like any update."""
-        if not self.share and not self.longest:
+        if not self.share and not self.longest and self.strength <= HUGE:
             return ""
         return (
             "faults: too few usable answers stop the run, which shows who took part; leave out faults.share and "
-            "faults.longest"
+            f"faults.longest, and keep faults.strength at most {HUGE:g}"
         )
 
     def __post_init__(self) -> None:

@@ -173,8 +173,13 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs under names that say in what runs of one name differ besides seeds: ``fedavg, solver.lr=0.1``.
 
     Runs of one name are then repetitions of one experiment. Engines agree and checkpoints change nothing, so these may differ.
+    A file that has changed between two runs makes other data: ``fedavg, data=44bd1e7c``.
     """
     settings = {record.id: settings_of(record) for record in records}
+    for record in records:
+        rows = {data for other in records if other.name == record.name and (data := fingerprint(other))}
+        if len(rows) > 1:
+            settings[record.id]["data"] = fingerprint(record)[:8] or "unknown"
     differing = {
         name: differing_keys([settings[record.id] for record in records if record.name == name])
         for name in dict.fromkeys(record.name for record in records)
@@ -185,6 +190,11 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
         for own in [settings[record.id]]
         for parts in [[f"{key}={own[key]}" for key in differing[record.name] if key in own]]
     ]
+
+
+def fingerprint(record: RunRecord) -> str:
+    """The fingerprint of the rows that a run has read; empty before it has."""
+    return str(record.facts.get("data", {}).get("fingerprint", ""))
 
 
 def settings_of(record: RunRecord) -> dict[str, str]:

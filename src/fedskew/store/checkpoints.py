@@ -35,6 +35,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int
         with partial.open("rb+") as file:
             os.fsync(file.fileno())
         partial.rename(target)
+        sync_folder(folder)
     except (OSError, SafetensorError) as error:
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the one before is kept") from None
     finally:
@@ -46,6 +47,16 @@ def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int
     for old in {*others, *folder.glob("round-*.partial")} - set(older[max(len(older) + 1 - keep, 0) :]):
         old.unlink()
     return target
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names of its files on the disk, where the system can do that for a folder."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -21,6 +21,9 @@ from benchmarks.rounds.work import FULL, WORKLOADS, measure, ratio
 
 from fedskew.core.errors import FedskewError
 
+pytestmark = pytest.mark.slow
+"""The benchmark is for maintainers; no user waits for it."""
+
 SMALL = [dataclasses.replace(work, clients=3, rows=20, batch=8, epochs=2) for work in (WORKLOADS[0], WORKLOADS[3])]
 
 

@@ -417,6 +417,7 @@ def test_golden_round_of_feddyn_under_a_codec() -> None:
     assert_close(server.x, [-2, -3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedDyn(alpha=0.5), FedSmoo(beta=2.0, rho=0.0)], ids=["feddyn", "fedsmoo"])
 def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
     """One of two numbers travels: where h is the mean of the g_k, the only fixed point is the optimum of the mean loss."""

@@ -60,6 +60,7 @@ def test_the_weights_of_a_module_of_ones_own_load_into_it(tmp_path: Path) -> Non
         export(store, 1)
 
 
+@pytest.mark.slow
 def test_onnx_gives_the_logits_of_torchscript_for_any_number_of_rows(stored: RunStore) -> None:
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(str(export(stored, 1, "onnx")))

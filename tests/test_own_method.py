@@ -309,6 +309,7 @@ def package(mine: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_package_offers_methods(package: Path, tmp_path: Path) -> None:
     def fedskew(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])}

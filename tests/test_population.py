@@ -130,6 +130,7 @@ def test_the_page_of_large_runs_is_made_from_what_was_measured(growth):
     assert f"{growth.BEGIN}\n{growth.page(json.loads(found))}\n{growth.END}" in text, "run benchmarks/growth.py --write"
 
 
+@pytest.mark.slow
 def test_a_point_of_growth_is_measured_in_a_process_of_its_own(growth, monkeypatch, tmp_path):
     """One tiny point a curve; the page and both pictures are written, and what stood around them stays."""
     tiny = {"clients": 20, "cohort": 4, "rounds": 3, "engine": "stacked"}

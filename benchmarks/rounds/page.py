@@ -135,8 +135,10 @@ def draw(works: Sequence[dict[str, Any]]) -> Figure:
     from matplotlib.figure import Figure
 
     with styled():
-        figure = Figure(figsize=(7, 1 + 1.2 * len(works)), layout="constrained")
-        for axes, work in zip(figure.subplots(len(works), squeeze=False)[:, 0], works, strict=True):
+        bars = [len(work["seconds"]) for work in works]
+        figure = Figure(figsize=(7, 0.8 * len(works) + 0.25 * sum(bars)), layout="constrained")
+        places = figure.subplots(len(works), squeeze=False, height_ratios=bars)
+        for axes, work in zip(places[:, 0], works, strict=True):
             medians = {name: 1000 * m for name, m in medians_of(work).items()}
             names = sorted(medians, key=lambda name: -medians[name])
             colours = [SERIES[0] if name.startswith("fedskew") else SERIES[1] for name in names]

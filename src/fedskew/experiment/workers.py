@@ -7,9 +7,10 @@ import multiprocessing.connection
 import os
 import queue
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
@@ -56,6 +57,17 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
+@contextmanager
+def without_hang_ups() -> Iterator[None]:
+    """Processes started meanwhile ignore SIGHUP; Python's own process that counts semaphores would end, and print tracebacks."""
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN) if current_thread() is main_thread() else None
+    try:
+        yield
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGHUP, handler)
+
+
 def side_by_side(
     folder: Path,
     runs: Sequence[int],
@@ -68,7 +80,8 @@ def side_by_side(
     """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
     with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
-        tasks, events, halt = context.Queue(), context.Queue(), context.Event()
+        with without_hang_ups():
+            tasks, events, halt = context.Queue(), context.Queue(), context.Event()
         for run in (*runs, *[None] * jobs):
             tasks.put(run)
         processes = [
@@ -77,8 +90,9 @@ def side_by_side(
         ]
         at: dict[int, int] = {}
         try:
-            for process in processes:
-                process.start()
+            with without_hang_ups():
+                for process in processes:
+                    process.start()
             while any(p.is_alive() for p in processes) or not events.empty():
                 if stop():
                     halt.set()

@@ -376,8 +376,9 @@ def test_the_first_signal_asks_to_stop_and_the_second_interrupts(how: signal.Sig
             signal.raise_signal(how)
 
 
+@pytest.mark.timeout(300)  # four processes import PyTorch
 def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path) -> None:
-    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "120", "--epochs", "1"]
+    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "60", "--epochs", "1"]
     process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "2")
     wait_for_round(tmp_path, 1, 2)
     process.send_signal(signal.SIGINT)

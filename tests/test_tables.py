@@ -276,6 +276,13 @@ def test_semicolons_with_decimal_commas_and_spaces_around_names(tmp_path):
     assert found.table["age"].to_pylist() == table["age"].tolist()
 
 
+def test_text_of_a_parquet_file_that_is_no_utf_8_is_refused(tmp_path):
+    text = pa.array([b"\xff", b"a"], pa.binary()).view(pa.string())
+    pa.parquet.write_table(pa.table({"text": text, "y": [0, 1]}), tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match=r"t.parquet: cannot be read as parquet: .*UTF8"):
+        Table(path=str(tmp_path / "t.parquet"), label="y", test_share=0.5).load()
+
+
 def test_the_row_names_of_pandas_are_no_column(tmp_path):
     table = frame().sample(frac=1, random_state=0)
     table.to_parquet(tmp_path / "t.parquet")

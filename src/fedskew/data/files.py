@@ -82,6 +82,7 @@ class Reading:
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK)
             done = 0
             for batch in file.iter_batches(batch_size=ROWS):
+                batch.validate(full=True)  # its reader takes a text's bytes as they are
                 done += len(batch)
                 yield pa.Table.from_batches([batch]), done / max(1, file.metadata.num_rows)
         elif kind == "arrow":
@@ -93,7 +94,7 @@ class Reading:
                     mapped.seek(0)
                     found = iter(pa.ipc.open_stream(mapped))
                 for batch in found:
-                    # the other formats' readers look at what they make; this one's bytes are taken as they are
+                    # this format's reader takes all bytes as they are
                     batch.validate(full=True)
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())

@@ -237,7 +237,7 @@ def scaled(data: bytes, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes
 
 def scored(data: bytes, accuracy: float) -> bytes:
     reply, tree = unpack(data, Reply)
-    return pack(reply, {**tree, "scores": {**tree.get("scores", {}), "accuracy": torch.tensor(accuracy)}})
+    return pack(reply, {**tree, "scores": {**tree["scores"], "accuracy": torch.tensor(accuracy)}})
 
 
 def old(data: bytes) -> bytes:

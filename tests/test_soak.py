@@ -32,7 +32,8 @@ def test_two_hundred_rounds_of_faults_end_as_without(tmp_path: Path) -> None:
         frame = run(experiment.replace(training__seed=seed), folder=tmp_path / f"plain-{seed}").measurements()
         return float(frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]["value"].iloc[-1])
 
-    luck, names, injected = random.Random(0), sorted(FAULTS), []
+    # scores are sent in the last round only
+    luck, names, injected = random.Random(0), sorted(set(FAULTS) - {"out_of_range"}), []
 
     def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
         if kind != "train" or luck.random() >= SHARE:

@@ -207,7 +207,7 @@ def test_an_exception_in_ones_own_method_names_hook_file_and_line(
     code, _, err = call("run", "--algorithm", "./mine.py::Mine", "--rounds", "1", "--engine", "sequential")
     said = err.splitlines()[-1]
     assert (code, "Traceback" in err) == (1, False)
-    assert f"mine.py, line 9, in {called}: ZeroDivisionError: [/b] \\x1b[31m" in re.sub(r"\s+", " ", err), said
+    assert f"mine.py,line9,in{called}:ZeroDivisionError:[/b]\\x1b[31m" in re.sub(r"\s", "", err), said
     assert call("list")[0] == 0
 
 
@@ -215,7 +215,8 @@ def test_a_hook_that_takes_other_arguments_is_named(call: Call, tmp_path: Path) 
     (tmp_path / "mine.py").write_text(METHOD.format(hook="def direction(self):"), encoding="utf-8")
     code, _, err = call("run", "--algorithm", "./mine.py::Mine", "--rounds", "1", "--engine", "sequential")
     assert (code, "Traceback" in err) == (1, False)
-    assert "mine.py: TypeError: Mine.direction() takes 1 positional argument" in re.sub(r"\s+", " ", err)
+    # a line may break within the path
+    assert "mine.py:TypeError:Mine.direction()takes1positionalargument" in re.sub(r"\s", "", err)
 
 
 def process(words: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:

@@ -26,25 +26,26 @@ from tests.hostile import CASES, METHOD, NAMES, Case, rows
 CPU_SECONDS, SECONDS, GIGABYTES = 10, 300, 1.5
 """What a case may take at most: of its own work, by the clock on a busy machine, and of memory."""
 
+SHORT = [
+    "--rounds",
+    "1",
+    "--epochs",
+    "1",
+    "--model",
+    "softmax",
+    "--engine",
+    "sequential",
+    "--set",
+    "training.threads=1",
+]
+
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two finished runs."""
     folder = tmp_path_factory.mktemp("sound") / "runs"
-    words = [
-        "--rounds",
-        "1",
-        "--epochs",
-        "1",
-        "--model",
-        "softmax",
-        "--engine",
-        "sequential",
-        "--set",
-        "training.threads=1",
-    ]
     for method in ("fedavg", "fedprox"):
-        assert main(["run", "--algorithm", method, "--runs", str(folder), *words]) == 0
+        assert main(["run", "--algorithm", method, "--runs", str(folder), *SHORT]) == 0
     return folder
 
 
@@ -157,19 +158,7 @@ def test_any_name_is_shown_as_it_is_written(
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[2]])
 def test_any_name_can_be_run_and_reported(name: str, call: Call, tmp_path: Path) -> None:
     """A bracket in a name ended a run in a traceback after its last round, and all listings from then on."""
-    words = [
-        "--rounds",
-        "1",
-        "--epochs",
-        "1",
-        "--model",
-        "softmax",
-        "--engine",
-        "sequential",
-        "--set",
-        "training.threads=1",
-    ]
-    code, out, err = call("run", "--name", name, *words)
+    code, out, err = call("run", "--name", name, *SHORT)
     assert (code, "Traceback" in err, visible(name) in out) == (0, False, True)
     assert call("report", "3", "--tables", "tables")[0] == 0
     assert name in call("list")[1] or visible(name) in call("list")[1]

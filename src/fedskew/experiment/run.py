@@ -124,33 +124,34 @@ def execute(
             carry_out(store, store.run(run), dataset, listener, stop, settle)
         except TakenOver:
             raise
-        except Lost as error:
-            message = (
-                f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on"
-            )
-            store.update(run, status="failed", message=message)
-            raise Lost(message) from None
         except Diverged as error:
             store.update(run, status="diverged", message=str(error))
             raise
         except (Interrupted, KeyboardInterrupt):
             store.update(run, status="interrupted")
             raise
-        except SystemExit as error:
-            message = (
-                f"run {run}: code that it calls ended the program, sys.exit({error.code!r}); raise an error instead"
-            )
-            store.update(run, status="failed", message=message)
-            raise FedskewError(message) from None
-        except Exception as raised:
-            own = fault(raised)
-            name = "" if own or isinstance(raised, FedskewError) else f"{type(raised).__name__}: "
-            store.update(run, status="failed", message=f"{name}{own or raised}".splitlines()[0])
-            if own:
-                raise own from None
-            raise
+        except (Exception, SystemExit) as error:
+            shown = readable(run, error)
+            name = "" if shown else f"{type(error).__name__}: "
+            store.update(run, status="failed", message=f"{name}{shown or error}".splitlines()[0])
+            if shown is None or shown is error:
+                raise
+            raise shown from None
         finally:
             torch.set_num_threads(threads)
+
+
+def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
+    """The error that ended a run, in words for its user; None for one that fedskew does not expect."""
+    if isinstance(error, Lost):
+        return Lost(f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on")
+    if isinstance(error, FedskewError):
+        return error
+    if isinstance(error, SystemExit):
+        return FedskewError(
+            f"run {run}: code that it calls ended the program, sys.exit({error.code!r}); raise an error instead"
+        )
+    return fault(error)
 
 
 def carry_out(

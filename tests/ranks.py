@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
 
 
 def main(store: str, rank: str, size: str, *names: str) -> int:
-    from tests.test_distributed import CHECKS
+    from tests.engine.test_distributed import CHECKS
 
     torch.set_num_threads(1)
     group, failed = Group(int(rank), int(size)), 0

@@ -15,7 +15,7 @@ from fedskew.skew.partition import Ints
 
 RATIO = 20.0
 """Default of ``longest_ratio``. Honest clients stay below a quarter of it, on digits under label skew and with very unequal sizes:
-``python -m pytest -m slow tests/test_faults.py -k honest``."""
+``python -m pytest -m slow tests/loop/test_faults.py -k honest``."""
 
 FEWEST = 3
 """Fewer updates have no median that one of them could not choose."""

@@ -1,0 +1,324 @@
+"""DP-FedAvg, Poisson sampling and the privacy loss of whole runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import sys
+from dataclasses import replace
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from dp_accounting import get_epsilon_gaussian
+from torch import Tensor
+
+from fedskew.algorithms import DpFedAvg, FedAvg
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.records import Cohort, Privacy, Upload
+from fedskew.core.seeding import torch_stream
+from fedskew.core.trees import pick
+from fedskew.experiment.config import from_toml
+from fedskew.experiment.results import compare
+from fedskew.experiment.results import run as run_experiment
+from fedskew.experiment.run import execute, register
+from fedskew.loop.round import start
+from fedskew.measure.privacy import ORDERS, divergence, epsilon
+from fedskew.slots import Momentum, Poisson, Sgd
+from fedskew.store.runs import RunStore
+from tests.experiment.test_experiment import DATA, numbers, small
+from tests.reference import Only, assert_close, f64, ragged, trajectory
+from tests.small import X0, Linear, exact_clients, play
+
+SILENT = {"clip": math.inf, "noise": 0.0}
+
+
+def drawn(seed: int, round_: int, size: int) -> Tensor:
+    """The standard normal numbers of a round."""
+    return torch.randn(size, generator=torch_stream(seed, "noise", round_), dtype=torch.float64)
+
+
+# the rounds
+
+
+def test_a_golden_round() -> None:
+    # one step of 1/2 along -(3, 4), (0.6, 0) and (0, 8), sizes 1, 3 and 1, S = 1, z = 1/4, q = 0.4:
+    # -(1.5, 2) -> -(0.6, 0.8);  (0.3, 0) stays;  client 3 is not there
+    # x = (1, 1) + ((-0.3, -0.8) + N / 4) / (0.4 * 3)
+    rows = [[3.0, 4.0], *[[-0.6, 0.0]] * 3, [0.0, -8.0]]
+    fed = exact_clients(Linear(), rows, (1, 1, 1), DpFedAvg(clip=1.0, noise=0.25, q=0.4), lr=0.5, sizes=[1, 3, 1])
+    outcome = play(replace(fed, selection=Only((0, 1))), [1.0, 1.0], 1)[0]
+    assert_close(outcome.done.uploads.delta, [[-0.6, -0.8], [0.3, 0.0]])
+    assert_close(outcome.server.x, 1 + (f64([-0.3, -0.8]) + drawn(0, 0, 2) / 4) / 1.2)
+    assert outcome.bytes_up == 2 * 2 * 8
+
+
+@pytest.mark.parametrize("clip", [1e-3, 0.05, 0.3, 100.0])
+def test_no_update_is_longer_than_the_clip_and_short_ones_stay(clip: float) -> None:
+    plain, clipped = (play(ragged(a), X0, 1)[0].done.uploads.delta for a in (FedAvg(), DpFedAvg(clip=clip)))
+    assert_close(clipped.norm(dim=1), plain.norm(dim=1).clamp(max=clip))
+    assert_close(clipped * plain.norm(dim=1, keepdim=True), plain * clipped.norm(dim=1, keepdim=True))
+
+
+def test_an_update_of_length_zero_stays() -> None:
+    for clip in (1.0, math.inf):
+        fed = exact_clients(Linear(), [[0.0, 0.0]], (3,), DpFedAvg(clip=clip, noise=0.0, q=1.0), lr=0.5)
+        assert_close(play(fed, [2.0, -1.0], 1)[0].server.x, [2.0, -1.0], 0.0)
+
+
+@pytest.mark.parametrize(
+    "solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.01)], ids=["sgd", "momentum"]
+)
+def test_without_clipping_noise_and_sampling_it_is_fedavg_with_equal_weights(solver) -> None:
+    server = Momentum(beta=0.5)
+    dp = ragged(DpFedAvg(**SILENT, q=1.0), solver=solver, server=server, selection=Poisson(rate=1.0))
+    avg = ragged(FedAvg(weighting="uniform"), solver=solver, server=server)
+    assert_close(trajectory(play(dp, X0, 4)), trajectory(play(avg, X0, 4)))
+
+
+def test_the_server_clips_what_arrives_whatever_happened_on_the_way() -> None:
+    dp = DpFedAvg(clip=0.5, noise=0.0, q=1.0)
+    fed = ragged(dp)
+    rows = torch.stack([10 * X0 / X0.norm(), 0.3 * X0 / X0.norm()])
+    cohort = Cohort(pick(fed.info, torch.arange(2)), Upload(rows, {}, {}))
+    assert_close(dp.aggregate(start(fed, X0), cohort)[0], (0.5 + 0.3) * X0 / X0.norm() / 7)
+
+
+def sums(members: tuple[int, ...], algorithm: DpFedAvg) -> Tensor:
+    """What the server moves by in round 0, times q K."""
+    outcome = play(replace(ragged(algorithm), selection=Only(members)), X0, 1)[0]
+    return (outcome.server.x - X0) * algorithm.q * 7
+
+
+def test_one_client_changes_the_sum_by_the_clip_at_most_whoever_else_takes_part() -> None:
+    """Under the same noise; replacing a client may change it by twice as much."""
+    dp = DpFedAvg(clip=0.05, noise=1.0, q=0.3)
+    both = sums((1, 2, 4, 5), dp)
+    for left in ((1, 2, 4), (2, 4, 5), (1, 4, 5)):
+        assert (both - sums(left, dp)).norm() <= 0.05 * (1 + 1e-9)
+    assert_close((both - sums((1, 2, 4), dp)).norm(), 0.05, 1e-9)
+    replaced = (sums((1, 2, 4), dp) - sums((1, 2, 5), dp)).norm()
+    assert 0.05 < replaced <= 0.1 * (1 + 1e-9)
+
+
+def test_the_denominator_is_the_expected_number_of_clients() -> None:
+    dp = DpFedAvg(clip=0.05, noise=0.0, q=0.3)
+    for members in ((3,), (0, 2, 6), tuple(range(7))):
+        outcome = play(replace(ragged(dp), selection=Only(members)), X0, 1)[0]
+        assert_close(outcome.server.x, X0 + outcome.done.uploads.delta.sum(0) / (0.3 * 7))
+
+
+def test_a_round_to_which_nobody_comes_is_noise_only() -> None:
+    dp = DpFedAvg(clip=0.5, noise=2.0, q=0.3)
+    fed = ragged(dp)
+    server = start(fed, X0)._replace(round=3)
+    nobody = Cohort(pick(fed.info, torch.arange(0)), Upload(X0.new_zeros(0, len(X0)), {}, {}))
+    delta, state = dp.aggregate(server, nobody)
+    assert_close(delta, 2.0 * 0.5 * drawn(7, 3, len(X0)) / (0.3 * 7))
+    assert state == {}
+    assert_close(replace(dp, noise=0.0).aggregate(server, nobody)[0], torch.zeros_like(X0), 0.0)
+
+
+def test_noise_has_its_size_and_is_new_in_every_round_and_seed() -> None:
+    size = 20_000
+    dp = DpFedAvg(clip=0.5, noise=1.5, q=0.25)
+    rows = [[0.0] * size] * 4
+
+    def moves(seed: int) -> Tensor:
+        fed = replace(exact_clients(Linear(), rows, (1,) * 4, dp, lr=1.0), seed=seed)
+        return torch.stack([o.server.x for o in play(fed, torch.zeros(size), 3)]).diff(
+            dim=0, prepend=torch.zeros(1, size)
+        )
+
+    noise = torch.cat([moves(0), moves(1)])
+    expected = 1.5 * 0.5 / (0.25 * 4)
+    assert abs(noise.mean(1)).max() < 5 * expected / math.sqrt(size)
+    assert abs(noise.std(1) / expected - 1).max() < 5 / math.sqrt(2 * size)
+    assert abs(torch.corrcoef(noise) - torch.eye(6)).max() < 5 / math.sqrt(size)
+    assert torch.equal(moves(0), noise[:3])
+
+
+def test_the_model_keeps_its_type() -> None:
+    fed = ragged(DpFedAvg(q=1.0))
+    server = start(fed, X0.float())
+    delta = torch.zeros(2, len(X0), dtype=torch.float32)
+    info = pick(fed.info, torch.arange(2))
+    info = info._replace(num_examples=info.num_examples.float())
+    assert DpFedAvg(q=1.0).aggregate(server, Cohort(info, Upload(delta, {}, {})))[0].dtype == torch.float32
+
+
+# sampling
+
+
+def test_each_client_comes_by_chance_on_its_own() -> None:
+    rng, draws, rate = np.random.default_rng(0), 4000, 0.3
+    table = np.zeros((draws, 6))
+    for row in table:
+        chosen = Poisson(rate=rate).select(np.arange(6), rng)
+        assert (np.diff(chosen) > 0).all()
+        row[chosen] = 1
+    pairs = table.T @ table
+    for value, share in ((np.diag(pairs), rate), (pairs[np.triu_indices(6, 1)], rate**2)):
+        assert (abs(value - draws * share) < 5 * np.sqrt(draws * share * (1 - share))).all()
+    sizes = np.bincount(table.sum(1).astype(int), minlength=7) / draws
+    expected = [math.comb(6, m) * rate**m * (1 - rate) ** (6 - m) for m in range(7)]
+    assert sizes[0] > 0
+    assert abs(sizes - expected).max() < 5 * math.sqrt(0.25 / draws)
+    assert Poisson(rate=1.0).select(np.arange(6), rng).tolist() == list(range(6))
+
+
+# the accountant
+
+
+@pytest.mark.parametrize(("q", "z"), [(0.01, 0.8), (0.1, 1.1), (0.5, 2.0)])
+def test_the_divergence_of_a_round_is_the_finite_sum(q: float, z: float) -> None:
+    ours = dict(zip(ORDERS, divergence(q, z), strict=True))
+    with mpmath.workdps(60):
+        for alpha in (2, 3, 8, 40):
+            terms = [
+                mpmath.binomial(alpha, j) * (1 - mpmath.mpf(q)) ** (alpha - j) * mpmath.mpf(q) ** j
+                * mpmath.exp(mpmath.mpf(j * j - j) / (2 * mpmath.mpf(z) ** 2))
+                for j in range(alpha + 1)
+            ]  # fmt: skip
+            expected = float(mpmath.log(mpmath.fsum(terms)) / (alpha - 1))
+            assert ours[alpha] == pytest.approx(expected, rel=1e-8)
+
+
+def test_without_sampling_a_round_is_the_gaussian_mechanism() -> None:
+    assert divergence(1.0, 1.7) == pytest.approx(np.asarray(ORDERS) / (2 * 1.7**2))
+
+
+def classical(q: float, z: float, rounds: int, delta: float) -> tuple[float, int]:
+    """Epsilon by R eps(alpha) + log(1 / delta) / (alpha - 1), and the order that gives it."""
+    values = rounds * divergence(q, z) - math.log(delta) / (np.asarray(ORDERS) - 1)
+    return float(values.min()), ORDERS[int(values.argmin())]
+
+
+def test_the_known_value_of_fourteen_thousand_steps() -> None:
+    q, z, steps = 256 / 60000, 1.1, 14_062
+    value, order = classical(q, z, steps, 1e-5)
+    assert (round(value, 3), order) == (3.009, 9)
+    assert round(epsilon(Privacy(q, z, 1e-5), steps), 3) == 2.597
+
+
+@pytest.mark.parametrize(("z", "rounds"), [(1.0, 1), (5.0, 10), (8.0, 3), (30.0, 100)])
+def test_full_participation_against_closed_forms(z: float, rounds: int) -> None:
+    """The classical bound over all real orders is R / (2 z^2) + sqrt(2 R log(1 / delta)) / z; the exact loss lies below ours."""
+    delta = 1e-5
+    closed = rounds / (2 * z**2) + math.sqrt(2 * rounds * math.log(1 / delta)) / z
+    best = 1 + z * math.sqrt(2 * math.log(1 / delta) / rounds)
+    value, order = classical(1.0, z, rounds, delta)
+    assert closed <= value <= closed * 1.01
+    assert abs(order - best) < 1
+    exact = get_epsilon_gaussian(z / math.sqrt(rounds), delta)
+    assert exact <= epsilon(Privacy(1.0, z, delta), rounds) < closed
+    assert epsilon(Privacy(1.0, z, delta), rounds) < 1.2 * exact
+
+
+def test_epsilon_grows_with_rounds_and_q_and_falls_with_noise_and_delta() -> None:
+    base = Privacy(0.1, 1.0, 1e-5)
+    for worse in (base._replace(q=0.2), base._replace(noise=0.9), base._replace(delta=1e-6)):
+        assert epsilon(worse, 50) > epsilon(base, 50)
+    losses = [epsilon(base, rounds) for rounds in range(0, 60, 5)]
+    assert losses[0] == 0
+    assert all(a < b for a, b in pairwise(losses))
+    assert epsilon(base._replace(q=0.0), 50) == 0
+    assert epsilon(base._replace(noise=0.0), 1) == math.inf
+
+
+# whole runs
+
+
+def private(options: str = "clip=0.3,noise=2.0", q: float = 0.7, **changes):
+    return small(f"dp-fedavg:{options},q={q}", selection=f"poisson:rate={q}", **changes)
+
+
+def test_the_loss_of_all_rounds_so_far_is_stored_after_each(tmp_path) -> None:
+    runs = run_experiment(private(evaluation={"every": 3}), data=DATA, folder=tmp_path)
+    stored = runs.measurements().query("name == 'epsilon'")
+    assert set(stored["split"]) == {"round"}
+    assert list(stored["round"]) == [1, 2, 3, 4]
+    assert list(stored["value"]) == [epsilon(Privacy(0.7, 2.0, 1e-5), r) for r in (1, 2, 3, 4)]
+    assert float(runs.table()["epsilon"].iloc[0]) == stored["value"].iloc[-1]
+
+
+def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> None:
+    base = small(selection="poisson:rate=0.7")
+    methods = ["fedavg", "dp-fedavg:noise=2.0,q=0.7", "dp-fedavg:noise=0.0,q=0.7"]
+    runs = compare(base, methods, seeds=1, data=DATA, folder=tmp_path)
+    loss = epsilon(Privacy(0.7, 2.0, 1e-5), 4)
+    assert runs.table()["epsilon"].isna().tolist() == [True, False, True]
+    html = runs.report(tmp_path / "page.html").read_text()
+    assert ">epsilon<" in html
+    assert f"<td>{loss:.2f}</td>" in html
+    assert main(["show", "c1", "--runs", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "epsilon" in printed
+    assert f"{loss:.2f}" in printed
+    plain = run_experiment(small(), data=DATA, folder=tmp_path / "plain")
+    assert "epsilon" not in plain.report(tmp_path / "plain.html").read_text().lower()
+    assert main(["show", "--runs", str(tmp_path / "plain")]) == 0
+    assert "epsilon" not in capsys.readouterr().out
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> None:
+    whole = run_experiment(private(server="adam:lr=0.03"), data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "parts")
+    number = register(store, from_toml(whole.records[0].experiment))
+    while store.run(number).status != "finished":
+        with contextlib.suppress(Interrupted):
+            execute(store, number, DATA, stop=lambda: True)
+    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [
+        (private().replace(selection="everyone"), ["dp-fedavg", "q = 0.7", "--selection poisson:rate=0.7"]),
+        (private().replace(selection="uniform:clients=4"), ["dp-fedavg", "--selection poisson:rate=0.7"]),
+        (private().replace(selection="poisson:rate=0.6"), ["dp-fedavg", "--selection poisson:rate=0.7"]),
+        (private("noise=0.0").replace(selection="everyone"), ["dp-fedavg", "poisson"]),
+        (private(refine="distillation", server_data={"share": 0.1}), ["dp-fedavg", "--refine none"]),
+        (private("delta=0.2"), ["delta", "1 / clients", "6 clients", "delta=0.1"]),
+    ],
+)
+def test_what_would_void_the_guarantee_is_refused(tmp_path, experiment, words: list[str]) -> None:
+    with pytest.raises(BadInput) as caught:
+        run_experiment(experiment, data=DATA, folder=tmp_path / "runs")
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_accountant_is_named_with_its_remedy(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(BadInput, match="not installed; pip install dp-accounting"):
+        run_experiment(private(), data=DATA, folder=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    assert run_experiment(private("noise=0.0"), data=DATA, folder=tmp_path).records[0].status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clip": 0.0}, "clip must be above 0"),
+        ({"clip": math.inf}, "finite clip"),
+        ({"noise": -1.0}, "noise must be"),
+        ({"noise": math.nan}, "noise must be"),
+        ({"q": 0.0}, "q is a probability"),
+        ({"q": 1.1}, "q is a probability"),
+        ({"delta": 0.0}, "delta must be"),
+        ({"weighting": "samples"}, "weighting must be uniform"),
+    ],
+    ids=repr,
+)
+def test_impossible_options_are_refused(options: dict, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        DpFedAvg(**options)
+    for rate in (0.0, 1.5):
+        with pytest.raises(BadInput, match="rate is a probability"):
+            Poisson(rate=rate)

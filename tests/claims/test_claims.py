@@ -1,0 +1,387 @@
+"""Claims: planted ones get the right verdict; statistics by hand; documents are whole; a reproduction is resumed and repeated."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedskew.claims.claim import OVER_ROUNDS, STATISTICS, Claim, Region, judge, kendall
+from fedskew.claims.document import DOCUMENTS, Document, document_from, load
+from fedskew.claims.quantities import QUANTITIES, curve, measured, quantity
+from fedskew.claims.verdicts import cells, markdown, verdicts
+from fedskew.core.errors import BadInput
+from fedskew.experiment import reproduce
+from fedskew.experiment.build import check_needs
+from fedskew.experiment.compare import execute_all
+from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
+from fedskew.measure.statistics import decided, paired_p
+from fedskew.store.runs import RunStore
+
+
+def claim(**changes) -> Claim:
+    given = {
+        "name": "c", "text": "a is better", "where": "Table 1", "table": "t", "kind": "difference", "of": "accuracy",
+        "arms": ("a", "b"), "expect": "> 0",
+    }  # fmt: skip
+    return Claim(**{**given, **changes})
+
+
+def store_of(folder: Path, curves: dict[str, list[list[float]]]) -> dict[str, list]:
+    """Runs with these accuracies over the rounds, one list a seed; loss is 1 - accuracy."""
+    store = RunStore(folder)
+    runs = {}
+    for name, seeds in curves.items():
+        for seed, accuracies in enumerate(seeds):
+            run = store.add_run(
+                name=name, experiment="", experiment_hash=name, seed=seed, partition_seed=seed, rounds=len(accuracies)
+            )
+            store.write_round(run, 0, [(None, "test", "accuracy", 0.1), (None, "test", "loss", 0.9)])
+            for round_, value in enumerate(accuracies, 1):
+                rows = [
+                    (None, "test", "accuracy", value),
+                    (None, "test", "loss", 1 - value),
+                    (0, "local-model", "loss", 0),
+                ]
+                rows += [(1, "local-model", "loss", 2.0), (None, "round", "drift", value * 10)]
+                store.write_round(run, round_, rows)
+            store.update(run, status="finished")
+            runs.setdefault(name, []).append(measured(store, store.run(run)))
+    return runs
+
+
+def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecided(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.05, 5)
+    runs = store_of(
+        tmp_path,
+        {
+            "base": [[0.5 + e] for e in noise],
+            "better": [[0.6 + e + d] for e, d in zip(noise, rng.normal(0, 0.005, 5), strict=True)],
+            "alike": [[0.5 + e + d] for e, d in zip(noise, rng.normal(0, 0.05, 5), strict=True)],
+        },
+    )
+
+    def verdict(a: str, b: str) -> str:
+        one = claim()
+        return judge(one, [one.statistic(pair) for pair in zip(runs[a], runs[b], strict=True)])[0]
+
+    assert verdict("better", "base") == "holds"
+    assert verdict("base", "better") == "fails"
+    assert verdict("alike", "base") == "undecided"
+    # paired: unpaired noise of 0.05 would hide 0.1 from five seeds' interval no more than the pairs' 0.005 does
+    assert judge(claim(expect="0.2..0.3"), [0.1, 0.11, 0.09])[0] == "fails"
+
+
+@pytest.mark.parametrize(
+    ("values", "expect", "verdict"),
+    [
+        ([0.0, 0.0, 0.0], "> 0", "undecided"),
+        ([0.01, 0.01], "> 0", "undecided"),
+        ([0.01] * 5, "> 0", "undecided"),
+        ([0.01] * 6, "> 0", "holds"),
+        ([0.01] * 6, "< 0", "fails"),
+        ([0.1 + 0.2] * 6, "0.3..1", "undecided"),
+        ([0.5], "> 0", "undecided"),
+        ([], "> 0", "not run"),
+        ([0.5, math.nan], "> 0", "undecided"),
+        ([0.4, 0.6], "> 0", "undecided"),
+        ([-0.001, 0.001, 0.0], "-0.01..0.01", "holds"),
+        ([2.0, 2.1, 1.9], "< 1.5", "fails"),
+    ],
+)
+def test_verdicts(values: list[float], expect: str, verdict: str) -> None:
+    assert judge(claim(expect=expect), values)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0] * 3, [0.01] * 2, [0.01] * 5, [0.01] * 6, [0.1, 0.2, 0.3], [0.2, 0.2, 0.3], [0.5]]
+)
+def test_claims_and_comparisons_decide_by_one_rule(values: list[float]) -> None:
+    comparison = decided(paired_p(values), sum(values))
+    assert judge(claim(expect="> 0"), values)[0] == ("holds" if comparison == "higher" else "undecided")
+    assert judge(claim(expect="< 0"), values)[0] == ("fails" if comparison == "higher" else "undecided")
+
+
+@pytest.mark.parametrize(
+    ("values", "expect", "verdict"),
+    [
+        ([2.0, 2.0], "> 1.9", "holds"),
+        ([2.0, 2.0], "> 2", "fails"),
+        ([2.0], "> 1.9", "undecided"),
+        ([2.0, 2.1], "> 1.9", "undecided"),
+    ],
+)
+def test_counted_quantities_decide_without_chance(values: list[float], expect: str, verdict: str) -> None:
+    assert judge(claim(expect=expect, of="megabytes"), values)[0] == verdict
+
+
+def test_a_verdict_is_the_t_interval_against_the_region() -> None:
+    """Over many samples with no effect, `holds` and `fails` together come up in 5 %."""
+    rng = np.random.default_rng(1)
+    found = [judge(claim(), list(rng.normal(0, 1, 5)))[0] for _ in range(1500)]
+    assert 0.03 < 1 - found.count("undecided") / 1500 < 0.07
+
+
+@pytest.mark.parametrize(
+    ("text", "region"),
+    [
+        ("> 0", (0, math.inf)),
+        ("< 0.03", (-math.inf, 0.03)),
+        ("0.5..2", (0.5, 2)),
+        ("-0.01..0.01", (-0.01, 0.01)),
+        ("< 1e-3", (-math.inf, 0.001)),
+    ],
+)
+def test_regions(text: str, region: tuple[float, float]) -> None:
+    assert Region.read(text) == Region(*region)
+
+
+@pytest.mark.parametrize("text", ["", "0", ">= 1", "2..1", "1..1", "a..b", "> x"])
+def test_wrong_regions_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="cannot read"):
+        Region.read(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "statistic"),
+    [
+        ("value", [0.5], 0.5),
+        ("difference", [0.5, 0.2], 0.3),
+        ("ratio", [0.5, 0.2], 2.5),
+        ("interaction", [0.9, 0.5, 0.4, 0.3], 0.3),
+        ("ratio of ratios", [0.8, 0.2, 0.4, 0.2], 2.0),
+        ("trend", [0.1, 0.2, 0.3], 1.0),
+        ("trend", [0.1, 0.3, 0.2], 1 / 3),
+        ("spread", [0.1, 0.7, 0.2], 0.6),
+        ("lead", [0.7, 0.1, 0.6], 0.1),
+        ("lag", [0.7, 0.1, 0.6], 0.6),
+    ],
+)
+def test_statistics_by_hand(tmp_path, kind: str, numbers: list[float], statistic: float) -> None:
+    arms = tuple("abcd"[: len(numbers)])
+    runs = store_of(tmp_path, {arm: [[value]] for arm, value in zip(arms, numbers, strict=True)})
+    one = claim(kind=kind, arms=arms)
+    assert one.statistic([runs[arm][0] for arm in arms]) == pytest.approx(statistic)
+    assert one.printed({arm: {"accuracy": v} for arm, v in zip(arms, numbers, strict=True)}) == pytest.approx(statistic)
+    assert one.printed({}) is None
+
+
+def test_statistics_over_rounds_and_correlation(tmp_path) -> None:
+    runs = store_of(tmp_path, {"a": [[0.2, 0.5, 0.6, 0.9]], "b": [[0.3, 0.4, 0.5, 0.6]], "c": [[0.1, 0.2, 0.3, 0.7]]})
+    a, b, c = (runs[name][0] for name in "abc")
+    assert claim(kind="share of rounds").statistic([a, b]) == 0.75
+    assert claim(kind="largest gap").statistic([a, b]) == pytest.approx(0.3)
+    assert claim(kind="correlation", arms=("a", "b", "c"), against="drift", expect="> 0").statistic([a, b, c]) == 0.5
+    assert kendall([1, 1, 2]) == pytest.approx(2 / 3)
+
+
+def test_quantities_by_hand(tmp_path) -> None:
+    run = store_of(tmp_path, {"a": [[0.2, 0.6, 0.5, 0.9, 0.7, 0.8]]})["a"][0]
+    expected = {
+        "accuracy": 0.8, "best-accuracy": 0.9, "mean-accuracy": 3.7 / 6, "loss": 0.2, "lowest-loss": 0.1,
+        "round-of-lowest-loss": 4, "overfitting": 1.0, "fluctuation": np.std([0.9, 0.7, 0.8]), "rounds-to:0.55": 2,
+        "rounds-to:0.95": 7, "drift": 37 / 6, "first-drift": 2.0, "last-drift": 8.0, "client-loss-spread": 1.0,
+        "late-local-loss": 1.0, "early-local-loss": 1.0,
+    }  # fmt: skip
+    assert {name: quantity(name, run) for name in expected} == pytest.approx(expected)
+    # second differences of the loss: .4 .1 -.4 -> -.4 -> .1: |.5| + |-.5| + |.6| + |-.3| over the range .7
+    assert quantity("test-loss-roughness", run) == pytest.approx((0.5 + 0.5 + 0.6 + 0.3) / 0.7)
+    with pytest.raises(BadInput, match="did you mean 'accuracy'"):
+        quantity("acuracy", run)
+
+
+def test_layers_are_read_by_their_numbers(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    number = store.add_run(name="a", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=2)
+    for round_ in (1, 2):
+        rows = [(layer, "layer", "cosine", 0.1 * layer + round_) for layer in range(3)]
+        store.write_round(number, round_, [*rows, (7, "local-model", "loss", 5.0), (None, "round", "cosine", 0.5)])
+    run = measured(store, store.run(number))
+    assert curve("first-layer-cosine", run).tolist() == [1.0, 2.0]
+    assert curve("last-layer-cosine", run).tolist() == [1.2, 2.2]
+    assert quantity("last-layer-cosine", run) == pytest.approx(1.7)
+    assert quantity("cosine", run) == 0.5
+    assert quantity("late-local-loss", run) == 5.0
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_whole(name: str) -> None:
+    """Every arm can be built at every scale, belongs to a table or a claim, and every number that a claim is about exists."""
+    document = load(name)
+    used = {arm for part in (*document.tables, *document.claims) for arm in part.arms}
+    assert used == set(document.arms)
+    assert set(document.scales) == ({"quick"} if name == "contradictions" else {"quick", "standard", "full"})
+    for scale in document.scales:
+        experiments = [experiment_of(document, scale, arm, 3) for arm in document.arms]
+        assert len({e.hash() for e in experiments}) == len(experiments)
+        assert all(e.training.seed == e.clients.partition_seed == 3 for e in experiments)
+        for experiment in experiments:
+            check_needs(experiment)
+        assert all(e.training.threads >= 1 for e in experiments), "what is left open would change the hash"
+    for table in document.tables:
+        assert all(m in QUANTITIES or m.startswith("rounds-to:") for m in table.measures)
+    for one in document.claims:
+        if one.kind not in ("share of rounds", "largest gap"):
+            assert one.of in QUANTITIES or one.of.startswith("rounds-to:"), one.name
+        assert not one.against or one.against in QUANTITIES, one.name
+
+
+@pytest.mark.parametrize(("scale", "level"), [("quick", "0.85"), ("standard", "0.4"), ("full", "0.6")])
+def test_how_far_is_far_enough_depends_on_the_scale(scale: str, level: str) -> None:
+    claims = {claim.name: claim.of for claim in load("iid-to-noniid").at(scale).claims}
+    assert claims["batch-speed"] == claims["epochs-speed"] == claims["rate-speed"] == f"rounds-to:{level}"
+    assert claims["one-epoch-best-iid"] == "accuracy"
+
+
+@pytest.mark.parametrize("scale", ["quick", "standard", "full"])
+def test_arms_that_are_matched_have_the_same_update_amount(scale: str) -> None:
+    """Third document: a round's update amount is u = eta E |D| / (B K)."""
+    document = load("iid-to-noniid")
+
+    def amount(arm: str) -> float:
+        of = experiment_of(document, scale, arm, 0)
+        return of.solver.lr * of.local.epochs / (of.local.batch_size * of.clients.number)
+
+    matched = [arm for table in document.tables if table.name == "figure-3" for arm in table.arms]
+    assert [amount(arm) for arm in matched] == pytest.approx([amount("K=1")] * len(matched))
+    assert amount("IID, smallest batch") == pytest.approx(amount("IID, epochs for smallest batch"))
+    batches = ["IID, largest batch", "IID, larger batch", "IID, base", "IID, smallest batch"]
+    rates = ["IID, smallest rate", "IID, smaller rate", "IID, base", "IID, larger rate", "IID, largest rate"]
+    for arms in (batches, rates):
+        assert (np.diff([amount(arm) for arm in arms]) > 0).all()
+
+
+def test_there_are_forty_claims_and_more() -> None:
+    assert sum(len(load(name).claims) for name in DOCUMENTS) >= 40
+
+
+def tiny() -> Document:
+    base = {
+        "dataset": "digits", "engine": "stacked", "training": {"rounds": 2, "threads": 1},
+        "local": {"epochs": 1, "batch_size": 32}, "model": "softmax", "clients": {"number": 3},
+    }  # fmt: skip
+    return document_from(
+        {
+            "name": "tiny",
+            "title": "A document",
+            "scales": {"quick": {"seeds": 2, "base": base, "arms": {"longer": {"training.rounds": 5}}}},
+            "arms": {
+                "one": {"local.epochs": 1},
+                "longer": {"training.rounds": 4, "solver": "sgd:lr=0.2", "solver.momentum": 0.5},
+                "momentum": {"algorithm": "fedavgm:beta=0.5"},
+            },
+            "tables": [
+                {"name": "first", "title": "First", "arms": ["one", "longer"], "measures": ["accuracy"],
+                 "printed": {"one": {"accuracy": 0.5}, "longer": {"accuracy": 0.4}}},
+                {"name": "second", "title": "Second", "arms": ["momentum"], "measures": ["drift"]},
+            ],
+            "claims": [
+                {"name": "true", "text": "longer is better", "where": "p. 1", "table": "first", "kind": "difference",
+                 "of": "accuracy", "arms": ["longer", "one"], "expect": "> 0"},
+            ],
+        },
+        "tiny",
+    )  # fmt: skip
+
+
+def test_arms_change_the_base() -> None:
+    longer = experiment_of(tiny(), "quick", "longer", 4)
+    assert (longer.training.rounds, longer.solver.lr, longer.solver.momentum) == (5, 0.2, 0.5)
+    assert (longer.name, longer.training.seed, longer.clients.partition_seed) == ("longer", 4, 4)
+    assert experiment_of(tiny(), "quick", "momentum", 0).server.beta == 0.5
+
+
+def test_a_scale_says_what_a_part_is_and_which_settings_are_seeds() -> None:
+    table = msgspec.to_builtins(tiny())
+    table["arms"]["one"] = {"part": "images", "local.epochs": 3}
+    quick = table["scales"]["quick"]
+    quick["parts"] = {"images": {"local.epochs": 2, "local.batch_size": 8}}
+    table["scales"]["full"] = {**quick, "parts": {"images": {"solver": "sgd:lr=0.7"}}, "seeded": ["training.seed"]}
+    document = document_from(table, "tiny")
+    one = experiment_of(document, "quick", "one", 4)
+    assert (one.local.epochs, one.local.batch_size, one.clients.partition_seed) == (3, 8, 4)
+    one = experiment_of(document, "full", "one", 4)
+    assert (one.local.batch_size, one.solver.lr, one.training.seed, one.clients.partition_seed) == (32, 0.7, 4, 0)
+    del quick["parts"]
+    with pytest.raises(BadInput, match="there is no 'images'"):
+        document_from(table, "tiny")
+
+
+def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
+    document, store = tiny(), RunStore(tmp_path)
+    planned = plan(document, "quick")
+    assert [(p.arm, p.seed) for p in planned[:4]] == [("one", 0), ("longer", 0), ("momentum", 0), ("one", 1)]
+
+    def carry_out(part) -> None:
+        execute_all(store, registered(store, part, "tiny"), None, 1, lambda _: None, lambda _: None, lambda: False)
+
+    carry_out(planned[:3])
+    assert missing(store, planned) == planned[3:]
+    assert verdicts(document, results(store, planned))[0].verdict == "undecided"
+    carry_out(missing(store, planned))
+    assert missing(store, planned) == []
+    assert len(store.runs()) == 6
+    known = results(store, planned)
+    judged = verdicts(document, known)[0]
+    assert (judged.verdict, judged.seeds, judged.diverged) == ("holds", (0, 1), 0)
+    assert judged.evidence.in_document == pytest.approx(-0.1)
+    cell = cells(document.tables[0], known)["one"]["accuracy"]
+    assert cell.document == 0.5
+    assert 0.2 < cell.mean < 1
+    page = markdown(document, "quick", known)
+    assert "| one | 0.500 | " in page
+    assert "**holds** · longer is better (p. 1)" in page
+
+
+def test_the_estimate_counts_every_run() -> None:
+    """The rounds are 2, 5 and 2 long, and as many seeds as there are."""
+    seconds = estimate(plan(tiny(), "quick"), jobs=1)
+    assert 0 < seconds < 30
+    assert estimate([], jobs=1) == 0
+
+
+def test_a_pass_over_all_rows_is_told_from_some(monkeypatch) -> None:
+    told = []
+    clock = iter([10.0, 10.25])
+    monkeypatch.setattr(reproduce, "SCORED", 2)
+    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: told.append((len(x), len(y))))
+    monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
+    assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
+    assert told == [(2, 2)]
+
+
+def test_one_table_alone_needs_its_arms_only() -> None:
+    second = tiny().only("second")
+    assert list(second.arms) == ["momentum"]
+    assert second.claims == ()
+    assert second.scales["quick"].arms == {}
+    with pytest.raises(BadInput, match="did you mean 'first'"):
+        tiny().only("frst")
+    with pytest.raises(BadInput, match="no scale 'full'; known are: quick"):
+        plan(tiny(), "full")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "difrence"}, "did you mean 'difference'"),
+        ({"arms": ("a",)}, "needs at least 2 arms"),
+        ({"kind": "trend"}, "needs at least 3 arms"),
+        ({"against": "drift"}, "belongs to correlation"),
+    ],
+)
+def test_wrong_claims_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        claim(**change)
+
+
+def test_the_page_on_claims_counts_them() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
+    for name in DOCUMENTS:
+        assert f"| `{name}` | {len(load(name).claims)} |" in text
+    assert all(f"`{kind}`" in text for kind in [*STATISTICS, *OVER_ROUNDS, "correlation"])

@@ -1,0 +1,57 @@
+"""`kill -9` at random moments: nothing but the round in flight is lost, and the numbers are those of a run that nobody killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from pathlib import Path
+
+import pytest
+
+from fedskew.experiment.results import run
+from fedskew.experiment.run import execute, register
+from fedskew.store import checkpoints
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import small
+
+KILLS, LONGEST = 50, 1.5
+
+
+def carry_out(folder: str, number: int) -> None:
+    store = RunStore(Path(folder))
+    execute(store, number)
+    store.close()
+
+
+def numbers(store: RunStore, number: int) -> list[tuple[object, ...]]:
+    frame = store.measurements([number])
+    frame = frame[frame.name != "seconds"].sort_values(["round", "client", "split", "name"])
+    return list(frame.drop(columns="run").fillna(-1).itertuples(index=False, name=None))
+
+
+@pytest.mark.slow
+def test_fifty_kills_cost_no_round_but_the_one_in_flight(tmp_path: Path) -> None:
+    experiment = small("scaffold", rounds=40).replace(checkpoint__every=1)
+    whole = run(experiment, folder=tmp_path / "whole")
+    expected = numbers(whole.store, whole.ids[0])
+    context, luck = multiprocessing.get_context("forkserver"), random.Random(0)
+    context.set_forkserver_preload(["tests.cli.test_kill"])
+    store = RunStore(tmp_path / "killed")
+    kills, killed, finished, current = 0, 0, 0, register(store, experiment)
+    while kills < KILLS or killed:
+        process = context.Process(target=carry_out, args=(str(store.folder), current))
+        process.start()
+        process.join(luck.uniform(0, LONGEST) if kills < KILLS else 600)
+        if process.is_alive():
+            process.kill()
+            process.join(10)
+            kills, killed = kills + 1, killed + 1
+        record, kept = store.run(current), checkpoints.newest(store.run_folder(current))
+        assert (kept[1]["round"] if kept else 0) >= record.rounds_done - 1
+        assert kept or record.rounds_done <= 1
+        if process.exitcode == 0:
+            assert record.status == "finished"
+            assert numbers(store, current) == expected
+            finished, killed, current = finished + 1, 0, register(store, experiment)
+    assert finished >= 1
+    print(f"{kills} kills, {finished} runs finished")

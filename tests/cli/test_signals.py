@@ -1,0 +1,121 @@
+"""Signals to a whole command, and the death of its first process: runs can be resumed, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.progress import stop_on_signal
+from fedskew.experiment import workers
+from fedskew.store.lease import alive, began
+from fedskew.store.runs import RunStore
+from tests.cli.test_commands import wait_for_round
+
+COMPARE = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "2000", "--epochs", "1"]
+COMPARE += ["--engine", "stacked", "--jobs", "2", "--set", "training.threads=1"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_way_to_end_a_command_asks_for_a_stop(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(number)
+    with stop_on_signal() as stopper:
+        assert not stopper.asked
+        os.kill(os.getpid(), number)
+        assert stopper.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    """As under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signal() as stopper:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopper.asked
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parent:
+        sentinel, end = os.pipe()
+
+    ended: list[int] = []
+    monkeypatch.setattr(workers.multiprocessing, "parent_process", Parent)
+    monkeypatch.setattr(workers.os, "_exit", ended.append)
+    watching = threading.Thread(target=workers.end_with_parent, daemon=True)
+    watching.start()
+    time.sleep(0.05)
+    assert not ended
+    os.close(Parent.end)
+    watching.join(5)
+    assert ended == [1]
+
+
+def started(folder: Path, **options: object) -> subprocess.Popen[bytes]:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedskew", *COMPARE, "--runs", str(folder / "runs")],
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
+        **options,
+    )
+
+
+def owners(store: RunStore) -> list[tuple[int, str]]:
+    found = [store.owner(record.id) for record in store.runs()]
+    return [(owner.process, began(owner.process)) for owner in found if owner]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "terminate all", "hang up"])
+def test_a_comparison_side_by_side_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
+    printed: list[bytes] = []
+    if how == "hang up":
+        terminal, side = pty.openpty()
+        process = started(tmp_path, stdin=side, stdout=side, stderr=side, start_new_session=True)
+        os.close(side)
+        threading.Thread(target=drain, args=(terminal, printed), daemon=True).start()
+    else:
+        process = started(tmp_path, start_new_session=True, stderr=subprocess.DEVNULL)
+    for number in (1, 2):
+        wait_for_round(tmp_path / "runs", number, 2)
+    store = RunStore(tmp_path / "runs", read_only=True)
+    busy = owners(store)
+    assert len(busy) == 2
+    if how == "kill":
+        process.kill()
+    elif how == "terminate all":
+        os.killpg(process.pid, signal.SIGTERM)
+    else:
+        os.killpg(process.pid, signal.SIGHUP)
+    process.wait(60)
+    end = time.monotonic() + 20
+    while any(alive(*owner) for owner in busy) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(alive(*owner) for owner in busy)
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert b"Traceback" not in b"".join(printed)
+    if how != "kill":
+        assert process.returncode == 130
+        assert {record.status for record in store.runs()} == {"interrupted"}
+        assert all(list(store.run_folder(number).glob("round-*.safetensors")) for number in (1, 2))
+
+
+def drain(terminal: int, printed: list[bytes]) -> None:
+    """Read what a process writes to its terminal."""
+    try:
+        while text := os.read(terminal, 4096):
+            printed.append(text)
+    except OSError:
+        return

@@ -1,0 +1,141 @@
+"""Files of the user's: none is replaced unasked, none can fill the memory, and code in one cannot end the program."""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.npz import bounded
+from fedskew.data.tables import survey
+from fedskew.experiment.results import run
+from fedskew.report.files import csv as as_csv
+from fedskew.report.html import write_report
+from fedskew.skew.exported import FromFolder
+from fedskew.store.runs import RunStore
+from tests.flower_nodes import small
+from tests.report.test_page import mixed_store
+
+SKEW = ["skew", "--clients", "3", "--skew", "iid"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "partition.npz", "partition.json", "rows.npz"])
+def test_an_export_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    assert main([*SKEW, "--export", str(tmp_path)]) == BadInput.exit_code
+    assert f"holds {name} already" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedskew.report.html.page", lambda *_: "<!doctype html>")
+
+
+@pytest.mark.usefixtures("short")
+def test_a_report_goes_where_a_link_leads(tmp_path: Path) -> None:
+    store = mixed_store(tmp_path / "runs")
+    (tmp_path / "pages").mkdir()
+    link = tmp_path / "latest.html"
+    link.symlink_to(tmp_path / "pages" / "c1.html")
+    for _ in range(2):
+        write_report(store, store.runs(), link)
+        assert link.is_symlink()
+        assert (tmp_path / "pages" / "c1.html").read_text().startswith("<!doctype html>")
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["c1.html"]
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(FedskewError, match=r"latest\.html: cannot be written"):
+        write_report(store, store.runs(), link)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_report_to_a_device_leaves_the_device(tmp_path: Path) -> None:
+    store = mixed_store(tmp_path / "runs")
+    link = tmp_path / "nowhere"
+    link.symlink_to(os.devnull)
+    write_report(store, store.runs(), link)
+    assert link.is_symlink()
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
+
+
+def test_names_that_a_spreadsheet_would_compute_are_text(tmp_path: Path) -> None:
+    import pandas as pd
+
+    names = ["=HYPERLINK(1)", "+1", "-x", "@sum", "\tx", "anna", "1-2", ""]
+    text = as_csv(pd.DataFrame({"client": names, "value": [-1.5] * len(names)}))
+    rows = list(csv.reader(text.splitlines()))[1:]
+    assert [row[0] for row in rows] == ["'=HYPERLINK(1)", "'+1", "'-x", "'@sum", "'\tx", "anna", "1-2", ""]
+    assert {row[1] for row in rows} == {"-1.5"}
+
+
+def test_two_files_of_one_name_are_not_one_client(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,label\n1,u\n2,v\n")
+    (tmp_path / "a.tsv").write_text("x\tlabel\n1\tu\n2\tv\n")
+    with pytest.raises(BadInput, match=r"a\.csv and .*a\.tsv would be one client, 'a'; rename one of them"):
+        survey([tmp_path], "label")
+    (tmp_path / "a.tsv").rename(tmp_path / "b.tsv")
+    assert len(survey([tmp_path], "label").counts) == 2
+
+
+def test_an_array_is_not_unpacked_beyond_what_is_expected(tmp_path: Path) -> None:
+    """A gigabyte of zeros is a megabyte of file; here it is less, and counted all the same."""
+    np.savez_compressed(tmp_path / "z.npz", zeros=np.zeros(1 << 20, dtype=np.uint8))
+    with np.load(tmp_path / "z.npz", allow_pickle=False) as file:
+        assert bounded(file, "zeros", 1 << 20).nbytes == 1 << 20
+        with pytest.raises(ValueError, match="zeros unpacks to 1,048,704 bytes, expected at most 1,000"):
+            bounded(file, "zeros", 1000)
+        with pytest.raises(KeyError):
+            bounded(file, "none", 1000)
+
+
+def test_a_partition_that_unpacks_to_more_than_its_rows_is_refused(tmp_path: Path) -> None:
+    assert main([*SKEW, "--export", str(tmp_path / "p"), "--json"]) == 0
+    with np.load(tmp_path / "p" / "partition.npz", allow_pickle=False) as file:
+        arrays = dict(file)
+    np.savez_compressed(tmp_path / "p" / "partition.npz", **{**arrays, "indices": np.zeros(1 << 20, dtype=np.int64)})
+    with pytest.raises(BadInput, match="indices unpacks to 8,388,736 bytes, expected at most"):
+        FromFolder(path=str(tmp_path / "p")).read(1437)
+
+
+LEAVING = """
+    from dataclasses import dataclass
+    import sys
+    import fedskew
+    {first}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(fedskew.Algorithm):
+        def server_init(self, server):
+            sys.exit(0)
+"""
+
+
+def test_code_of_ones_own_cannot_end_the_program_as_if_all_were_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(LEAVING.format(first="sys.exit(0)")))
+    words = ["run", "--algorithm", f"{path}::Mine", "--runs", str(tmp_path / "runs"), "--rounds", "1"]
+    assert main(words) == BadInput.exit_code
+    assert "mine.py, line 5: SystemExit: 0" in capsys.readouterr().err
+    path.write_text(textwrap.dedent(LEAVING.format(first="")))
+    assert main(words) == 1
+    assert "ended the program, sys.exit(0)" in capsys.readouterr().err
+
+
+def test_a_run_whose_method_ends_the_program_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr("fedskew.experiment.run.play", leave)
+    with pytest.raises(FedskewError, match=r"run 1: code that it calls ended the program, sys\.exit\(0\)"):
+        run(small(rounds=1), folder=tmp_path)
+    assert RunStore(tmp_path).run(1).status == "failed"

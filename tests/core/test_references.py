@@ -1,0 +1,135 @@
+"""Citations: every key has an entry, every component that names a paper cites, and a run cites exactly what it used."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.experiment.combinations import COMBINATIONS, with_method
+from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.references import ITSELF, citations, parsed, references
+from fedskew.experiment.run import register
+from fedskew.store.runs import RunStore
+
+TEXT = (files("fedskew") / "references.bib").read_text(encoding="utf-8")
+EVERY = [(section, name, cls) for section, catalogue in COMPONENTS.items() for name, cls in catalogue.items()]
+
+METHODS = """fedavg fedprox scaffold fednova feddyn moon fedavgm fedadagrad fedadam fedyogi fedntd fedlc fedproc fedpa
+fedsam mofedsam fedsol fedsmoo median trimmed-mean krum qfedavg afl drfa fedbs fedpbs dualmetric fedga fedga-generalisation
+fedga-alignment feddf data-sharing top-k qsgd dp-fedavg ditto per-fedavg ifca fedper fedbn"""
+
+
+def test_entries_parse_completely() -> None:
+    """Nothing of the file is lost: as many entries as there are @ at a line's start, and every field line is read."""
+    entries = {id(e): e for e in references().values()}.values()
+    assert len(entries) == len(re.findall(r"^@", TEXT, re.M)) > 40
+    assert sum(len(e.fields) for e in entries) == len(re.findall(r"^  ", TEXT, re.M))
+    for entry in entries:
+        assert entry.fields["title"], entry.key
+        assert entry.bibtex.count("{") == entry.bibtex.count("}")
+        assert not re.search(r"\},$\n\}", entry.bibtex, re.M), f"{entry.key}: a comma before the end"
+        assert "{" not in entry.line()
+        if "eprint" in entry.fields:
+            assert re.fullmatch(r"\d{4}\.\d{4,5}", entry.fields["eprint"])
+            assert entry.fields["archiveprefix"] == "arXiv"
+
+
+@pytest.mark.parametrize("name", METHODS.split())
+def test_the_methods_of_the_field_have_entries(name: str) -> None:
+    assert name in references()
+
+
+def test_a_name_may_stand_only_once() -> None:
+    twice = "@misc{a,\n  title = {A}\n}\n@misc{b,\n  ids = {a},\n  title = {B}\n}\n"
+    with pytest.raises(ValueError, match="'a'"):
+        parsed(twice)
+
+
+def test_a_reference_in_one_line() -> None:
+    assert references()["fedprox"].line() == (
+        "T. Li, Sahu, Zaheer, Sanjabi, Talwalkar, V. Smith, Federated Optimization in Heterogeneous Networks, MLSys 2020, "
+        "arXiv:1812.06127"
+    )
+    assert references()["fedavg"].line().startswith("McMahan, Moore, Ramage, Hampson, Agüera y Arcas, Communication")
+    assert "Konečný" in references()["fedadam"].line()
+    assert references()["fedga"].line().startswith("Cong et al., FedGA: A greedy")
+
+
+@pytest.mark.parametrize(("section", "name", "cls"), EVERY, ids=[f"{s}-{n}" for s, n, _ in EVERY])
+def test_every_key_of_a_component_exists_and_every_paper_is_cited(section: str, name: str, cls: type) -> None:
+    cites = getattr(cls, "cites", ())
+    assert set(cites) <= set(references())
+    if getattr(cls, "paper", "") or section == "algorithm":
+        assert cites, f"{section} {name} names a paper: give it cites"
+    for arxiv in re.findall(r"arXiv:(\d{4}\.\d{5})", getattr(cls, "paper", "")):
+        assert arxiv in {references()[key].fields.get("eprint") for key in cites}, "the paper is among what is cited"
+
+
+def test_every_combination_cites_its_paper() -> None:
+    for combination in COMBINATIONS.values():
+        assert combination.cites
+        assert set(combination.cites) <= set(references())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert references()[ITSELF].fields["version"] == project["version"]
+
+
+def cited(*experiments: Experiment) -> set[str]:
+    works, unknown = citations(experiments)
+    assert unknown == []
+    assert len({w.reference.key for w in works}) == len(works)
+    return {w.reference.key for w in works}
+
+
+BARE = {"skew": "iid", "dataset": "synthetic-softmax"}
+
+
+def test_a_run_cites_exactly_its_parts() -> None:
+    assert cited(Experiment()) == {"fedskew", "fedavg", "digits", "failure-modes"}
+    assert cited(Experiment(algorithm="scaffold", **BARE)) == {"fedskew", "scaffold", "fedavg", "drift-demo"}
+    assert cited(Experiment(algorithm="moon", server="yogi", solver="adamw", **BARE)) == {
+        "fedskew", "moon", "fedopt", "adamw", "drift-demo",
+    }  # fmt: skip
+    per_class = Experiment(algorithm="fednova", server="momentum", skew="label-dirichlet-per-class", dataset="uci-har")
+    assert cited(per_class) == {
+        "fedskew", "fednova", "fedavgm", "probabilistic-federated-matching", "niid-bench", "uci-har",
+    }  # fmt: skip
+    assert "fedavg" in cited(per_class.replace(model="cnn")), "its network"
+
+
+def test_named_combinations_cite_what_they_are() -> None:
+    base = Experiment(**BARE)
+    assert cited(with_method(base, "fedadam:lr=0.1")) == {"fedskew", "fedavg", "fedopt", "drift-demo"}
+    assert cited(with_method(base, "local-sgd:steps=4")) == {"fedskew", "fedavg", "local-sgd", "drift-demo"}
+    # a name that is no longer true is not believed
+    assert cited(with_method(base, "local-sgd:steps=4").replace(local__steps=5)) == {"fedskew", "fedavg", "drift-demo"}
+    assert cited(base.replace(name="local-sgd")) == {"fedskew", "fedavg", "drift-demo"}
+
+
+def test_cite_prints_bibtex_of_stored_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = RunStore(tmp_path)
+    register(store, with_method(Experiment(**BARE), "fedyogi"))
+    register(store, Experiment(algorithm="feddyn", **BARE))
+    store.close()
+
+    def keys(*words: str) -> list[str]:
+        assert main(["cite", *words, "--runs", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        if "--json" in words:
+            return [row["key"] for row in json.loads(out)["references"]]
+        assert {entry.bibtex for entry in parsed(out).values()} <= {e.bibtex for e in references().values()}
+        return [match[1] for match in re.finditer(r"^@\w+\{(.*),", out, re.M)]
+
+    assert sorted(keys("1")) == ["drift-demo", "fedavg", "fedopt", "fedskew"]
+    assert sorted(keys()) == ["drift-demo", "fedavg", "feddyn", "fedskew"]
+    assert sorted(keys("1-2")) == ["drift-demo", "fedavg", "feddyn", "fedopt", "fedskew"]
+    assert keys("1-2", "--json") == keys("1-2")
+    assert main(["cite", "9", "--runs", str(tmp_path)]) == 2

@@ -1,0 +1,211 @@
+"""Experiments with slow, failing and absent clients: described, stored, resumed, reported."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.cli.main import main
+from fedskew.cli.request import described
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import compare, run
+from fedskew.experiment.run import execute, register
+from fedskew.loop.system import System
+from fedskew.slots import Blocks, DayNight, Random
+from fedskew.store.runs import RunStore
+from tests.experiment.test_experiment import DATA, numbers, small
+
+torch.set_num_threads(1)
+
+HARSH: dict[str, Any] = {
+    "system": {"stragglers": 0.5, "dropout": 0.3, "epochs": "2-4", "batch_sizes": [4, 8]},
+    "availability": "day-night:period=4",
+}
+
+
+def harsh(method: str = "fedavg", **changes: Any) -> Experiment:
+    return small(method, rounds=6, **(HARSH | changes))
+
+
+def by_round(runs: Any, name: str, split: str = "round") -> dict[int, float]:
+    frame = runs.measurements().query("split == @split and name == @name")
+    return dict(zip(frame["round"], frame["value"], strict=True))
+
+
+# description
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        System(stragglers=0.5, drop_stragglers=True),
+        System(epochs=(1, 5), batch_sizes="8-32"),
+        System(dropout=0.1),
+        System(),
+    ],
+)
+def test_a_system_is_written_to_toml_and_read_back(system: System) -> None:
+    experiment = Experiment(system=system, availability=Blocks(blocks=3))
+    assert from_toml(experiment.toml()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[system]\nstraglers = 0.5", ["system", "'straglers'", "'stragglers'"]),
+        ("[system]\nstragglers = 2.0", ["system", "stragglers", "between 0 and 1"]),
+        ("[system]\nepochs = 3", ["system", "epochs"]),
+        ("[system]\nepochs = 'few'", ["system", "epochs", "2-6"]),
+        ("[availability]\nname = 'nightly'", ["unknown availability 'nightly'"]),
+        ("[availability]\nname = 'random'\np = 0.0", ["availability", "above 0"]),
+        ("[availability]\nname = 'day-night'\nphase = 'hour'", ["availability", "phase"]),
+    ],
+)
+def test_a_wrong_system_is_refused_by_name(text: str, words: list[str]) -> None:
+    with pytest.raises(BadInput) as caught:
+        from_toml(text)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_straggler_without_epochs_to_spare_is_refused_before_anything_is_stored(tmp_path) -> None:
+    experiment = small(local={"epochs": 1}, system={"stragglers": 0.5})
+    with pytest.raises(BadInput, match=r"system: a straggler.*local\.epochs.*drop_stragglers"):
+        run(experiment, data=DATA, folder=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_command_line_reaches_the_system(tmp_path, capsys) -> None:
+    words = ["run", "--rounds", "2", "--epochs", "2", "--runs", str(tmp_path), "--engine", "stacked"]
+    words += ["--system", "stragglers=0.5,dropout=0.2,batch_sizes=[8,16]", "--availability", "random:p=0.8"]
+    assert main([*words, "--set", "system.dropout=0.1"]) == 0
+    experiment = from_toml((tmp_path / "1" / "experiment.toml").read_text())
+    assert experiment.system == System(stragglers=0.5, dropout=0.1, batch_sizes=(8, 16))
+    assert experiment.availability == Random(p=0.8)
+    head = capsys.readouterr().err
+    assert "system:stragglers=0.5,dropout=0.1,batch_sizes=[8,16], random:p=0.8" in head
+    assert described(Experiment()) == described(Experiment(system={"stragglers": 0.0}))
+    page = (tmp_path / "1.html").read_text()
+    assert "stragglers = 0.5" in page
+    assert "random (p = 0.8)" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("straglers=1", "did you mean 'stragglers'"), ("stragglers", "OPTION=VALUE"), ("dropout=much", "dropout")],
+)
+def test_a_wrong_system_on_the_command_line_is_one_line(tmp_path, capsys, text: str, expected: str) -> None:
+    assert main(["run", "--system", text, "--runs", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+def test_availabilities_are_listed(capsys) -> None:
+    assert main(["list", "availabilities", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["always", "random", "unequal", "on-off", "day-night", "blocks"]
+
+
+# numbers
+
+
+def test_what_came_of_each_round_is_stored(tmp_path) -> None:
+    experiment = harsh()
+    assembly = assemble(experiment, DATA)
+    fed = assembly.federation
+    runs = run(experiment, data=DATA, folder=tmp_path)
+    steps = runs.measurements().query("split == 'client' and name == 'steps'")
+    stored = {name: by_round(runs, name) for name in ("available", "selected", "answered", "stragglers", "clients")}
+    for t in range(6):
+        there = DayNight(period=4).available(fed.info, t, fed.seed)
+        assert stored["available"][t + 1] == there.sum()
+        assert stored["selected"][t + 1] == min(4, there.sum())
+        assert stored["answered"][t + 1] == stored["clients"][t + 1] <= stored["selected"][t + 1]
+        cohort = steps.query("round == @t + 1")["client"].to_numpy(dtype=np.int64)
+        late = fed.system.late(cohort, len(fed.partition), t, fed.seed)
+        assert stored["stragglers"][t + 1] == len(late)
+    own = fed.planner.own
+    for k, value in zip(steps["client"], steps["value"], strict=True):
+        per_epoch = -(-assembly.partition.sizes[k] // own[k].batch_size)
+        assert value % per_epoch == 0
+        assert per_epoch <= value <= own[k].epochs * per_epoch
+    assert by_round(runs, "local_steps") == {t + 1: steps.query("round == @t + 1")["value"].sum() for t in range(6)}
+
+
+def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
+    runs = compare(
+        harsh(), ["fedavg", "scaffold", "fedadam:lr=0.03", "feddyn:alpha=0.1"], seeds=2, data=DATA, folder=tmp_path
+    )
+    assert [record.status for record in runs.records] == ["finished"] * 8
+    frame = runs.measurements().query("name in ['steps', 'available', 'selected', 'answered', 'stragglers', 'clients']")
+    by_run = [
+        sorted(
+            frame.query("run == @i")[["round", "client", "name", "value"]].fillna(-1).itertuples(index=False, name=None)
+        )
+        for i in runs.ids
+    ]
+    for records in ([0, 1, 2, 3], [4, 5, 6, 7]):
+        assert all(by_run[i] == by_run[records[0]] for i in records)
+    assert by_run[0] != by_run[4]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedavgm:beta=0.5"])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
+    whole = run(harsh(method), data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "parts")
+    number = register(store, from_toml(whole.records[0].experiment))
+    while store.run(number).status != "finished":
+        begin = store.run(number).rounds_done
+        with contextlib.suppress(Interrupted):
+            execute(store, number, DATA, stop=lambda b=begin: store.run(number).rounds_done > b)
+    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+
+
+def test_engines_agree(tmp_path) -> None:
+    frames = []
+    for engine in ("stacked", "sequential"):
+        experiment = harsh("scaffold", engine=engine, training={"rounds": 4, "threads": 1, "dtype": "float64"})
+        frames.append(numbers(run(experiment, data=DATA, folder=tmp_path / engine)))
+    assert [row[:4] for row in frames[0]] == [row[:4] for row in frames[1]]
+    assert np.allclose([row[4] for row in frames[0]], [row[4] for row in frames[1]], rtol=1e-10, atol=1e-12)
+
+
+# rounds without clients, from the store to the page
+
+
+def test_rounds_without_clients_are_stored_without_drift_and_change_nothing(tmp_path) -> None:
+    experiment = small(rounds=12, selection="uniform:clients=1", system={"dropout": 0.5})
+    runs = run(experiment, data=DATA, folder=tmp_path)
+    clients, drift = by_round(runs, "clients"), by_round(runs, "drift")
+    empty = {t for t, count in clients.items() if count == 0}
+    assert empty
+    assert set(clients) == set(range(1, 13))
+    assert set(drift) == set(clients) - empty
+    loss = by_round(runs, "loss", "test")
+    assert all((loss[t] == loss[t - 1]) == (t in empty) for t in clients)
+    assert float(runs.table()["drift"].iloc[0]) == pytest.approx(np.mean(list(drift.values())))
+
+
+def test_a_run_in_which_nobody_ever_answers_is_reported_too(tmp_path, capsys) -> None:
+    words = ["--rounds", "2", "--epochs", "1", "--runs", str(tmp_path), "--seeds", "2", "--jobs", "1"]
+    assert main(["compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words]) == 0
+    out = capsys.readouterr().out
+    assert "fedavg" in out
+    assert "report: " in out
+    assert main(["show", "1", "--runs", str(tmp_path)]) == 0
+    assert "–" in capsys.readouterr().out
+    assert main(["show", "c1", "--json", "--runs", str(tmp_path)]) == 0
+    methods = json.loads(capsys.readouterr().out)["methods"]
+    assert [row["drift"] for row in methods] == [None, None]
+    assert [row["megabytes_up"] for row in methods] == [0, 0]
+    page = (tmp_path / "c1.html").read_text()
+    assert "figure-accuracy" in page
+    assert "figure-drift" not in page

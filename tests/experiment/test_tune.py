@@ -1,0 +1,225 @@
+"""Tuning: the right choice on a planted problem, judged by clients' held-out rows alone, stored, and resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, FedskewError, Interrupted
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.tune import Search, Tried, Tuned, Work, at, grid, space_from, tune, tuned_methods
+from fedskew.store.runs import RunStore
+from tests.experiment.test_experiment import blobs
+
+torch.set_num_threads(1)
+DATA = blobs(rows=160)
+SPACE = {"solver.lr": (1e-7, 0.1, 1e38)}
+"""Too small to learn anything, right, and so large that the loss overflows."""
+
+
+def base(**changes) -> Experiment:
+    made = Experiment(
+        model="mlp:hidden=[6]",
+        skew="iid",
+        clients={"number": 4},
+        local={"epochs": 2, "batch_size": 8},
+        training={"rounds": 3, "threads": 1},
+        engine="sequential",
+    )
+    return made.replace(**changes)
+
+
+def test_a_planted_problem_is_solved(tmp_path) -> None:
+    tuned = tune(RunStore(tmp_path), base(), "fedavg", Search(space=SPACE), dataset=DATA)
+    assert [t.ended for t in tuned.tried] == ["finished", "finished", "diverged"]
+    assert tuned.best.setting == {"solver.lr": 0.1}
+    assert tuned.best.score > tuned.tried[0].score + 0.2
+    assert tuned.edges == []
+    assert tuned.facts()["tried"] == 3
+
+
+def test_the_choice_is_by_the_held_out_rows_of_the_last_round(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    tuned = tune(store, base(), "fedavg", Search(space={"solver.lr": (0.001, 0.1)}, held_out=0.3), dataset=DATA)
+    for tried in tuned.tried:
+        frame = store.measurements(tried.runs, per_client=False)
+        own = frame[(frame["split"] == "clients") & (frame["name"] == "accuracy_mean") & (frame["round"] == 3)]
+        assert tried.score == pytest.approx(own["value"].mean(), abs=1e-15)
+        for run in tried.runs:
+            # each of four clients of 40 rows keeps 12 of them from training
+            assert store.run(run).facts["partition"]["held_out"] == 4 * 12
+            assert store.run(run).facts["partition"]["rows"] == 4 * 28
+
+
+def test_a_setting_is_judged_by_its_last_round_even_where_an_earlier_was_better(tmp_path) -> None:
+    store = RunStore(tmp_path)
+    run = store.add_run(name="", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=2)
+    for round_, accuracy in ((1, 0.9), (2, 0.5)):
+        store.write_round(run, round_, [(None, "clients", "accuracy_mean", accuracy)])
+    store.update(run, status="finished")
+    search = Search(space={}, seeds=(7,))
+    work = Work(store, base(), "fedavg", search, None, 1, lambda _: None, lambda _: None, lambda: False)
+    assert work.judged({}, [run]).score == 0.5
+
+
+@pytest.mark.parametrize(("best", "edges"), [(0.1, ["solver.lr"]), (1.0, []), (10.0, ["solver.lr"])])
+def test_the_least_and_the_largest_number_tried_are_edges(best: float, edges: list[str]) -> None:
+    tried = [
+        Tried({"solver.lr": lr, "algorithm.kind": kind, "local.epochs": 2}, float(lr == best), 0.0, (), "finished")
+        for lr in (1.0, 10.0, 0.1)
+        for kind in ("a", "b")
+    ]
+    assert Tuned("fedavg", tuple(tried)).edges == edges
+
+
+def test_poisoned_test_rows_change_nothing(tmp_path) -> None:
+    """The test labels are turned so that by the test set the rate at which nothing is learnt were the best."""
+    search = Search(space={"solver.lr": (1e-7, 0.1)})
+    poisoned = dataclasses.replace(DATA, y_test=(DATA.y_test + 1) % 3)
+    told = []
+    for name, data in (("clean", DATA), ("poisoned", poisoned)):
+        store = RunStore(tmp_path / name)
+        tuned = tune(store, base(), "fedavg", search, dataset=data)
+        frame = store.measurements([t.runs[0] for t in tuned.tried], per_client=False)
+        tested = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 3)]
+        told.append(([t.score for t in tuned.tried], tuned.best.setting, tested["value"].tolist()))
+    assert told[0][:2] == told[1][:2]
+    assert told[1][2] != told[0][2]
+    assert told[1][2][0] > told[1][2][1]
+
+
+def test_what_is_stored_is_not_run_again(tmp_path) -> None:
+    store, seen = RunStore(tmp_path), []
+    search = Search(space={"solver.lr": (0.01, 0.1)})
+
+    def tuned(stop=lambda: False):
+        return tune(store, base(), "fedavg", search, dataset=DATA, listener=lambda p: seen.append(p.run), stop=stop)
+
+    with pytest.raises(Interrupted):
+        tuned(stop=lambda: len(seen) > 5)
+    before = set(seen)
+    assert len(store.runs()) == 4
+    assert 0 < len([r for r in store.runs() if r.status == "finished"]) < 4
+    seen.clear()
+    whole = tuned()
+    assert set(seen) - before
+    assert len(set(seen)) < 4
+    seen.clear()
+    assert tuned() == whole
+    assert seen == []
+    assert len(store.runs()) == 4
+    uninterrupted = tune(RunStore(tmp_path / "other"), base(), "fedavg", search, dataset=DATA)
+    assert [t.score for t in whole.tried] == [t.score for t in uninterrupted.tried]
+    assert {r.facts["tuning"]["setting"]["solver.lr"] for r in store.runs()} == {0.01, 0.1}
+    assert whole.best.seconds > 0
+
+
+def test_a_setting_reaches_the_method_the_section_and_the_name() -> None:
+    made = at(base(), "fedprox:mu=0.1,step=implicit", {"fedprox.mu": 1.0, "solver.lr": 0.5, "local.epochs": 7})
+    assert (made.algorithm.mu, made.algorithm.step, made.solver.lr, made.local.epochs) == (1.0, "implicit", 0.5, 7)
+    assert made.name == "fedprox:mu=0.1,step=implicit"
+    assert at(base(), "fedadam:lr=0.02", {"fedadam.lr": 0.3}).server.lr == 0.3
+    assert at(base(), "fedavg", {}) == base().replace(name="fedavg")
+
+
+def test_the_grid_is_every_point() -> None:
+    space = space_from(["solver.lr=0.1,1", "model.hidden=[8],[8,8]"])
+    points = [(p["solver.lr"], p["model.hidden"]) for p in grid(space)]
+    assert points == [(0.1, [8]), (0.1, [8, 8]), (1, [8]), (1, [8, 8])]
+
+
+def test_a_setting_of_one_method_does_not_concern_the_others(tmp_path) -> None:
+    search = Search(space={"solver.lr": (0.1,), "fedprox.mu": (0.01, 1.0)}, seeds=(7,))
+    store = RunStore(tmp_path)
+    made = tuned_methods(["fedavg", "fedprox"], [0, 1], search, lambda m: tune(store, base(), m, search, dataset=DATA))
+    assert [len(made[m].tried) for m in ("fedavg", "fedprox")] == [1, 2]
+    assert made["fedprox"].edges == ["fedprox.mu"]
+
+
+@pytest.mark.parametrize("text", ["solver.lr", "lr=0.1", "solver.lr=", "a.b.c=1"])
+def test_a_wrong_grid_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=r"SECTION\.OPTION"):
+        space_from([text])
+
+
+def test_wrong_searches_are_refused(tmp_path) -> None:
+    def tuned(space, method="fedavg", **more):
+        return tune(RunStore(tmp_path), base(), method, Search(space=space, seeds=(7,), **more), dataset=DATA)
+
+    with pytest.raises(BadInput, match="neither a section's option nor one of the methods"):
+        tuned_methods(["fedavg"], [0], Search(space={"fedprox.mu": (1.0,)}), lambda _: pytest.fail("was tuned"))
+    with pytest.raises(BadInput, match="lr"):
+        tuned({"solver.rate": (1.0,)})
+    for key in ("training.seed", "clients.partition_seed"):
+        with pytest.raises(BadInput, match="seeds are not tuned"):
+            tuned_methods(["fedavg"], [0], Search(space={key: (1, 2)}), lambda _: pytest.fail("was tuned"))
+    with pytest.raises(BadInput, match="fedavg makes no personal models to judge by; leave out --by personal"):
+        tuned({"solver.lr": (0.1,)}, by="personal")
+    assert RunStore(tmp_path).runs() == []  # before anything is run
+    with pytest.raises(FedskewError, match="smaller learning rates"):
+        _ = tuned({"solver.lr": (1e38,)}).best
+    with pytest.raises(BadInput, match="one of the comparison's"):
+        tuned_methods(["fedavg"], [0, 7], Search(space={}, seeds=(7,)), lambda _: pytest.fail("was tuned"))
+
+
+@pytest.mark.parametrize(
+    ("method", "space"),
+    [
+        ("ditto", {}),
+        ("local-only", {}),
+        ("fedavg", {"evaluation.adapt_steps": (2,)}),
+        ("fedavg", {"sharing.head": (1,)}),
+    ],
+)
+def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, space) -> None:
+    chosen = base(sharing="personal") if "sharing.head" in space else base()
+    search = Search(space={"solver.lr": (0.1,), **space}, seeds=(7,), by="personal")
+    found = tune(RunStore(tmp_path), chosen.replace(training__rounds=1), method, search, dataset=DATA).best
+    frame = RunStore(tmp_path).measurements(found.runs, per_client=False)
+    own = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean") & (frame["round"] == 1)]
+    assert found.score == own["value"].item()
+
+
+def test_optuna_prunes_what_falls_behind_and_replays_what_is_stored(tmp_path) -> None:
+    pytest.importorskip("optuna")
+    store, seen = RunStore(tmp_path), []
+    search = Search(space={"solver.lr": (1e-6, 1.0)}, seeds=(7, 8), trials=9)
+
+    def tuned(stop=lambda: False):
+        return tune(store, base(), "fedavg", search, dataset=DATA, listener=lambda p: seen.append(p.run), stop=stop)
+
+    with pytest.raises(Interrupted):
+        tuned(stop=lambda: len(seen) > 12)
+    found = tuned()
+    ends = [t.ended for t in found.tried]
+    assert len(ends) == 9
+    assert "pruned" in ends
+    pruned = found.tried[ends.index("pruned")]
+    assert store.run(pruned.runs[-1]).rounds_done < 3 or len(pruned.runs) < 2
+    assert found.best.setting["solver.lr"] > 1e-3
+    seen.clear()
+    assert tuned() == found
+    assert seen == []
+    assert tune(RunStore(tmp_path / "other"), base(), "fedavg", search, dataset=DATA).best.score == found.best.score
+
+
+def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> None:
+    common = ["--rounds", "2", "--epochs", "1", "--engine", "sequential", "--model", "softmax", "--jobs", "1"]
+    common += ["--set", "training.threads=1", "--set", "evaluation.local_models=false"]
+    words = ["--algorithms", "fedavg", "fedprox", "--grid", "solver.lr=1e-7,0.1", "--tuning-seeds", "7", *common]
+    assert main(["tune", *words, "--runs", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [m["setting"] for m in told] == [{"solver.lr": 0.1}] * 2
+    assert len(told[0]["settings"]) == 2
+    before = len(RunStore(tmp_path).runs())
+    assert main(["compare", "--tuned", *words, "--seeds", "1", "--runs", str(tmp_path)]) == 0
+    assert "solver.lr=0.1" in capsys.readouterr().err
+    runs = RunStore(tmp_path).runs()[before:]
+    assert [r.name for r in runs] == ["fedavg", "fedprox"]
+    assert [r.facts["tuned"]["setting"] for r in runs] == [{"solver.lr": 0.1}] * 2
+    assert "setting = solver.lr = 0.1, tried = 2" in (tmp_path / f"c{runs[0].comparison}.html").read_text()
+    assert all("lr = 0.1\n" in r.experiment and "held_out = 0.0" in r.experiment for r in runs)

@@ -1,0 +1,198 @@
+"""Rounds in which nobody takes part: nothing moves, the round counts, and only a method that acts alone goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import build
+from fedskew.engine import ENGINES
+from fedskew.engine.choose import Option, next_work
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import assemble
+from fedskew.experiment.choice import chosen
+from fedskew.experiment.measurements import round_rows
+from fedskew.loop.round import play_round, start
+from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
+from tests.conformance.test_engines import FIRST, federation
+from tests.experiment.test_experiment import DATA, small
+from tests.reference import assert_close, f64, sized_pair
+from tests.small import X0, play, ragged
+
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Nobody:
+    def select(self, clients: Any, rng: Any) -> Any:
+        return clients[:0]
+
+
+@dataclass(frozen=True)
+class Coin:
+    """Each client by itself, with probability 0.1: of seven, nobody in every second round."""
+
+    def select(self, clients: Any, rng: Any) -> Any:
+        return clients[rng.random(len(clients)) < 0.1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breeze(Algorithm):
+    """Moves the model by 1/2 in every round, whoever is there."""
+
+    acts_alone: ClassVar[bool] = True
+
+    def server_init(self, server):
+        return {"calls": torch.zeros(())}
+
+    def aggregate(self, server, cohort):
+        assert cohort.uploads.delta.shape == (cohort.size, len(server.x))
+        assert cohort.size or (cohort.uploads.extras, cohort.uploads.report) == ({}, {})
+        return self.mean_delta(server, cohort) + 0.5, {"calls": server.state["calls"] + 1}
+
+
+def same(one: Any, two: Any) -> bool:
+    return one.keys() == two.keys() and all(
+        same(one[k], two[k]) if isinstance(one[k], dict) else torch.equal(one[k], two[k]) for k in one
+    )
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+@pytest.mark.parametrize("spec", FIRST)
+def test_nothing_moves_and_the_round_counts(spec: str, engine) -> None:
+    fed = federation(spec, server="momentum")
+    states = ClientStates()
+    before = play(fed, X0, 2, states=states)[-1].server
+    ids, kept = states.export()
+    outcome = play_round(replace(fed, selection=Nobody()), engine, before, states)
+    after = outcome.server
+    assert after.round == 3
+    assert after.x.isfinite().all()
+    if fed.algorithm.acts_alone:
+        assert not torch.equal(after.x, before.x)
+        return
+    assert torch.equal(after.x, before.x)
+    assert same(after.opt, before.opt)
+    assert same(after.state, before.state)
+    again, rows = states.export()
+    assert np.array_equal(again, ids)
+    assert same(rows, kept)
+    assert (len(outcome.work.clients), len(outcome.steps), outcome.bytes_down, outcome.bytes_up) == (0, 0, 0, 0)
+    assert outcome.measures == {}
+
+
+SERVERS = {name: made() for name, made in SERVER_OPTIMISERS.items()} | {"corrected": Adam(bias_correction=True)}
+GAPS = [
+    *[(name, server) for name in ("fedavg", "fedprox", "scaffold", "fednova", "feddyn") for server in SERVERS],
+    *[(name, "sgd") for name in ("afl", "ditto", "fedpbs", "fedsmoo", "mofedsam", "qfedavg")],
+]
+
+
+@pytest.mark.parametrize(("name", "server"), GAPS)
+def test_training_goes_on_as_if_the_round_had_not_been(name: str, server: str) -> None:
+    """Full batches of quadratics do not depend on the round's number."""
+    fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVERS[server])
+    gapped, states = start(fed, f64([1.0])), ClientStates()
+    for selection in (Nobody(), Everyone(), Nobody(), Nobody(), Everyone(), Nobody(), Everyone()):
+        gapped = play_round(replace(fed, selection=selection), Sequential(), gapped, states).server
+    assert gapped.round == 7
+    plain = play(fed, [1.0], 3)[-1].server
+    assert torch.equal(gapped.x, plain.x)
+    assert same(gapped.opt, plain.opt)
+    assert same(gapped.state, plain.state)
+
+
+def test_the_means_of_afl_are_over_the_rounds_with_clients() -> None:
+    """An empty first round, then x = 1 and 1.575 under lambda (1/4, 3/4) and (0.175, 0.825)."""
+    fed = sized_pair(build("algorithm", ALGORITHMS, "afl:gamma=0.02"), (1, 1))
+    server, states = start(fed, f64([1.0])), ClientStates()
+    for selection in (Nobody(), Everyone(), Nobody(), Everyone()):
+        server = play_round(replace(fed, selection=selection), Sequential(), server, states).server
+    assert_close(server.state["mean_x"], [1.2875])
+    assert_close(server.state["mean_lambda"], [0.2125, 0.7875])
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
+def test_a_method_that_acts_alone_gets_uploads_of_no_rows_and_the_optimiser_steps(weighting: str) -> None:
+    fed = replace(sized_pair(Breeze(weighting=weighting), server=Momentum(lr=1.0, beta=0.5)), selection=Nobody())
+    outcomes = play(fed, [1.0], 3)
+    # v = 0.5, 0.75, 0.875
+    assert_close(torch.cat([o.server.x for o in outcomes]), [1.5, 2.25, 3.125])
+    assert float(outcomes[-1].server.state["calls"]) == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choosy(Algorithm):
+    """Counts its surveys and then trains with nobody."""
+
+    def server_init(self, server):
+        return {"surveys": torch.zeros(())}
+
+    def answer(self, view):
+        return {"n": view.info.num_examples}
+
+    def convene(self, server, candidates, answers):
+        return {"surveys": server.state["surveys"] + len(answers["n"])}, candidates.index[:0]
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_a_method_may_survey_and_then_train_with_nobody(engine) -> None:
+    outcome = play(ragged(Choosy()), X0, 2, engine)[-1]
+    assert torch.equal(outcome.server.x, X0)
+    assert float(outcome.server.state["surveys"]) == 14
+    assert outcome.bytes_up == 7 * 8
+    # nobody to ask: no survey either
+    assert float(play(replace(ragged(Choosy()), selection=Nobody()), X0, 2, engine)[-1].server.state["surveys"]) == 0
+
+
+def test_engines_agree_where_some_rounds_are_empty() -> None:
+    fed = replace(ragged(build("algorithm", ALGORITHMS, "scaffold")), selection=Coin())
+    one, two = (play(fed, X0, 12, ENGINES[name]()) for name in ENGINES)
+    sizes = [len(o.work.clients) for o in one]
+    assert 0 in sizes
+    assert max(sizes) > 0
+    for a, b in zip(one, two, strict=True):
+        assert_close(a.server.x, b.server.x)
+
+
+def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
+    fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Coin(), rounds=12)
+    empty = next(r for r, o in enumerate(play(fed, X0, 12)) if not len(o.work.clients))
+    work = next_work(fed, start(fed, X0)._replace(round=empty), measure_local=True)
+    assert work is not None
+    assert work.round > empty
+    assert len(work.clients)
+
+
+def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
+    fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
+    option, facts = chosen(fed, X0, True, [1])
+    assert option == Option(Sequential(), 1)
+    assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
+
+
+def test_what_is_stored_of_a_round_without_clients() -> None:
+    assembly = assemble(small(), DATA)
+    fed = replace(assembly.federation, selection=Nobody())
+    outcome = play_round(fed, Sequential(), start(fed, assembly.x0), ClientStates())
+    rows = {(split, name): value for client, split, name, value in round_rows(assembly, outcome, 0.5)}
+    assert rows == {
+        ("round", "local_steps"): 0,
+        ("round", "update_amount"): 0.0,
+        ("round", "clients"): 0,
+        ("round", "available"): 6,
+        ("round", "selected"): 0,
+        ("round", "answered"): 0,
+        ("round", "stragglers"): 0,
+        ("round", "bytes_down"): 0,
+        ("round", "bytes_up"): 0,
+        ("round", "seconds"): 0.5,
+    }

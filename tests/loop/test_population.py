@@ -1,0 +1,152 @@
+"""Large populations: nothing walks all clients one by one, dealing is what it is by its definition, data are let go."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskew.core.seeding import stream
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import partition_of
+from fedskew.experiment.results import run
+from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.skew import Iid, LabelDirichlet, LabelSorted, Natural
+from fedskew.skew.partition import deal
+
+ROOT = Path(__file__).parents[2]
+
+
+def data_of(clients: int) -> Dataset:
+    """Four rows a client."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 4 * clients)
+    x = rng.standard_normal((len(y), 2), dtype=np.float32)
+    return Dataset(x=x, y=y, x_test=x[:9], y_test=y[:9], classes=tuple("abc"))
+
+
+def calls(action: Callable[[], object]) -> int:
+    """Functions that it calls from Python code."""
+    counted = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.parametrize("skew", ["iid", "label-sorted", "label-dirichlet-balanced"])
+def test_a_run_does_not_walk_the_population(skew, tmp_path):
+    """Five times the clients, the same cohort: the same calls, but for some hundreds of the data's."""
+
+    def made(clients: int) -> int:
+        experiment = Experiment(
+            algorithm="scaffold",
+            skew=skew,
+            clients={"number": clients},
+            selection={"name": "uniform", "clients": 5},
+            training={"rounds": 2, "states": "disk"},
+            evaluation={"max_clients": 5},
+            engine="stacked",
+        )
+        data = data_of(clients)
+        return calls(lambda: run(experiment, data=data, folder=tmp_path / str(clients)))
+
+    made(1000)  # imports, traces; so many are stored client by client
+    small, large = made(1000), made(5000)
+    assert large - small < 700
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("skew", [Iid(), LabelSorted(), LabelDirichlet(alpha=0.05), Natural()])
+def test_rows_are_shuffled_client_by_client(skew, held_out):
+    rng = np.random.default_rng(1)
+    labels, groups = rng.integers(0, 4, 997), rng.integers(0, 40, 997) * 7
+    part = deal(skew, labels, groups, 60, 3, held_out)
+    shuffle = stream(3, "holdout")
+    dealt = skew.deal(labels, groups, 60, stream(3, "partition"))
+    trained, aside = [], []
+    for rows in dealt:
+        if len(rows):
+            own = shuffle.permutation(rows)
+            kept = min(int(held_out * len(own)), len(own) - 1)
+            trained.append(own[kept:])
+            aside.append(own[:kept])
+    assert [part.rows(k).tolist() for k in range(len(part))] == [rows.tolist() for rows in trained]
+    if held_out:
+        assert [part.measured_rows(k).tolist() for k in range(len(part))] == [rows.tolist() for rows in aside]
+    assert (part.held_out is None) == (held_out == 0)
+    assert part.empty == sum(len(rows) == 0 for rows in dealt)
+    named = [str(groups[rows[0]]) for rows in dealt] if skew == Natural() else [str(k) for k in range(len(dealt))]
+    assert list(part.names) == [name for name, rows in zip(named, dealt, strict=True) if len(rows)]
+
+
+@pytest.mark.parametrize("size", [3, "all"])
+def test_the_batch_sizes_of_all_clients_are_those_of_each(size):
+    sizes = np.asarray([1, 2, 3, 4, 500])
+    local = Local(batch_size=size)
+    planner = SeededPlanner(local, 0)
+    expected = [planner.train(0, k, np.arange(n)).mask.sum(1).max() for k, n in enumerate(sizes.tolist())]
+    assert planner.batch_sizes(sizes).tolist() == expected
+    mixed = SeededPlanner(local, 0, own=(Local(batch_size=2), local, local, Local(batch_size="all"), local))
+    expected = [mixed.train(0, k, np.arange(n)).mask.sum(1).max() for k, n in enumerate(sizes.tolist())]
+    assert mixed.batch_sizes(sizes).tolist() == expected
+
+
+def test_a_partition_is_dealt_once_and_keeps_no_data_alive():
+    data, experiment = data_of(30), Experiment(skew="iid", clients={"number": 30})
+    first = partition_of(experiment, data)
+    assert partition_of(experiment, data) is first
+    assert partition_of(experiment.replace(clients__partition_seed=1), data) is not first
+    gone = weakref.ref(data)
+    del data
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.fixture
+def growth(monkeypatch):
+    """The command that measures growth."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("growth")
+
+
+def test_the_page_of_large_runs_is_made_from_what_was_measured(growth):
+    text, found = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("large.md", "growth.json"))
+    assert f"{growth.BEGIN}\n{growth.page(json.loads(found))}\n{growth.END}" in text, "run benchmarks/growth.py --write"
+
+
+@pytest.mark.slow
+def test_a_point_of_growth_is_measured_in_a_process_of_its_own(growth, monkeypatch, tmp_path):
+    """One tiny point a curve; the page and both pictures are written, and what stood around them stays."""
+    tiny = {"clients": 20, "cohort": 4, "rounds": 3, "engine": "stacked"}
+    monkeypatch.setattr(growth, "CURVES", {"cohort": ("cohort", tiny, (4,)), "million": ("clients", tiny, (20,))})
+    monkeypatch.setattr(growth, "DOCS", tmp_path)
+    (tmp_path / "large.md").write_text(f"before\n{growth.BEGIN}old\n{growth.END}\nafter\n")
+    monkeypatch.setattr("sys.argv", ["growth.py", "cohort", "million"])
+    growth.main()
+    points = json.loads((tmp_path / "growth.json").read_text())["points"]
+    assert points["million"][0]["value"] == 20
+    assert points["cohort"][0]["round"] > 0
+    assert points["cohort"][0]["peak"] > points["cohort"][0]["data"] > 0
+    text = (tmp_path / "large.md").read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "| cohort 4 |" in text
+    assert "| 20 | 3 |" in text
+    assert "old" not in text
+    assert {p.name for p in tmp_path.glob("*.svg")} == {"growth.svg", "population.svg"}

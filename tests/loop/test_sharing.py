@@ -1,0 +1,471 @@
+"""Clients that keep a part of the model: FedPer, FedBN, local-only, and what lies between them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedskew.algorithms import FedAvg, FedNova, FedProx, PerFedAvg
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.component import build
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.records import Upload
+from fedskew.core.seeding import torch_stream
+from fedskew.core.task import Classification
+from fedskew.core.trees import leaves
+from fedskew.core.vectors import ParameterSpace
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import compare
+from fedskew.experiment.results import run as run_experiment
+from fedskew.experiment.run import execute, register
+from fedskew.loop.evaluate import evaluate
+from fedskew.loop.federation import Federation
+from fedskew.loop.inexactness import inexactness
+from fedskew.loop.personal import evaluate_personal
+from fedskew.loop.plan import Local
+from fedskew.loop.sharing import PART, Kept
+from fedskew.models import Cnn, Cnn1d, Mlp
+from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Everyone, Momentum, Norm, Personal, Sgd, Uniform, Yogi
+from fedskew.store.runs import RunStore
+from tests.conformance.test_engines import facts_of
+from tests.experiment.test_experiment import DATA, numbers, small
+from tests.reference import (
+    assert_close,
+    f64,
+    matrix_clients,
+    ragged,
+    real_batches,
+    square_distance,
+    state_of,
+    torch_sgd,
+    train_plain,
+    trajectory,
+)
+from tests.small import NET, RAGGED, TASK, X0, play
+
+ENGINES = [Sequential(), Stacked(), Stacked(width=2)]
+P = len(X0)
+HEAD = Personal().kept(NET, TASK.space)
+EVERYBODY = np.arange(len(RAGGED))
+
+
+def keeping(fed: Federation, at) -> Federation:
+    return replace(fed, kept=Kept.of(torch.as_tensor(at, dtype=torch.long), P if fed.task is TASK else 2))
+
+
+# golden rounds: 1/2 (w - b)' A (w - b) with A = I, b = 0 and A = (2 1; 1 2), b = (1, 1); x = (2, 0), one step at 0.1,
+# the second entry is kept
+#
+# round 0   client 0: g = (2, 0) -> (1.8, 0)
+#           client 1: w - b = (1, -1), g = (1, -1) -> (1.9, 0.1)          x = (1.85, 0)
+# round 1   client 0: from (1.85, 0) -> (1.665, 0)
+#           client 1: from (1.85, 0.1), w - b = (0.85, -0.9), g = (0.8, -0.95) -> (1.77, 0.195)
+#           x = (1.7175, 0);  the clients use (1.7175, 0) and (1.7175, 0.195)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=repr)
+def test_golden_two_rounds(engine) -> None:
+    a, b = f64([[[1, 0], [0, 1]], [[2, 1], [1, 2]]]), f64([[0, 0], [1, 1]])
+    fed = keeping(matrix_clients(a, b, (1, 1), FedAvg(), lr=0.1), [1])
+    states = ClientStates()
+    outcomes = play(fed, [2.0, 0.0], 2, engine, states=states)
+    assert_close(trajectory(outcomes), [[1.85, 0.0], [1.7175, 0.0]])
+    assert_close(outcomes[0].done.uploads.delta, [[-0.2, 0.0], [-0.1, 0.0]])
+    assert_close(state_of(states, PART, 2, f64([0.0]))[:, 0], [0.0, 0.195])
+    scores = evaluate_personal(fed, engine, outcomes[-1].server, states, np.arange(2))
+    assert_close(scores["loss"], [1.7175**2 / 2, 0.7175**2 - 0.7175 * 0.805 + 0.805**2])
+    assert outcomes[0].bytes_down == outcomes[0].bytes_up == 2 * 8
+
+
+# the two ends
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedProx(mu=0.3), FedNova(), PerFedAvg()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_with_nothing_kept_a_method_is_itself(method, engine) -> None:
+    fed = ragged(method, selection=Uniform(clients=4))
+    ours, theirs = (play(f, X0, 3, engine) for f in (keeping(fed, []), fed))
+    assert torch.equal(trajectory(ours), trajectory(theirs))
+    assert [(o.bytes_down, o.bytes_up) for o in ours] == [(o.bytes_down, o.bytes_up) for o in theirs]
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+@pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
+def test_with_everything_kept_clients_train_alone_and_send_nothing(engine, solver) -> None:
+    fed = keeping(ragged(FedAvg(), solver=solver, selection=Uniform(clients=4)), range(P))
+    states = ClientStates()
+    outcomes = play(fed, X0, 3, engine, states=states)
+    alone = {int(k): X0 for k in EVERYBODY}
+    for t, outcome in enumerate(outcomes):
+        assert torch.equal(outcome.server.x, X0)
+        assert outcome.bytes_down == outcome.bytes_up == 0
+        for k in map(int, outcome.work.clients):
+            alone[k], _ = train_plain(alone[k], real_batches(fed, t, k), torch_sgd(solver, t))
+    table = state_of(states, PART, 7, X0)
+    for k in states.place:
+        assert_close(table[k], alone[k])
+
+
+def test_one_client_that_keeps_anything_is_one_client() -> None:
+    plain = play(ragged(FedAvg(), sizes=[23]), X0, 3)[-1].server.x
+    for at in (HEAD, [0, 5], range(P)):
+        fed = keeping(ragged(FedAvg(), sizes=[23]), at)
+        states = ClientStates()
+        server = play(fed, X0, 3, states=states)[-1].server
+        assert_close(server.x.index_copy(0, fed.kept.at, states.export()[1][PART][0]), plain)
+
+
+# between them
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_a_client_starts_from_the_shared_part_and_its_own_and_trains_both(mu: float) -> None:
+    """Against an ordinary loop. FedProx pulls the own part towards where it was at the start of the round."""
+    fed = keeping(ragged(FedProx(mu=mu), selection=Uniform(clients=4)), HEAD)
+    outcomes = play(fed, X0, 3)
+    own, x = {int(k): X0[HEAD] for k in EVERYBODY}, X0
+    for t, outcome in enumerate(outcomes):
+        shared = []
+        for k in map(int, outcome.work.clients):
+            start = x.index_copy(0, HEAD, own[k])
+            extra = lambda net, _, start=start: mu / 2 * square_distance(net, start)  # noqa: E731
+            w, _ = train_plain(start, real_batches(fed, t, k), torch_sgd(fed.solver), extra=extra)
+            own[k], shared = w[HEAD], [*shared, w]
+        p = f64([RAGGED[k] for k in outcome.work.clients])
+        x = (p / p.sum() @ torch.stack(shared)).index_copy(0, HEAD, X0[HEAD])
+        assert_close(outcome.server.x, x)
+        vector = 8 * (P - len(HEAD))
+        assert outcome.bytes_down == outcome.bytes_up == 4 * vector
+
+
+@pytest.mark.parametrize(
+    "solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9), AdamW(lr=0.01)], ids=lambda s: repr(s)[:12]
+)
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FedProx(mu=0.3), FedNova(mu=0.2), PerFedAvg()], ids=lambda m: type(m).__name__
+)
+def test_engines_agree(monkeypatch, method, solver) -> None:
+    if not solver.linear and method.needs():
+        return
+    monkeypatch.setattr("fedskew.engine.stacked.SMALL", 0)
+    fed = keeping(ragged(method, solver=solver, selection=Uniform(clients=4)), HEAD)
+    runs = []
+    for engine in (Sequential(), Stacked()):
+        states = ClientStates()
+        outcomes = play(fed, X0, 3, engine, states=states)
+        facts = [dict(leaves(facts_of(outcome))) for outcome in outcomes]
+        runs.append((facts, evaluate_personal(fed, engine, outcomes[-1].server, states, EVERYBODY)))
+    torch.testing.assert_close(runs[1], runs[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("server", [Momentum(), Adagrad(), Adam(), Yogi()], ids=lambda s: type(s).__name__)
+def test_no_server_optimiser_moves_what_is_kept(server) -> None:
+    x = play(keeping(ragged(FedAvg(), server=server), HEAD), X0, 4)[-1].server.x
+    moved = (x - X0).abs() > 0
+    assert not moved[HEAD].any()
+    assert moved.sum() == P - len(HEAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probing(Algorithm):
+    """Every hook tells the square of the model that it is shown; the server's step is nowhere 0."""
+
+    def server_init(self, server: Any) -> Any:
+        return {"told": server.x.new_zeros(server.num_clients)}
+
+    def convene(self, server: Any, candidates: Any, answers: Any) -> Any:
+        return {"told": answers["square"]}, candidates.index
+
+    def answer(self, view: Any) -> Any:
+        return {"square": view.x.square().sum()}
+
+    def before(self, task: Any, view: Any, batch: Any) -> Any:
+        return {"square": batch.mask.sum() * view.x.square().sum()}
+
+    def after(self, task: Any, view: Any, w: Any, batch: Any) -> Any:
+        return {"square": batch.mask.sum() * view.x.square().sum()}
+
+    def local_final(self, solver: Any, view: Any, carry: Any, after: Any) -> Any:
+        n = view.info.num_examples
+        report = {"before": view.before["square"] / n, "after": after["square"] / n, "final": view.x.square().sum()}
+        return Upload(carry.w - view.x, {}, report), view.state
+
+    def aggregate(self, server: Any, cohort: Any) -> Any:
+        return self.mean_delta(server, cohort) + 1, server.state
+
+    def personal(self, view: Any) -> Any:
+        return view.x + view.before["square"] / view.info.num_examples
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_every_hook_sees_the_clients_own_model(engine) -> None:
+    fed = keeping(ragged(Probing()), HEAD)
+    states = ClientStates()
+    first = play(fed, X0, 1, engine, states=states)[0]
+    own = state_of(states, PART, 7, X0[HEAD])
+    starts = torch.stack([first.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
+    second = play(fed, X0, 2, engine, server=first.server, states=states)[-1]
+    for told in (*second.done.uploads.report.values(), second.server.state["told"]):
+        assert_close(told, starts.square().sum(1))
+    assert torch.equal(second.server.x[HEAD], X0[HEAD]), "whatever the server adds"
+    kept = 8 * (P - len(HEAD))
+    assert (second.bytes_down, second.bytes_up) == (7 * kept, 7 * (kept + 3 * 8) + 7 * 8)
+    own = state_of(states, PART, 7, X0[HEAD])
+    after = torch.stack([second.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
+    scores = evaluate_personal(fed, engine, second.server, states, EVERYBODY)
+    expected = []
+    for k in EVERYBODY:
+        rows = torch.as_tensor(fed.partition.rows(k))
+        expected.append(evaluate(TASK, after[k] + after[k].square().sum(), fed.x[rows], fed.y[rows])["loss"])
+    assert_close(scores["loss"], expected)
+
+
+# with codecs
+
+
+CODED = ["top-k:share=0.1", "top-k:share=0.2,scope=layer", "qsgd:levels=3,bucket=16", "int8", "clip:norm=0.05"]
+
+
+def coded(spec: str, at, **options) -> Federation:
+    fed = keeping(ragged(FedAvg(), selection=Uniform(clients=4), **options), at)
+    return replace(fed, codec=build("codec", CODECS, spec))
+
+
+@pytest.mark.parametrize("spec", [*CODED, "int8:rounding=stochastic,error_feedback=true"])
+@pytest.mark.parametrize("at", [HEAD, list(range(56))], ids=["head", "body"])
+def test_a_codec_works_on_what_is_shared_as_if_there_were_no_more(spec: str, at) -> None:
+    """Against the codec on the shared layer of a one-layer model, over two rounds with its memory."""
+    fed = coded(spec, at)
+    alone = nn.Sequential(nn.Linear(*((6, 8) if len(at) == len(HEAD) else (8, 3))))
+    model = Classification(alone, ParameterSpace(alone), 3)
+    states, shared = ClientStates(), torch.tensor([i for i in range(P) if i not in torch.as_tensor(at).tolist()])
+    memories: dict[int, Tensor] = {}
+    x = X0
+    server = None
+    for t in range(2):
+        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
+        server, clients = outcome.server, list(map(int, outcome.work.clients))
+        rows = outcome.done.uploads.delta[:, shared]
+        draws = torch.stack(
+            [torch.rand(len(shared), generator=torch_stream(7, "codec", t, k), dtype=torch.float64) for k in clients]
+        )
+        memory = {"error": torch.stack([memories.get(k, torch.zeros(len(shared)).double()) for k in clients])}
+        sent, left, sizes = fed.codec.encode(rows, memory, draws if fed.codec.random else None, model)
+        memories |= dict(zip(clients, left["error"], strict=True))
+        p = f64([RAGGED[k] for k in clients])
+        x = x.index_add(0, shared, p / p.sum() @ sent)
+        assert_close(server.x, x)
+        assert outcome.bytes_up == int(sizes.sum())
+        assert outcome.bytes_down == 4 * 8 * len(shared)
+    if fed.codec.init(X0):
+        kept = states.export()[1]
+        assert set(kept) == {"algorithm", "codec"}
+        assert kept["algorithm"][PART].shape == (len(states.place), P - len(shared))
+        assert_close(kept["codec"]["error"], torch.stack([memories[k] for k in states.place]))
+
+
+@pytest.mark.parametrize("spec", CODED)
+def test_where_nothing_is_shared_a_codec_has_nothing_to_do(spec: str) -> None:
+    outcomes = play(coded(spec, range(P)), X0, 3)
+    assert [(o.bytes_down, o.bytes_up) for o in outcomes] == [(0, 0)] * 3
+    assert torch.equal(outcomes[-1].server.x, X0)
+
+
+@pytest.mark.parametrize("spec", ["top-k:share=0.1", "int8:error_feedback=true"])
+@pytest.mark.parametrize("method", ["fedper", "local-only", "ditto"])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str, spec: str) -> None:
+    """What clients keep of the model, of the method and of the codec, with stragglers and rounds without clients between."""
+    options = {"selection": "uniform:clients=3", "evaluation": {"adapt_steps": 1}}
+    experiment = small(method, rounds=4, codec=spec, system={"dropout": 0.5, "stragglers": 0.5}, **options)
+    whole = run_experiment(experiment, data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "parts")
+    number = register(store, from_toml(whole.records[0].experiment))
+    ends = 0
+    while store.run(number).status != "finished":
+        with contextlib.suppress(Interrupted):
+            execute(store, number, DATA, stop=lambda: True)
+        ends += 1
+    assert ends == 4
+    assert numbers(replace(whole, store=store, ids=(number,))) == numbers(whole)
+
+
+# which part
+
+
+def made(model, shape=(1, 4, 4), classes: int = 3) -> tuple[nn.Module, ParameterSpace]:
+    net = model.build(shape, classes, torch.Generator().manual_seed(0))
+    return net, ParameterSpace(net)
+
+
+def names(sharing, model, shape=(1, 4, 4)) -> list[str]:
+    """The parameters all of whose entries are kept; no other entry is."""
+    net, space = made(model, shape)
+    at = sharing.kept(net, space)
+    assert at.tolist() == sorted(set(at.tolist()))
+    mask = torch.zeros(space.size).index_fill(0, at, 1.0)
+    parts = space.unflatten(mask)
+    assert all(part.unique().numel() == 1 for part in parts.values())
+    return [name for name, part in parts.items() if part.any()]
+
+
+OUT, FC = ["out.weight", "out.bias"], ["fc1.weight", "fc1.bias"]
+NORMS = [f"norm{i}.{kind}" for i in (1, 2) for kind in ("weight", "bias")]
+
+
+def test_heads_are_counted_from_the_end() -> None:
+    assert names(Personal(), Cnn(hidden=4)) == OUT
+    assert names(Personal(head=2), Cnn(hidden=4)) == FC + OUT
+    conv = ["conv2.weight", "conv2.bias"]
+    assert names(Personal(head=3), Cnn(hidden=4)) == conv + FC + OUT
+    assert names(Personal(head=3), Cnn(hidden=4, norm="group")) == conv + NORMS[2:] + FC + OUT
+    hidden = [f"hidden.1.{i}.{kind}" for i in (0, 1) for kind in ("weight", "bias")]
+    assert names(Personal(head=2), Mlp(hidden=(5, 4), norm="group")) == hidden + OUT
+
+
+def test_layers_are_found_by_name() -> None:
+    assert names(Personal(layers=("fc*",)), Cnn(hidden=4)) == FC
+    assert names(Personal(layers=("out", "conv1")), Cnn(hidden=4)) == ["conv1.weight", "conv1.bias", *OUT]
+    assert len(names(Personal(layers=("*",)), Cnn(hidden=4, norm="group"))) == 12
+
+
+def test_normalisation_layers_are_found_by_type() -> None:
+    assert names(Norm(), Cnn(hidden=4, norm="group")) == NORMS
+    assert names(Norm(), Cnn1d(filters=2, hidden=4, norm="group"), (2, 32)) == NORMS
+    assert names(Norm(), Mlp(hidden=(5,), norm="group")) == ["hidden.0.1.weight", "hidden.0.1.bias"]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "words"),
+    [
+        (Personal(head=5), ["head of 5", "has 4"]),
+        (Personal(layers=("fc9",)), ["'fc9'", "conv1, conv2, fc1, out"]),
+        (Norm(), ["has none", "norm=group"]),
+    ],
+)
+def test_a_part_that_is_not_there_is_refused(sharing, words: list[str]) -> None:
+    with pytest.raises(BadInput) as caught:
+        sharing.kept(*made(Cnn(hidden=4)))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("method", ["scaffold", "feddyn", "moon", "ditto", "ifca"])
+def test_methods_with_vectors_over_the_model_are_refused_with_reason_and_fix(tmp_path, method: str) -> None:
+    with pytest.raises(BadInput, match=f"{method} keeps vectors over the whole model.*--sharing all"):
+        run_experiment(small(method, sharing="personal:head=1"), data=DATA, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "fedga"}, {"refine": "distillation:steps=1"}], ids=["method", "refine"]
+)
+def test_what_tries_models_on_the_server_is_refused_beside_a_kept_part(options) -> None:
+    with pytest.raises(BadInput, match=r"on the server's rows.*--sharing all"):
+        assemble(small("fedavg", sharing="personal:head=1", server_data={"share": 0.1}).replace(**options), DATA)
+
+
+# models with normalisation layers
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Mlp(hidden=(5, 4), norm="group"), (6,)),
+        (Cnn(hidden=4, norm="group"), (1, 4, 4)),
+        (Cnn1d(filters=3, hidden=4, norm="group"), (2, 32)),
+    ],
+    ids=["mlp", "cnn", "cnn1d"],
+)
+def test_what_a_client_keeps_of_fedbn_is_what_it_trained(model, shape) -> None:
+    """On both engines; the kept entries against training with autograd and `torch.optim` from the client's own start."""
+    net, space = made(model, shape)
+    net = net.double()
+    sizes, rng = [5, 1, 9], np.random.default_rng(0)
+    at = Norm().kept(net, space)
+    fed = replace(
+        ragged(FedAvg(), sizes=sizes, local=Local(epochs=1, batch_size=4)),
+        task=Classification(net, space, 3),
+        x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
+        kept=Kept.of(at, space.size),
+    )
+    x0 = space.flatten(net)
+    tables = []
+    for engine in (Sequential(), Stacked()):
+        states = ClientStates()
+        outcomes = play(fed, x0, 2, engine, states=states)
+        tables.append(state_of(states, PART, 3, x0[at]))
+    assert_close(tables[1], tables[0])
+    for k in range(3):
+        own = x0[at]
+        for t, x in enumerate([x0, outcomes[0].server.x]):
+            start = x.index_copy(0, at, own)
+            torch.nn.utils.vector_to_parameters(start.clone(), net.parameters())
+            optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+            for rows, y in real_batches(fed, t, k):
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(net(rows)[1], y).backward()
+                optimiser.step()
+            own = space.flatten(net)[at]
+        assert_close(tables[0][k], own)
+        assert float((own - x0[at]).abs().max()) > 1e-4
+
+
+# experiments
+
+
+def test_named_combinations_are_fedavg_and_a_part() -> None:
+    assert small("fedper:head=2").sharing == Personal(head=2)
+    assert small("fedbn").sharing == Norm()
+    assert small("local-only").sharing == Personal(layers=("*",))
+    assert all(small(name).algorithm == FedAvg() for name in ("fedper", "fedbn", "local-only"))
+    assert Experiment().sharing.kept(NET, TASK.space) is None
+
+
+def test_a_comparison_measures_what_each_client_would_use(tmp_path) -> None:
+    base = small(
+        model="mlp:hidden=[6],norm=group",
+        clients={"number": 6, "held_out": 0.3},
+        selection=Everyone(),
+        evaluation={"adapt_steps": 2},
+    )
+    runs = compare(base, ["fedavg", "fedper", "fedbn", "local-only"], seeds=1, data=DATA, folder=tmp_path)
+    table = runs.table().set_index("method")
+    assert table["personal"].notna().all()
+    parameters = {"fedavg": 61 + 2 * 6 - 4, "fedper": 42 + 6, "fedbn": 61 - 4, "local-only": 0}
+    assert (parameters["fedavg"], parameters["fedbn"]) == (36 + 12 + 21, 36 + 21)
+    for name, sent in parameters.items():
+        assert table["megabytes_up"][name] == pytest.approx(4 * 6 * 4 * sent / 1e6)
+    frame = runs.measurements().query("split == 'test' and name == 'accuracy'")
+    alone = frame[frame["run"] == runs.ids[3]]["value"]
+    assert alone.nunique() == 1, "the server's model never moves where all is kept"
+
+
+def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
+    runs = run_experiment(small("local-only", rounds=8, selection=Everyone()), data=DATA, folder=tmp_path)
+    frame = runs.measurements().query("split == 'personal' and name == 'accuracy_mean'").set_index("round")["value"]
+    assert frame[8] > frame[0] + 0.2
+
+
+def test_runs_of_one_model_share_one_part() -> None:
+    """So that engines trace a program once, not once a run."""
+    one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))
+    assert one.kept is two.kept
+    assert one.program is two.program
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
+def test_inexactness_is_told_of_the_models_that_clients_train(engine) -> None:
+    """A quadratic in two numbers, the second kept: in round 1 client 1 goes from (1.85, 0.1) to (1.77, 0.195)."""
+    a, b = f64([[[1, 0], [0, 1]], [[2, 1], [1, 2]]]), f64([[0, 0], [1, 1]])
+    fed = keeping(matrix_clients(a, b, (1, 1), FedAvg(), lr=0.1), [1])
+    gamma = inexactness(fed, engine, play(fed, [2.0, 0.0], 2, engine)[1])
+    start, end = f64([0.8, -0.95]), a[1] @ f64([0.77, -0.805])
+    assert_close(gamma, [0.9, float(end.norm() / start.norm())])

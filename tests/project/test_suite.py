@@ -1,0 +1,44 @@
+"""The suite itself: no test waits without a limit."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+FILES = sorted(Path(__file__).parents[1].rglob("*.py"))
+RUNS = {"run", "call", "check_call", "check_output"}
+WAITS = {"wait", "join", "get", "communicate", "result", "exception"}
+
+
+def endless_waits(source: str) -> list[str]:
+    """Calls that may wait for ever: of a program, and of a process, thread, queue, event or future without any argument."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        name, limited = node.func.attr, any(keyword.arg == "timeout" for keyword in node.keywords)
+        program = isinstance(node.func.value, ast.Name) and node.func.value.id == "subprocess" and name in RUNS
+        if (program and not limited) or (name in WAITS and not node.args and not node.keywords):
+            found.append(f"line {node.lineno}: {ast.unparse(node.func)}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(Path(__file__).parents[1])) for path in FILES])
+def test_every_wait_has_a_limit(path: Path) -> None:
+    assert endless_waits(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["subprocess.run(words)", "process.wait()", "thread.join()", "queue.get()", "process.communicate()"]
+)
+def test_an_endless_wait_is_found(source: str) -> None:
+    assert endless_waits(source)
+
+
+@pytest.mark.parametrize(
+    "source", ["subprocess.run(words, timeout=9)", "process.wait(9)", "','.join(words)", "table.get(key)"]
+)
+def test_a_limited_wait_is_not_found(source: str) -> None:
+    assert endless_waits(source) == []

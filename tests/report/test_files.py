@@ -1,0 +1,102 @@
+"""Figures and tables for a paper: the right files, with numbers worked out by hand, the same bytes each time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+
+import pytest
+from PIL import Image
+
+from fedskew.cli.main import main
+from fedskew.core.errors import FedskewError
+from fedskew.report.files import markdown, readable, write_figures, write_tables
+from fedskew.report.tables import summary
+from fedskew.report.words import interval, signed
+from fedskew.store.runs import RunStore
+from tests.report.test_page import mixed_store
+
+METHODS = ["fedavg", "fedprox:mu=0.1", "scaffold"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> RunStore:
+    return mixed_store(tmp_path_factory.mktemp("files") / "runs")
+
+
+def test_the_tables_hold_what_arithmetic_says(store, tmp_path) -> None:
+    written = write_tables(store, store.runs(), tmp_path)
+    assert {"methods.csv", "methods.tex", "methods.md", "accuracy.csv", "clients.csv"} <= {f.name for f in written}
+    with (tmp_path / "methods.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == METHODS
+    # fedavg's 0.84, 0.80, 0.78, 0.82; Student's 97.5 % point with 3 degrees of freedom
+    assert float(rows[0]["accuracy"]) == pytest.approx(0.81)
+    assert float(rows[0]["accuracy_half"]) == pytest.approx(3.182446305 * math.sqrt(0.002 / 3 / 4))
+    lines = (tmp_path / "methods.md").read_text().splitlines()
+    assert lines[0].startswith("| method | accuracy % | worst client %")
+    assert lines[1].replace(" ", "").startswith("|---|---:|")
+    assert "| fedavg | 81.0 ± 4.1 |" in lines[2]
+    # differences 0.04, 0.01, 0.03 over the seeds that both finished
+    assert "+2.7 ± 3.8 | undecided |" in lines[3]
+    assert "–" in lines[4]
+    with (tmp_path / "accuracy.csv").open() as file:
+        curve = [row for row in csv.DictReader(file) if row["method"] == "fedavg"]
+    assert [(int(row["round"]), int(row["runs"])) for row in curve] == [(0, 4), (1, 4), (2, 4)]
+    assert float(curve[1]["mean"]) == pytest.approx((0.9 + 0.6 + 0.6 + 0.6) / 4)
+
+
+def test_the_latex_table_is_whole(store, tmp_path) -> None:
+    write_tables(store, store.runs(), tmp_path)
+    text = (tmp_path / "methods.tex").read_text()
+    body = re.search(r"\\midrule(.*)\\bottomrule", text, re.S)
+    columns = len(readable(summary(store, store.runs())).columns)
+    rows = [line for line in body[1].strip().splitlines() if line]
+    assert len(rows) == 3
+    assert all(len(re.split(r"(?<!\\)&", row)) == columns for row in rows)
+    assert text.count("%") == text.count("\\%")
+    assert "81.0 ± 4.1" in rows[0]
+
+
+def test_every_figure_in_three_forms(store, tmp_path) -> None:
+    written = write_figures(store, store.runs()[:1], tmp_path)
+    names = {f.stem for f in written}
+    assert {"accuracy", "drift", "clients", "partition"} <= names
+    assert "ranks" not in names  # one data set
+    assert {f.name for f in tmp_path.iterdir()} == {
+        f"{name}.{form}" for name in names for form in ("pdf", "svg", "png")
+    }
+    assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
+    assert b"<svg" in (tmp_path / "accuracy.svg").read_bytes()
+    with Image.open(tmp_path / "accuracy.png") as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 3
+
+
+def test_what_cannot_be_written_is_one_line(store, tmp_path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(FedskewError, match="taken: cannot be written"):
+        write_tables(store, store.runs(), tmp_path / "taken")
+
+
+def test_numbers_and_bars() -> None:
+    assert interval(0.12345, 0.005) == "12.3 ± 0.5"
+    assert interval(-0.0126, 0.005, signed, low=-1.0) == "-1.3 ± 0.5"
+    assert interval(0.12345, math.nan) == "12.3"
+    assert interval(math.nan, math.nan) == "–"
+    import pandas as pd
+
+    assert markdown(pd.DataFrame({"a": ["x|y"], "b": [1]})).splitlines()[2] == "| x\\|y | 1 |"
+
+
+def test_the_command_line_writes_them_and_the_same_numbers_give_the_same_bytes(store, tmp_path, capsys) -> None:
+    words = ["report", "9", "--runs", str(store.folder), "--output", str(tmp_path / "page.html"), "--json"]
+    assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert {str(p) for d in "ft" for p in (tmp_path / d).iterdir()} == set(files)
+    assert str(tmp_path / "t" / "methods.tex") in files
+    again = write_figures(store, [store.run(9)], tmp_path / "again")
+    assert again
+    assert [f.read_bytes() for f in again] == [(tmp_path / "f" / f.name).read_bytes() for f in again]

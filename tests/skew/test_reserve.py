@@ -1,0 +1,339 @@
+"""Rows that are kept from the clients: the server's own, and a public share of which every client gets a part."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.core.algorithm import SERVER_DATA, Algorithm
+from fedskew.core.errors import BadInput
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble, check_needs
+from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.deal import partition_of, server_rows, shared_rows
+from fedskew.experiment.results import run
+from fedskew.loop.round import start
+from fedskew.measure.heterogeneity import label_distance
+from fedskew.skew import SKEWS, Natural
+from fedskew.skew.compose import mixture
+from fedskew.skew.partition import Partition, deal
+from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
+from fedskew.store.runs import RunStore
+from tests.experiment.test_experiment import DATA, blobs, numbers, small
+
+DEALERS = [name for name, cls in SKEWS.items() if cls.face in ("none", "label") and name != "from-folder"]
+"""Skews that deal rows by themselves."""
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(4)
+
+
+# what is drawn
+
+
+@pytest.mark.parametrize(
+    ("room", "size", "counts"),
+    [
+        ([10, 10, 10], 6, [2, 2, 2]),
+        ([1, 10, 10], 9, [1, 4, 4]),
+        ([10, 2, 3], 11, [6, 2, 3]),
+        ([2, 2], 9, [2, 2]),
+        ([0, 4], 3, [0, 3]),
+        ([3], 2, [2]),
+    ],
+)
+def test_level_fills_the_small_ones_first(room: list[int], size: int, counts: list[int]) -> None:
+    assert level(room, size) == counts
+
+
+def test_a_remainder_makes_counts_differ_by_one() -> None:
+    assert sorted(level([9, 9, 9], 7)) == [2, 2, 3]
+
+
+def test_the_draw_is_class_balanced_and_its_rows_are_the_given_ones() -> None:
+    labels = np.repeat([0, 1, 2], [50, 30, 20])
+    rows = np.arange(0, 100, 2)
+    drawn = class_balanced(labels, rows, 12, rng(), "server_data")
+    assert np.bincount(labels[drawn]).tolist() == [4, 4, 4]
+    assert set(drawn) <= set(rows)
+    assert (np.diff(drawn) > 0).all(), "in ascending order, without repeats"
+
+
+def test_a_class_keeps_at_least_half_of_its_rows() -> None:
+    labels = np.repeat([0, 1, 2], [40, 5, 15])
+    drawn = class_balanced(labels, np.arange(60), 20, rng(), "server_data")
+    assert np.bincount(labels[drawn]).tolist() == [11, 2, 7]
+
+
+def test_every_row_of_a_class_is_drawn_equally_often() -> None:
+    labels, taken = np.repeat([0, 1], 6), np.zeros(12)
+    generator = rng()
+    for _ in range(600):
+        taken[class_balanced(labels, np.arange(12), 4, generator, "server_data")] += 1
+    # 200 expected, standard deviation 11.5
+    assert np.abs(taken - 200).max() < 60
+
+
+def test_fewer_rows_than_classes_are_refused() -> None:
+    with pytest.raises(
+        BadInput, match="server_data: 2 of 60 rows cannot hold each of 3 classes; ask for a larger share"
+    ):
+        class_balanced(np.repeat([0, 1, 2], 20), np.arange(60), 2, rng(), "server_data")
+
+
+# what is left for the clients
+
+
+@pytest.mark.parametrize("skew", DEALERS)
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_every_skew_deals_the_other_rows_once(skew: str, held_out: float) -> None:
+    experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, server_data={"share": 0.2})
+    kept, part = server_rows(experiment, DATA), partition_of(experiment, DATA)
+    assert len(kept) == 24
+    aside = part.held_out[0] if part.held_out else kept[:0]
+    used = np.concatenate([kept, part.indices, aside])
+    assert len(np.unique(used)) == len(used), "a row belongs to two"
+    assert len(used) + part.unassigned == len(DATA.y)
+
+
+def test_the_other_rows_are_dealt_as_if_the_reserved_ones_did_not_exist() -> None:
+    labels, groups = DATA.y, np.arange(120) % 7
+    reserved = np.arange(3, 120, 5)
+    others = np.setdiff1d(np.arange(120), reserved)
+    for name in DEALERS:
+        skew = SKEWS[name]()
+        part = deal_others(skew, labels, groups, reserved, 3, 5, 0.2)
+        alone = deal(skew, labels[others], groups[others], 3, 5, 0.2)
+        assert np.array_equal(part.indices, others[alone.indices])
+        assert np.array_equal(part.held_out[0], others[alone.held_out[0]])
+        assert part.names == alone.names
+
+
+def test_natural_clients_keep_their_own_rows_and_names() -> None:
+    groups = np.asarray([5, 5, 9, 9, 9, 12, 12])
+    part = deal_others(Natural(), np.zeros(7, dtype=np.int64), groups, np.asarray([0, 5, 6]), 99, 0)
+    assert part.names == ("5", "9")
+    assert [sorted(part.rows(k)) for k in range(2)] == [[1], [2, 3, 4]]
+    assert part.empty == 1, "client 12 had only rows that were reserved"
+
+
+def test_nothing_reserved_changes_nothing() -> None:
+    experiment = small()
+    who = experiment.clients
+    plain = deal(mixture(experiment.skew), DATA.y, DATA.groups, who.number, who.partition_seed, who.held_out)
+    assert np.array_equal(partition_of(experiment, DATA).indices, plain.indices)
+
+
+def test_the_draw_depends_on_the_partition_seed_only() -> None:
+    def rows(**changes) -> list[int]:
+        return server_rows(small(server_data={"share": 0.1}, **changes), DATA).tolist()
+
+    assert rows() == rows(skew="iid") == rows(training={"seed": 5, "threads": 1}) == rows(clients={"number": 3})
+    assert rows() != rows(clients={"number": 6, "partition_seed": 1})
+
+
+# into the run
+
+
+def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
+    experiment = small(server_data={"share": 0.1})
+    assembly = assemble(experiment, DATA)
+    server = start(assembly.federation, assembly.x0)
+    rows = server_rows(experiment, DATA)
+    assert torch.equal(server.data.x, torch.as_tensor(DATA.x[rows]))
+    assert server.data.y.tolist() == DATA.y[rows].tolist()
+    assert server.data.mask.tolist() == [1.0] * 12
+    assert np.bincount(server.data.y).tolist() == [4, 4, 4]
+    facts = assembly.partition_facts()
+    assert facts["server_rows"] == 12
+    assert facts["rows"] + facts["unassigned"] == 108
+    assert start(assemble(small(), DATA).federation, assembly.x0).data is None
+    assert assemble(small(), DATA).partition_facts()["server_rows"] == 0
+
+
+def test_no_server_row_is_a_test_row() -> None:
+    data = blobs(rows=90)
+    apart = dataclasses.replace(data, x_test=data.x_test + 100)
+    server = assemble(small(server_data={"share": 0.3}), apart).federation.server_data
+    assert not (server.x[:, None] == torch.as_tensor(apart.x_test)).all(-1).any()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Needy(Algorithm):
+    def needs(self) -> frozenset[str]:
+        return frozenset({SERVER_DATA})
+
+
+def test_a_method_that_needs_server_data_is_refused_without_and_taken_with(monkeypatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "needy", Needy)
+    with pytest.raises(BadInput, match=r"needy needs rows of the server's own.*--server-data 0.02"):
+        check_needs(Experiment(algorithm="needy"))
+    check_needs(Experiment(algorithm="needy", server_data={"share": 0.02}))
+
+
+def test_the_setting_is_written_and_read_back_and_checked() -> None:
+    experiment = small(server_data={"share": 0.05})
+    assert from_toml(experiment.toml()) == experiment
+    for share in (-0.1, 0.6, float("nan")):
+        with pytest.raises(BadInput, match="server_data: share must be"):
+            small(server_data={"share": share})
+    with pytest.raises(BadInput, match="server_data: 1 of 120 rows"):
+        assemble(small(server_data={"share": 0.01}), DATA)
+
+
+# a public share
+
+
+def parts_of(part: Partition) -> list[np.ndarray]:
+    return [part.rows(k) for k in range(len(part))]
+
+
+def own_and_drawn(part: Partition, shared: np.ndarray) -> list[tuple[list[int], list[int]]]:
+    """Each client's own rows and those it got of the share, in ascending order."""
+    return [(sorted(set(rows) - set(shared)), sorted(set(rows) & set(shared))) for rows in parts_of(part)]
+
+
+@pytest.mark.parametrize("skew", DEALERS)
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_every_client_gets_its_part_beside_its_own_rows(skew: str, held_out: float) -> None:
+    data = {"shared_data": {"beta": 0.25, "alpha": 0.5}, "server_data": {"share": 0.1}}
+    experiment = small(skew=skew, clients={"number": 3, "held_out": held_out}, **data)
+    server, shared = server_rows(experiment, DATA), shared_rows(experiment, DATA)
+    # 12 for the server; of 108, a fifth is a quarter of the other four fifths; half of 21 is 10
+    assert (len(server), len(shared)) == (12, 21)
+    assert np.bincount(DATA.y[shared]).tolist() == [7, 7, 7]
+    part = partition_of(experiment, DATA)
+    clients = own_and_drawn(part, shared)
+    assert all(len(drawn) == 10 for _, drawn in clients)
+    assert part.sizes.tolist() == [len(own) + 10 for own, _ in clients]
+    aside = part.held_out[0] if part.held_out else shared[:0]
+    used = np.concatenate([server, shared, aside, *(own for own, _ in clients)]).astype(int)
+    assert len(np.unique(used)) == len(used), "a row is the server's, or of the share, or one client's"
+    assert len(used) + part.unassigned == len(DATA.y)
+    assert part.label_counts(DATA.y, 3).sum(1).tolist() == part.sizes.tolist()
+
+
+def test_clients_draw_different_parts_and_the_same_again() -> None:
+    experiment = small(skew="iid", shared_data={"beta": 0.3, "alpha": 0.5})
+    shared = shared_rows(experiment, DATA)
+    drawn = [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
+    assert len({tuple(rows) for rows in drawn}) == len(drawn)
+    assert drawn == [rows for _, rows in own_and_drawn(partition_of(experiment, DATA), shared)]
+    # every row of the share is as likely as another: 13 of 27, over 60 clients of 12 seeds
+    taken = np.zeros(len(shared))
+    for seed in range(12):
+        part = Partition(np.arange(5), np.arange(6), tuple("abcde"), 0, 0)
+        for rows in parts_of(share_out(part, 100 + np.arange(len(shared)), 0.5, seed)):
+            taken[rows[1:] - 100] += 1
+    assert np.abs(taken - 60 * 13 / 27).max() < 4.5 * np.sqrt(60 / 4)
+
+
+def test_the_whole_share_goes_to_everybody_at_alpha_1() -> None:
+    experiment = small(shared_data={"beta": 0.2})
+    shared = shared_rows(experiment, DATA)
+    assert all(drawn == shared.tolist() for _, drawn in own_and_drawn(partition_of(experiment, DATA), shared))
+
+
+def test_beta_0_is_fedavg(tmp_path) -> None:
+    one, two = (
+        run(small(method, rounds=2), data=DATA, folder=tmp_path / method)
+        for method in ("fedavg", "data-sharing:beta=0")
+    )
+    assert numbers(one) == numbers(two)
+
+
+def shared_between(counts: list[list[int]], beta: float) -> np.ndarray:
+    """Label counts of clients who own rows of these counts and all get one share of ``beta`` times their rows, uniform."""
+    labels = np.concatenate([np.repeat(np.arange(len(own)), own) for own in counts])
+    sizes = [sum(own) for own in counts]
+    names = tuple(str(k) for k in range(len(counts)))
+    part = Partition(np.arange(len(labels)), np.cumsum([0, *sizes]), names, 0, 0)
+    per_class = round(beta * len(labels) / len(counts[0]))
+    shared = np.repeat(np.arange(len(counts[0])), per_class)
+    if not per_class:
+        return part.label_counts(labels, len(counts[0]))
+    rows = len(labels) + np.arange(len(shared))
+    return share_out(part, rows, 1.0, 0).label_counts(np.concatenate([labels, shared]), len(counts[0]))
+
+
+def test_a_share_as_large_as_all_clients_together_divides_the_label_distance_by_their_number_and_one() -> None:
+    # equal sizes and balanced classes: p_k <- (n p_k + K n u) / (n + K n), so p_k - u shrinks by K + 1
+    counts = [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
+    assert label_distance(shared_between(counts, 0.0)) == pytest.approx(2 / 3)
+    assert label_distance(shared_between(counts, 1.0)) == pytest.approx(2 / 3 / 4)
+    labels = np.tile([0, 1, 2], 80)
+    data = Dataset(x=np.eye(3)[labels], y=labels, x_test=np.eye(3), y_test=np.arange(3), classes=tuple("abc"))
+    experiment = small(skew="label-sorted", clients={"number": 4}, shared_data={"beta": 1.0})
+    plain = small(skew="label-sorted", clients={"number": 4}).replace(server_data={"share": 0.5})
+    before, after = (partition_of(e, data).label_counts(data.y, 3) for e in (plain, experiment))
+    assert before.sum() == 120, "the same number of rows dealt, none shared"
+    assert label_distance(after) == pytest.approx(label_distance(before) / 5)
+
+
+def jensen_shannon(counts: np.ndarray) -> float:
+    """The entropy of the mixture minus the mean entropy of the clients, by sizes, in bits."""
+
+    def entropy(p: np.ndarray) -> float:
+        return float(-(p[p > 0] * np.log2(p[p > 0])).sum())
+
+    sizes = counts.sum(1)
+    parts = [entropy(own / n) * n / sizes.sum() for own, n in zip(counts, sizes, strict=True)]
+    return entropy(counts.sum(0) / counts.sum()) - sum(parts)
+
+
+@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
+def test_a_larger_share_makes_clients_more_alike(measure) -> None:
+    counts = [[40, 5, 0], [5, 30, 25], [15, 25, 35]]
+    distances = [measure(shared_between(counts, beta)) for beta in (0.0, 0.05, 0.1, 0.3, 0.6, 1.0)]
+    assert all(a > b for a, b in itertools.pairwise(distances))
+
+
+@pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
+def test_but_not_where_skewed_clients_were_alike_and_sizes_differ(measure) -> None:
+    counts = [[80, 10, 0], [8, 1, 0]]
+    assert measure(shared_between(counts, 0.0)) == pytest.approx(0, abs=1e-12)
+    assert measure(shared_between(counts, 0.3)) > 0.01
+
+
+def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
+    experiment = small("data-sharing:beta=0.25,alpha=0.5", server_data={"share": 0.1})
+    assembly = assemble(experiment, DATA)
+    part, facts = assembly.partition, assembly.partition_facts()
+    assert start(assembly.federation, assembly.x0).clients.num_examples.tolist() == part.sizes.tolist()
+    assert (facts["shared_rows"], facts["shared_rows_each"]) == (21, 10)
+    # five float32 features and a label of 8 bytes
+    assert facts["shared_bytes"] == len(part) * 10 * (5 * 4 + 8)
+    assert facts["rows"] == part.sizes.sum()
+    assert facts["label_distance"] == label_distance(part.label_counts(DATA.y, 3))
+    plain = assemble(small(), DATA).partition_facts()
+    assert plain["shared_rows"] == plain["shared_rows_each"] == plain["shared_bytes"] == 0
+
+
+def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
+    runs = run(small("data-sharing:beta=0.1", rounds=1), data=DATA, folder=tmp_path)
+    record = RunStore(tmp_path).run(1)
+    assert record.facts["partition"]["shared_bytes"] > 0
+    assert from_toml(record.experiment).shared_data == SharedData(beta=0.1)
+    assert runs
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beta": -0.1}, "shared_data: beta must be"),
+        ({"beta": 1.1}, "shared_data: beta must be"),
+        ({"beta": 0.1, "alpha": 0.0}, "shared_data: alpha must be"),
+        ({"beta": 0.1, "alpha": 1.5}, "shared_data: alpha must be"),
+        ({"beta": 0.1, "alpha": 0.01}, "gives each client none; raise it"),
+        ({"beta": 0.01}, "shared_data: 1 of 120 rows"),
+    ],
+)
+def test_a_share_that_cannot_be_is_refused(options: dict, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        assemble(small(shared_data=options), DATA)

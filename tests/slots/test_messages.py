@@ -1,0 +1,66 @@
+"""A codec's message between machines: it holds what is decoded, in as many bytes as a simulation counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedskew.core.trees import leaves
+from fedskew.slots.codecs import indexed, pack_bits, unpack_bits
+from tests.slots.test_codecs import ALL, DRAWS, LOSSY, ROWS, codec
+from tests.small import TASK
+
+SPECS = [*ALL, "top-k:share=0.01", "top-k:share=0.3", "top-k:share=1", "top-k:share=0.2,scope=layer", "qsgd:bucket=7"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_message_reads_as_what_is_decoded_and_is_as_long_as_counted(spec: str, dtype: torch.dtype) -> None:
+    made, rows, draws = codec(spec), ROWS.to(dtype, copy=True), DRAWS.to(dtype)
+    rows[2] = 0.0
+    rows[3, :5] = rows[3, 0]
+    memory = {name: 0.1 * rows.flip(0) for name in made.init(rows[0])}
+    decoded, _, sizes = made.encode(rows, memory, draws if made.random else None, TASK)
+    for i in range(len(rows)):
+        own = {name: leaf[i] for name, leaf in memory.items()}
+        message = made.message(rows[i], own, draws[i] if made.random else None, TASK)
+        assert torch.equal(made.read(message, TASK), decoded[i])
+        told = sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(message))
+        # each field is whole bytes, and so is their sum: at most one more a field of places
+        assert int(sizes[i]) <= told <= int(sizes[i]) + len(TASK.space.layers())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 20), st.data())
+def test_bits_come_back(width: int, data: st.DataObject) -> None:
+    values = torch.tensor(data.draw(st.lists(st.integers(0, 2**width - 1), min_size=1, max_size=30)))
+    packed = pack_bits(values, width)
+    assert len(packed) == -(-width * len(values) // 8)
+    assert torch.equal(unpack_bits(packed, width, len(values)), values)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([spec for spec in LOSSY if spec != "clip:norm=0.05"]), st.integers(0, 2**32))
+def test_forged_bytes_are_refused_or_a_bounded_update(spec: str, seed: int) -> None:
+    made, luck = codec(spec), torch.Generator().manual_seed(seed)
+    message = made.message(ROWS[0], dict.fromkeys(made.init(ROWS[0]), ROWS[1]), DRAWS[0], TASK)
+    for name in ("places", "steps"):
+        if name in message:
+            leaf = message[name]
+            forged = torch.randint(0, 256, leaf.shape, generator=luck).to(torch.uint8)
+            message[name] = forged if leaf.dtype == torch.uint8 else forged.view(torch.int8)
+    try:
+        read = made.read(message, TASK)
+    except ValueError:
+        return
+    assert tuple(read.shape) == (TASK.space.size,)
+    assert bool(read.isfinite().all())
+
+
+def test_places_are_indices_only_where_these_are_shorter() -> None:
+    assert indexed(10, 1024)
+    assert indexed(102, 1024)
+    assert not indexed(103, 1024)
+    assert not indexed(1024, 1024)

@@ -1,0 +1,243 @@
+"""Refinement on the server: ensemble distillation (FedDF)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedskew.algorithms import FedAvg, Scaffold
+from fedskew.core.errors import BadInput, Diverged
+from fedskew.core.records import Batch, Cohort, Upload
+from fedskew.core.seeding import torch_stream
+from fedskew.core.trees import pick
+from fedskew.engine.stacked import Stacked
+from fedskew.experiment.build import check_needs
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.loop.round import start
+from fedskew.slots import Distillation, Momentum, ServerSgd, Uniform, Unrefined
+from tests.experiment.test_experiment import DATA, numbers, small
+from tests.reference import apart, assert_close, f64, local_models, trajectory
+from tests.small import TASK, X0, play, ragged
+
+
+class FreeLogits:
+    """Two classes; the parameters are the logits of each row."""
+
+    num_classes = 2
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        return w.expand(len(x), 2)
+
+
+def two_clients(refinement, x, **changes) -> Tensor:
+    """One row, the models (log 4, 0) and (log 9, log 9), whose mean logits give q = softmax(log 6, log 3) = (2/3, 1/3)."""
+    server = start(ragged(FedAvg()), X0)
+    data = Batch(f64([[0.0]]), torch.zeros(1, dtype=torch.long), f64([1.0]))
+    server = server._replace(x=f64([1.0, -2.0]), task=FreeLogits(), data=data, **changes)
+    models = f64([[math.log(4), 0.0], [math.log(9), math.log(9)]])
+    return refinement.refine(server, f64(x), Cohort(None, Upload(models - server.x, {}, {})))
+
+
+def p_1(x: Tensor) -> float:
+    return float(1 / (1 + math.exp(x[1] - x[0])))
+
+
+def test_golden_sgd_steps() -> None:
+    # from p = (1/2, 1/2): p - q = (-1/6, 1/6);  0.6 / 6 = 0.1
+    one = Distillation(steps=1, lr=0.6, optimiser="sgd")
+    assert_close(two_clients(one, [0.0, 0.0]), [0.1, -0.1])
+    # the second step has p_1 = 1 / (1 + e^-0.2) and, along the cosine, half the rate
+    p = 1 / (1 + math.exp(-0.2))
+    two = replace(one, steps=2)
+    assert_close(two_clients(two, [0.0, 0.0]), [0.1 + 0.3 * (2 / 3 - p), -0.1 - 0.3 * (2 / 3 - p)])
+    constant = replace(two, schedule="constant")
+    assert_close(two_clients(constant, [0.0, 0.0]), [0.1 + 0.6 * (2 / 3 - p), -0.1 - 0.6 * (2 / 3 - p)])
+
+
+def test_golden_adam_steps() -> None:
+    # Adam's first step is lr times the sign; the second from g_1 = 1/6 and g_2 = p - 2/3 at (0.1, -0.1), by its recursion
+    two = Distillation(steps=2, lr=0.1, schedule="constant")
+    g_1, g_2 = -1 / 6, 1 / (1 + math.exp(-0.2)) - 2 / 3
+    m = (0.9 * 0.1 * g_1 + 0.1 * g_2) / (1 - 0.9**2)
+    v = (0.999 * 0.001 * g_1**2 + 0.001 * g_2**2) / (1 - 0.999**2)
+    expected = 0.1 - 0.1 * m / (math.sqrt(v) + 1e-8)
+    assert_close(two_clients(two, [0.0, 0.0])[0], expected, 1e-7)
+
+
+def test_the_teacher_is_the_softmax_of_mean_logits_not_the_mean_of_probabilities() -> None:
+    """(4/5 + 1/2) / 2 = 0.65 would be the other one."""
+    x = two_clients(Distillation(steps=400, lr=2.0, optimiser="sgd", schedule="constant"), [0.0, 0.0])
+    assert_close(f64(p_1(x)), 2 / 3, 1e-5)
+
+
+def plain_distillation(fed, outcome, averaged: Tensor, options: Distillation) -> Tensor:
+    """The same with torch's own optimiser and schedule."""
+    data, t = fed.server_data.x, outcome.server.round - 1
+    with torch.no_grad():
+        logits = torch.stack([TASK.logits(w, data) for w in local_models(outcome)]).mean(0)
+    w = averaged.clone().requires_grad_()
+    optimiser = torch.optim.Adam([w], lr=options.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, options.steps)
+    generator = torch_stream(fed.seed, "refine", t)
+    for _ in range(options.steps):
+        rows = torch.randperm(len(data), generator=generator)[: options.batch_size]
+        optimiser.zero_grad()
+        log_p = F.log_softmax(TASK.logits(w, data[rows]), -1)
+        F.kl_div(log_p, logits[rows].log_softmax(-1), reduction="batchmean", log_target=True).backward()
+        optimiser.step()
+        schedule.step()
+    return w.detach()
+
+
+@pytest.mark.parametrize("batch_size", [8, 500])
+def test_against_torch_in_every_round(batch_size: int) -> None:
+    options = Distillation(steps=12, lr=0.01, batch_size=batch_size)
+    fed = replace(ragged(FedAvg(), selection=Uniform(clients=4)), refinement=options)
+    for outcome in play(fed, X0, 3):
+        n = outcome.work.view.info.num_examples
+        averaged = outcome.work.view.x + (n / n.sum()) @ outcome.done.uploads.delta
+        assert apart(outcome.server.x, averaged, 1e-3)
+        assert_close(outcome.server.x, plain_distillation(fed, outcome, averaged, options), 1e-9)
+
+
+def test_without_steps_it_is_fedavg() -> None:
+    for refinement in (Unrefined(), Distillation(steps=0)):
+        ours = trajectory(play(replace(ragged(FedAvg()), refinement=refinement), X0, 3))
+        assert torch.equal(ours, trajectory(play(ragged(FedAvg()), X0, 3)))
+
+
+def kl(outcome, x: Tensor, data: Tensor) -> float:
+    log_q = torch.stack([TASK.logits(w, data) for w in local_models(outcome)]).mean(0).log_softmax(-1)
+    return float((log_q.exp() * (log_q - TASK.logits(x, data).log_softmax(-1))).sum(-1).mean())
+
+
+def test_the_model_comes_closer_to_the_ensemble() -> None:
+    plain = play(ragged(FedAvg()), X0, 1)[0]
+    fed = replace(ragged(FedAvg()), refinement=Distillation(steps=60, lr=0.01))
+    refined = play(fed, X0, 1)[0]
+    data = fed.server_data.x
+    assert kl(refined, refined.server.x, data) < 0.5 * kl(plain, plain.server.x, data)
+
+
+def test_the_labels_of_the_servers_rows_are_not_used() -> None:
+    fed = replace(ragged(FedAvg()), refinement=Distillation(steps=5))
+    other = replace(fed, server_data=fed.server_data._replace(y=torch.full((30,), -7)))
+    assert torch.equal(trajectory(play(fed, X0, 2)), trajectory(play(other, X0, 2)))
+
+
+# identical clients
+
+
+def agreeing(dtype: torch.dtype):
+    """Three clients with one and the same update, and the model that averages them."""
+    server = start(ragged(FedAvg()), X0.to(dtype))
+    server = server._replace(data=server.data._replace(x=server.data.x.to(dtype)))
+    delta = torch.full_like(server.x, 0.1) * torch.sin(torch.arange(len(X0))).to(dtype)
+    deltas = delta.expand(3, -1)
+    x = server.x + (f64([1 / 3] * 3) @ deltas.double()).to(dtype)
+    return server, x, Cohort(None, Upload(deltas, {}, {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_identical_clients_have_nothing_to_teach(dtype: torch.dtype, optimiser: str) -> None:
+    server, x, cohort = agreeing(dtype)
+    assert torch.equal(Distillation(optimiser=optimiser).refine(server, x, cohort), x)
+
+
+def test_without_the_threshold_adam_would_wander_off(monkeypatch) -> None:
+    monkeypatch.setattr("fedskew.slots.refine.NOTHING_TO_LEARN", -math.inf)
+    for dtype in (torch.float64, torch.float32):
+        server, x, cohort = agreeing(dtype)
+        assert apart(Distillation().refine(server, x, cohort).double(), x, 1e-4)
+        assert not apart(Distillation(optimiser="sgd").refine(server, x, cohort).double(), x, 1e-7)
+
+
+def test_identical_clients_give_fedavg_in_the_round_loop() -> None:
+    fed = ragged(FedAvg(), sizes=[9])
+    ours = play(replace(fed, refinement=Distillation()), X0, 3)
+    assert_close(trajectory(ours), trajectory(play(fed, X0, 3)), 0.0)
+
+
+# where it stands in the round
+
+
+def test_the_order_of_clients_does_not_matter() -> None:
+    fed = ragged(FedAvg())
+    outcome = play(fed, X0, 1)[0]
+    cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
+    server, options = start(fed, X0), Distillation(steps=20)
+    ours = options.refine(server, outcome.server.x, cohort)
+    assert_close(options.refine(server, outcome.server.x, pick(cohort, [3, 0, 6, 2, 5, 1, 4])), ours)
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Scaffold()])
+def test_it_starts_from_what_the_server_optimiser_made_and_leaves_its_state_alone(algorithm) -> None:
+    plain = ragged(algorithm, server=Momentum(beta=0.5))
+    options = Distillation(steps=7, lr=0.01)
+    fed = replace(plain, refinement=options)
+    one, two = (play(f, X0, 1)[0] for f in (plain, fed))
+    cohort = Cohort(two.work.view.info, two.done.uploads)
+    assert_close(two.server.x, options.refine(start(fed, X0), one.server.x, cohort))
+    assert_close(two.server.opt["v"], one.server.opt["v"])
+
+
+def test_engines_agree() -> None:
+    fed = replace(ragged(FedAvg(), server=ServerSgd(lr=0.7)), refinement=Distillation(steps=5, lr=0.01))
+    assert_close(trajectory(play(fed, X0, 2, Stacked())), trajectory(play(fed, X0, 2)))
+
+
+def test_batches_differ_by_round_and_seed() -> None:
+    fed, options = ragged(FedAvg()), Distillation(steps=3, lr=0.01, batch_size=4)
+    outcome = play(fed, X0, 1)[0]
+    cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
+    server = start(fed, X0)
+    results = [
+        options.refine(s, X0, cohort) for s in (server, server, server._replace(round=1), server._replace(seed=8))
+    ]
+    assert torch.equal(results[0], results[1])
+    assert apart(results[0], results[2])
+    assert apart(results[0], results[3])
+
+
+def test_a_refinement_that_explodes_is_named() -> None:
+    fed = replace(ragged(FedAvg()), refinement=Distillation(steps=40, lr=1e308, optimiser="sgd", schedule="constant"))
+    with pytest.raises(Diverged, match=r"refinement; lower refine\.lr"):
+        play(fed, X0, 2)
+
+
+# from the experiment
+
+
+def test_feddf_runs_from_a_description_and_repeats_itself(tmp_path) -> None:
+    experiment = small("feddf:steps=5,lr=0.01", rounds=2, server_data={"share": 0.2})
+    assert experiment.refine == Distillation(steps=5, lr=0.01)
+    runs = [run(experiment, data=DATA, folder=tmp_path / str(i)) for i in range(2)]
+    plain = run(small(rounds=2, server_data={"share": 0.2}), data=DATA, folder=tmp_path / "plain")
+    assert numbers(runs[0]) == numbers(runs[1])
+    assert numbers(runs[0]) != numbers(plain)
+
+    def sent(r) -> np.ndarray:
+        return r.measurements().query("name == 'bytes_up'")["value"].to_numpy()
+
+    assert (sent(runs[0]) == sent(plain)).all(), "nothing more is sent"
+
+
+def test_it_is_refused_without_rows_on_the_server() -> None:
+    with pytest.raises(BadInput, match=r"refine distillation needs rows of the server's own.*--server-data 0\.02"):
+        check_needs(with_method(Experiment(), "feddf"))
+    check_needs(with_method(Experiment(server_data={"share": 0.02}), "feddf"))
+
+
+@pytest.mark.parametrize("options", [{"steps": -1}, {"lr": 0.0}, {"lr": math.nan}, {"batch_size": 0}])
+def test_options_that_make_no_sense_are_refused(options: dict) -> None:
+    with pytest.raises(BadInput):
+        Distillation(**options)

@@ -83,14 +83,14 @@ def test_every_kind_of_file_reads_the_same(tmp_path, name):
     assert found.notes == ()
 
 
-def test_a_stream_of_record_batches_is_an_arrow_file_too(tmp_path):
+def test_stream_of_record_batches_is_an_arrow_file_too(tmp_path):
     table = pa.Table.from_pandas(frame(), preserve_index=False)
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     assert survey([tmp_path / "t.arrow"], "label", "who").counts.sum() == 400
 
 
-def test_a_folder_with_one_file_a_client_and_many_files(tmp_path):
+def test_folder_with_one_file_a_client_and_many_files(tmp_path):
     table = frame()
     for who, part in table.groupby("who"):
         write(part.drop(columns="who"), tmp_path / f"{who}.csv")
@@ -203,7 +203,7 @@ def test_moments_of_time_in_one_file_may_be_fractions_in_another(tmp_path):
     assert found[-1] == 0.5
 
 
-def test_a_column_that_changes_its_type_midway(tmp_path, monkeypatch):
+def test_column_that_changes_its_type_midway(tmp_path, monkeypatch):
     """Whole numbers, then fractions, then words, each in blocks of their own: nothing is lost or read twice."""
     monkeypatch.setattr(files, "BLOCK", 1000)
     table = frame(3000)
@@ -253,7 +253,7 @@ def test_columns_of_every_type():
     assert any("'remark': text, 100 different values" in note for note in encode.notes)
 
 
-def test_the_sample_is_fair_and_the_counts_are_of_all_rows(tmp_path, monkeypatch):
+def test_sample_is_fair_and_the_counts_are_of_all_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK", 4000)
     table = frame(5000)
     table["who"] = np.where(np.arange(5000) < 30, "rare", "common")
@@ -281,14 +281,14 @@ def test_text_of_a_parquet_file_that_is_no_utf_8_is_refused(tmp_path):
         Table(path=str(tmp_path / "t.parquet"), label="y", test_share=0.5).load()
 
 
-def test_the_row_names_of_pandas_are_no_column(tmp_path):
+def test_row_names_of_pandas_are_no_column(tmp_path):
     table = frame().sample(frac=1, random_state=0)
     table.to_parquet(tmp_path / "t.parquet")
     assert "__index_level_0__" in pyarrow.parquet.read_schema(tmp_path / "t.parquet").names
     assert survey([tmp_path / "t.parquet"], "label", "who").table.column_names == ["age", "height", "colour"]
 
 
-def test_a_quote_that_closes_lines_later_is_refused_with_its_line(tmp_path):
+def test_quote_that_closes_lines_later_is_refused_with_its_line(tmp_path):
     path = write(frame(20), tmp_path / "t.csv")
     lines = path.read_text().splitlines()
     # the quote reaches from line 12 to the comma of line 15: a row of four lines with too few cells
@@ -319,7 +319,7 @@ def test_a_quote_that_closes_lines_later_is_refused_with_its_line(tmp_path):
         ('"30,1.7,blue,anna,no', 0, 2),
     ],
 )
-def test_a_stray_quote_is_refused_with_its_line(tmp_path, row, place, line, end, zipped):
+def test_stray_quote_is_refused_with_its_line(tmp_path, row, place, line, end, zipped):
     """The cell that it makes reaches to the end of the file: 300 rows were one client's name."""
     path = write(frame(20), tmp_path / "t.csv")
     lines = path.read_text().splitlines()
@@ -364,7 +364,7 @@ def test_quoted_texts_of_several_lines_are_read(tmp_path):
     assert (found.counts.sum(), found.notes) == (30, ("t.csv: lines 11 to 161 are one row with a quoted text",))
 
 
-def test_an_open_quote_of_more_than_a_block_is_named(tmp_path):
+def test_open_quote_of_more_than_a_block_is_named(tmp_path):
     rows = [f"{i},h{i % 3},{'x' * 90},{i % 2}" for i in range(60_000)]
     rows[10] = '10,"h1,good,0'
     path = tmp_path / "t.csv"
@@ -404,7 +404,7 @@ def test_numbers_of_any_size_are_standardised(size):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_number_too_large_for_float32_once_standardised_counts_as_missing():
+def test_number_too_large_for_float32_once_standardised_counts_as_missing():
     encode = columns.fit(pa.table({"a": [1.0, 2.0, 3.0]}), "t.csv")
     other = pa.table({"a": [1e300, 2.0, -1e39, 1e30]})
     assert np.isfinite(encode(other)).all()
@@ -412,14 +412,14 @@ def test_a_number_too_large_for_float32_once_standardised_counts_as_missing():
     assert encode.gaps(other) == ["column 'a': 2 missing, not numbers or too large, set to the mean"]
 
 
-def test_a_malformed_line_that_is_no_text_is_refused_in_one_line(tmp_path, capfd):
+def test_malformed_line_that_is_no_text_is_refused_in_one_line(tmp_path, capfd):
     path = tmp_path / "t.csv"
     path.write_bytes(b"a,who,label\n1,x,u\n" + b"\xff,1,2,3,4\n" + b"2,y,v\n")
     refused("t.csv: cannot be read as csv: line 3 is not UTF-8", paths=[path], label="label", client="who")
     assert capfd.readouterr().err == ""
 
 
-def test_a_damaged_arrow_file_is_refused(tmp_path):
+def test_damaged_arrow_file_is_refused(tmp_path):
     """Its bytes are taken as they are: places of words that lie outside of them must be found before they are followed."""
     path, table = tmp_path / "t.arrow", pa.table({"a": [1.0, 2.0], "who": ["anna", "bob"], "label": ["u", "v"]})
     with pa.ipc.new_file(path, table.schema) as writer:
@@ -451,7 +451,7 @@ def reviews(path, rows=120, **changes):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
-def test_a_column_of_texts_is_the_rows(tmp_path, name):
+def test_column_of_texts_is_the_rows(tmp_path, name):
     path = reviews(tmp_path / name)
     data = Table(path=str(path), label="stars", client="shop", text="review", length=3).load()
     assert (data.classes, data.group_names, data.shape) == (("bad", "good"), ("shop 0", "shop 1", "shop 2"), (3,))
@@ -465,7 +465,7 @@ def test_a_column_of_texts_is_the_rows(tmp_path, name):
     assert set(few.x.ravel()) == {0, 1, 2, 3}
 
 
-def test_a_model_of_words_learns_from_ones_own_texts(tmp_path):
+def test_model_of_words_learns_from_ones_own_texts(tmp_path):
     path = reviews(tmp_path / "t.csv")
     experiment = Experiment(
         dataset=f"table:path={path},label=stars,client=shop,text=review,length=8",
@@ -478,7 +478,7 @@ def test_a_model_of_words_learns_from_ones_own_texts(tmp_path):
     assert table["accuracy"].tolist() == [1.0]
 
 
-def test_a_model_of_measurements_does_not_take_words(tmp_path):
+def test_model_of_measurements_does_not_take_words(tmp_path):
     path = reviews(tmp_path / "t.csv")
     words = Experiment(dataset=f"table:path={path},label=stars,text=review", skew="iid", model="mlp:hidden=[8]")
     with pytest.raises(BadInput, match=r"^model mlp:hidden=\[8\]: would take the numbers of t.csv's words .* text-cnn"):
@@ -530,7 +530,7 @@ def test_no_part_of_a_file_is_large(tmp_path, monkeypatch, name):
     assert max(sizes) <= 200
 
 
-def test_a_table_that_does_not_fit_is_refused_and_says_how_many_rows_do(tmp_path, monkeypatch):
+def test_table_that_does_not_fit_is_refused_and_says_how_many_rows_do(tmp_path, monkeypatch):
     monkeypatch.setattr("fedskew.data.tables.MOST_BYTES", 30_000)
     monkeypatch.setattr("fedskew.experiment.diagnose.MOST_BYTES", 30_000)
     monkeypatch.setattr(files, "BLOCK", 4000)
@@ -548,7 +548,7 @@ def test_a_table_that_does_not_fit_is_refused_and_says_how_many_rows_do(tmp_path
     assert int(advised[1]) * 5000 >= subject.counts.sum() * 400
 
 
-def test_a_sample_of_rows_keeps_the_clients_shares(tmp_path):
+def test_sample_of_rows_keeps_the_clients_shares(tmp_path):
     table = frame(4000)
     table["who"] = np.where(np.arange(4000) % 10 == 0, "rare", "common")
     found = survey([write(table, tmp_path / "t.csv")], "label", "who", most=1000, fair=False)
@@ -615,7 +615,7 @@ def test_bad_input_is_one_clear_line(tmp_path, monkeypatch):
 # as a data set
 
 
-def test_a_table_is_a_data_set_with_a_test_share_of_each_client(tmp_path):
+def test_table_is_a_data_set_with_a_test_share_of_each_client(tmp_path):
     table = frame()
     data = Table(path=str(write(table, tmp_path / "t.csv")), label="label", client="who").load()
     sizes = table["who"].value_counts().sort_index().to_numpy()
@@ -631,7 +631,7 @@ def test_a_table_is_a_data_set_with_a_test_share_of_each_client(tmp_path):
         dataclasses.replace(data, group_names=data.group_names[:4])
 
 
-def test_a_test_file_may_hold_classes_that_no_client_knows(tmp_path):
+def test_test_file_may_hold_classes_that_no_client_knows(tmp_path):
     train, test = frame(), frame(60, seed=1).astype({"label": object})
     test.loc[:3, "label"] = "never seen"
     data = Table(

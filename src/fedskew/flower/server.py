@@ -64,7 +64,7 @@ def serve(
         require("flower" in facts, f"resume: run {run} was not made on Flower; use `fedskew resume {run}`")
         stored = {**facts["flower"], **versions, "deployment": dataclasses.asdict(deployment)}
         store.add_facts(run, {"flower": stored})
-        execute(store, run, None, listener, stop, partial(settle, store, run, channel, deployment))
+        execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
     return run
 
 
@@ -103,10 +103,15 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 
 
-def settle(
-    store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment, dataset: Dataset
+def begin(
+    store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment | None
 ) -> tuple[Assembly, Site]:
-    """Connect to the clients, and assemble the run from the numbers of rows that they report."""
+    """Connect to the clients, and assemble the run from the numbers of rows that they report.
+
+    Without ``experiment``, resume the run of the store.
+    """
+    experiment = experiment or from_toml(store.run(run).experiment, f"run {run}")
+    dataset = experiment.dataset.load()
     facts, clients = store.run(run).facts["flower"], experiment.clients.number
     template = Request(
         kind="meet",

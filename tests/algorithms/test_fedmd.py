@@ -236,10 +236,10 @@ class Nobody:
 def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None:
     fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody())
     outcomes = play(fed, X0, 3)
-    digested = outcomes[2].work.view.public["digested"]
-    assert torch.equal(digested, outcomes[0].work.view.public["asked"])
+    digested = outcomes[2].work.view.extras["public"]["digested"]
+    assert torch.equal(digested, outcomes[0].work.view.extras["public"]["asked"])
     assert torch.equal(outcomes[2].work.view.extras["scores"], outcomes[0].server.state["scores"])
-    later = outcomes[2].work.view.public["asked"]
+    later = outcomes[2].work.view.extras["public"]["asked"]
     assert torch.equal(later, fed.server_data.x[outcomes[2].server.state["rows"]])
 
 

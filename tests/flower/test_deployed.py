@@ -17,7 +17,6 @@ import torch
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import main
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, FedskewError, TooFew
 from fedskew.core.records import Info
 from fedskew.core.seeding import Secret
@@ -88,7 +87,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 """What a method needs besides the defaults; DP-FedAvg draws nothing, since what a deployed server draws is its secret."""
 
 
-DEPLOYABLE = [name for name, method in ALGORITHMS.items() if method.public is Algorithm.public]
+DEPLOYABLE = [name for name, method in ALGORITHMS.items() if method().contract().shares_model]
 """Methods that train on public rows are refused."""
 
 QUICK = ("drfa", "fedavg", "ditto")

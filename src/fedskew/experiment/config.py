@@ -15,6 +15,7 @@ import tomli_w
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
+from fedskew.core.contract import Setup
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.own import Methods
 from fedskew.core.places import read_small
@@ -163,6 +164,12 @@ class Evaluation:
     layers: bool = False
     classes: bool = False
     private = after_noise
+
+    def accepts(self, setup: Setup) -> str:
+        """Refuses to measure on the server what takes the clients' rows."""
+        if setup.simulated or not self.inexactness:
+            return ""
+        return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"
 
     def __post_init__(self) -> None:
         require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")

@@ -20,6 +20,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.site import ClientScores, faults_as_rows
 from fedskew.flower.node import upload_tree
 from fedskew.flower.nodes import Nodes
+from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import (
     Body,
     Kind,
@@ -110,6 +111,7 @@ class Remote:
         done = Sequential().run(program, alone._replace(view=alone.view._replace(before=found)), self.row, y)
         kept, deployment = self.fed.kept, self.nodes.deployment
         codec, model = self.fed.codec, shared_model(self.fed)
+        assert isinstance(codec, Decoded)
         row = (kept.sent(done.uploads.delta) if kept else done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
         expected = signature({**pick(pattern, 0), "delta": codec.pattern(row, model)})
@@ -238,7 +240,7 @@ class There:
         if not nodes.deployment.measure:
             return NOBODY
         personal = measures_personal(fed)
-        told = body({"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}})
+        told = body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
         stamps = states.get(clients, dict)["stamp"].tolist()
         requests = {
             k: (nodes.recipe.request("measure", server.round, k, stamp=stamp), told)

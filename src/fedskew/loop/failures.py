@@ -28,7 +28,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
         what = "its own model"
         for _, leaf in leaves(done.states):
             bad = bad | ~leaf.isfinite().reshape(len(leaf), -1).all(1)
-    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.contract.updates_needed(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
@@ -44,7 +44,7 @@ def check_enough(fed: Federation, round_: int, heard: int, asked: int, wanted: i
 
     ``cure`` is what else to do about it than what the method asks for.
     """
-    needed = fed.algorithm.fewest(heard)
+    needed = fed.contract.updates_needed(heard)
     if heard >= max(wanted, needed):
         return
     told = [
@@ -58,7 +58,7 @@ def check_enough(fed: Federation, round_: int, heard: int, asked: int, wanted: i
 def client_cause(fed: Federation, round_: int) -> str:
     """Why local training most likely blew up, and what to try."""
     lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
-    cause = fed.algorithm.hazard(lr)
+    cause = fed.contract.hazard(lr)
     if not cause:
         cause = f"the client learning rate {lr:g} is too large"
         if momentum:
@@ -69,7 +69,7 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 def server_cause(fed: Federation, round_: int) -> str:
     """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    cause = fed.contract.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
     if fed.refinement.needs_data:
         cause += "; or the steps of the refinement; lower refine.lr"
     return f"most likely cause: {cause}"

@@ -33,7 +33,7 @@ def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) 
 
     A client that is left out because of what others sent changes a sum by more than one update, which breaks the guarantee.
     """
-    if fed.algorithm.privacy():
+    if fed.contract.privacy:
         return {}
     steps = np.asarray([len(work.plans[i].index) for i in at])
     return outliers(uploads, steps, fed.kept.sent(work.view.x) if fed.kept else work.view.x, ratio)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import BadInput, require
 from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
@@ -55,17 +56,17 @@ class System:
             if getattr(self, name) is not None:
                 values(name, getattr(self, name))
 
-    def check(self, local: Local) -> None:
-        """Raise `BadInput` if an option means nothing beside this local work."""
-        require(
-            self.epochs is None or local.steps is None,
-            "system: epochs mean nothing where local.steps is set; leave one of them out",
-        )
+    def accepts(self, setup: Setup) -> str:
+        """Refuses options that mean nothing beside the local work."""
+        local = setup.local
+        if self.epochs is not None and local.steps is not None:
+            return "epochs mean nothing where local.steps is set; leave one of them out"
         most = local.steps or (max(values("epochs", self.epochs)) if self.epochs else local.epochs)
-        require(
-            not self.stragglers or self.drop_stragglers or most > 1,
-            "system: a straggler does fewer than all local epochs, and there is only 1; raise local.epochs, or set "
-            "system.drop_stragglers",
+        if not self.stragglers or self.drop_stragglers or most > 1:
+            return ""
+        return (
+            "a straggler does fewer than all local epochs, and there is only 1; raise local.epochs, or set "
+            "system.drop_stragglers"
         )
 
     def own_work(self, local: Local, num_clients: int, seed: int) -> tuple[Local, ...]:

@@ -54,7 +54,7 @@ def test_golden_round() -> None:
 def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
     """The delta of a client at x whose windows had these means (l, P)."""
     number, one = len(samples), x.new_ones(())
-    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one, {})
+    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one)
     scratch = {"sums": 3 * (samples - x), "counts": x.new_full((number,), 3.0)}
     carry = Carry(samples[-1], {}, scratch, view.steps)
     return algorithm.local_final(Sgd(lr=0.1), view, carry, {})[0].delta

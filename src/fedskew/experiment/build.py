@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,18 @@ class Assembly:
     experiment: Experiment
     dataset: Dataset
     federation: Federation
-    x0: Tensor  # (P,)
+    cold: Tensor  # (P,) the initial model before the server's warm-up
     x_test: Tensor
     y_test: Tensor  # at the start
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
     frozen: Frozen | None = None  # of the model, what is not trained
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
+
+    @cached_property
+    def x0(self) -> Tensor:
+        """The initial model (P,), after the server's warm-up."""
+        return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
@@ -74,16 +79,21 @@ class Assembly:
 
 
 def assemble(
-    experiment: Experiment, dataset: Dataset, data: ClientData | None = None, tell: Tell | None = None
+    experiment: Experiment,
+    dataset: Dataset,
+    data: ClientData | None = None,
+    tell: Tell | None = None,
+    dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
     ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
-    rows of how many have passed through the frozen layers of a model.
+    rows of how many have passed through the frozen layers of a model. ``dealt`` are the rows of each client, if they are dealt
+    already.
     """
     setup = dataclasses.replace(setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive))
     check_needs(experiment, setup)
-    data = data or client_data(experiment, dataset)
+    data = data or client_data(experiment, dataset, dealt)
     partition = data.partition
     setup = with_clients(experiment, setup, len(partition))
     check_needs(experiment, setup)
@@ -104,13 +114,12 @@ def assemble(
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
-    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        x0=x0,
+        cold=x0,
         x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,

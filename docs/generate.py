@@ -18,6 +18,7 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.claims import export
 from fedskew.cli.look import KINDS, algorithm_rows, component_rows
 from fedskew.cli.main import parser
+from fedskew.cli.options import EXPERIMENT
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
@@ -69,6 +70,16 @@ def verbs() -> str:
     chosen = next(a for a in top._actions if isinstance(a, argparse._SubParsersAction))
     rows = [{"name": c.dest, "what": c.help} for c in chosen._choices_actions]
     return table(rows, ["name", "what"])
+
+
+def command_options() -> str:
+    """The options of `run`, `compare` and `tune` that change an experiment."""
+    rows = [
+        {"name": one.name, "sets": f"`{one.sets}`" if one.sets else "", "what": one.help}
+        for options in EXPERIMENT.values()
+        for one in options
+    ]
+    return table(rows, ["name", "sets", "what"])
 
 
 def settings() -> str:
@@ -215,6 +226,10 @@ def page() -> str:
         "This page is made from the code by `python docs/generate.py`.",
         "## Verbs",
         verbs(),
+        "## Options of an experiment",
+        "`run`, `compare` and `tune` take these options. Each replaces the component or setting of the experiment file in the "
+        "second column. `fedskew VERB --help` lists the other options.",
+        command_options(),
         "## Algorithms",
         "Written `name:option=value,option=value`. The first ones are files of their own under `src/fedskew/algorithms/`; the "
         "others are names for slots and settings on the same code (`src/fedskew/experiment/combinations.py`).",

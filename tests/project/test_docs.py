@@ -116,7 +116,7 @@ def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: s
     (tmp_path / "mine.py").write_text(mine[1])
     monkeypatch.chdir(tmp_path)
     parsed = parser().parse_args(shlex.split(line)[1:])
-    assert parsed.function
+    assert parsed.verb
     for spec in getattr(parsed, "algorithms", None) or []:
         from fedskew.experiment.combinations import with_method
 

@@ -68,7 +68,7 @@ def serve(
     facts = store.run(run).facts["flower"]
     store.add_facts(run, {"flower": {**facts, **versions, "deployment": dataclasses.asdict(deployment)}})
     try:
-        execute(store, run, None, listener, stop, partial(settle, store, run, channel, deployment))
+        execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
     finally:
         store.close()
     return run
@@ -109,10 +109,12 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 
 
-def settle(
-    store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment, dataset: Dataset
+def begin(
+    store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment | None
 ) -> tuple[Assembly, Site]:
-    """Meet the clients, and put the run together from what they tell of themselves."""
+    """Meet the clients, and assemble the run from what they report; without ``experiment`` the run has begun before."""
+    experiment = experiment or from_toml(store.run(run).experiment, f"run {run}")
+    dataset = experiment.dataset.load()
     facts = store.run(run).facts["flower"]
     clients = experiment.clients.number
     recipe = Recipe(facts["token"], experiment.toml(), clients, dataset.num_classes, dataset.shape, len(dataset.y))

@@ -36,9 +36,10 @@ from fedskew.flower.rows import read_rows
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Fault, Kind, Reply, pack, unpack
 from fedskew.loop.round import play_round, start
+from fedskew.measure.registry import stored
 from fedskew.slots import Uncompressed
 from fedskew.store import checkpoints
-from fedskew.store.runs import MEASUREMENTS, RunStore
+from fedskew.store.runs import RunStore
 from tests.flower_nodes import Direct, configuration, nodes_of, small
 
 VERSIONS = {"flwr": "none"}
@@ -258,7 +259,7 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 def test_every_fault_is_described() -> None:
-    assert set(FAULTS) == set(MEASUREMENTS["fault"]) == set(get_args(Fault))
+    assert set(FAULTS) == {name for split, name in stored() if split == "fault"} == set(get_args(Fault))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

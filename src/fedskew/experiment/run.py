@@ -33,8 +33,8 @@ from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
-from fedskew.skew.concept import Concept
 from fedskew.measure.registry import shown
+from fedskew.skew.concept import Concept
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import TakenOver, held

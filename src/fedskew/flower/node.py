@@ -162,7 +162,6 @@ class Visit:
             state=state,
             info=pick(fed.info, torch.as_tensor(own, device=x.device)),
             before={},
-            public={},
             lr=torch.tensor(fed.rate(r.round) if lr is None else lr, dtype=x.dtype, device=x.device),
             steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
         )

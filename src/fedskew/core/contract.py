@@ -137,6 +137,14 @@ class Codec(Protocol):
         """What the server decodes of updates (C, P), the clients' memories, and the bytes of the messages (C,)."""
         ...
 
+    def message(self, row: Tensor, memory: Tree, draws: Tensor | None, model: Shared) -> Tree:
+        """The message of one client's update (P,). Memory and draws have no leading axis."""
+        ...
+
+    def read(self, message: Tree, model: Shared) -> Tensor:
+        """The update (P,) that the server decodes of a message. Raises `ValueError` if it cannot."""
+        ...
+
 
 class Refinement(Protocol):
     """Trains the new global model on the server's rows."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedskew.core.contract import Codec
 from fedskew.core.records import Upload
 from fedskew.core.trees import Tree, pick
 from fedskew.flower.wire import Rejected
@@ -25,7 +25,7 @@ def message_of(fed: Federation, work: Work, uploads: Upload) -> Tree:
     return applied(fed.codec, rows[0]).message(rows[0], pick(work.memory, 0), own, shared_model(fed))
 
 
-def applied(codec: Any, row: Tensor) -> Any:
+def applied(codec: Codec, row: Tensor) -> Codec:
     """The codec of an update (P,). Where clients share nothing (P = 0), nothing is encoded."""
     return codec if len(row) else Uncompressed()
 
@@ -34,7 +34,7 @@ def applied(codec: Any, row: Tensor) -> Any:
 class Decoded(Uncompressed):
     """The server's side of a codec: `encode` leaves updates as they are, and counts the bytes of their messages."""
 
-    codec: Any
+    codec: Codec
 
     def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
         zeros = torch.zeros_like(rows[:1])
@@ -51,7 +51,6 @@ class Decoded(Uncompressed):
     def opened(self, message: Tree, row: Tensor, model: Model) -> Tensor:
         """The update (P,) of a message. Raises `Rejected` if the codec cannot read it."""
         try:
-            read: Tensor = applied(self.codec, row).read(message, model)
+            return applied(self.codec, row).read(message, model)
         except ValueError as error:
             raise Rejected("garbage", f"the update cannot be decoded: {error}") from None
-        return read

@@ -335,7 +335,7 @@ VERBS: list[Any] = [
     ("reproduce-scale", "reproduce drift-demo --scale nosuch", "nosuch"),
     ("reproduce-only", "reproduce drift-demo --only nosuch --as-stored", "has no table 'nosuch'"),
     ("data-unknown", "data get nosuch", "unknown data set 'nosuch'"),
-    ("data-which", "data get", "which one?"),
+    ("data-which", "data get", "name a data set"),
     ("data-action", "data nosuch", "cannot be 'nosuch'"),
     ("tune-grid", "tune --grid x", "--grid: cannot read 'x'"),
     ("tune-grid-empty", "tune --grid solver.lr=", "--grid: cannot read"),
@@ -393,7 +393,7 @@ VERBS: list[Any] = [
     ("flower-deep", "flower init made --recipe e.toml", "too many brackets", {"e.toml": "x = " + "[" * 100_000}),
     ("flower-threads", "flower init made --recipe e.toml", "at most 1024", {"e.toml": "[training]\nthreads = 100000"}),
     ("flower-nodes", "flower demo --nodes 0", "--nodes must be at least 1"),
-    ("flower-client", "flower node --client -1 --rows x.npz --superlink a:1", "--client is a number from 0"),
+    ("flower-client", "flower node --client -1 --rows x.npz --superlink a:1", "--client must be at least 0"),
     ("flower-rows", "flower node --client 0 --rows x.npz --superlink a:1", "x.npz"),
     (
         "flower-pickle",

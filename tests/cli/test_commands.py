@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from fedskew.cli.main import main
 from fedskew.cli.progress import stop_on_signal
+from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.experiment.config import COMPONENTS, from_toml
 from fedskew.store.runs import RunStore
@@ -123,6 +125,17 @@ def test_without_a_word_the_verbs_are_shown(monkeypatch, capsys) -> None:
         main()
     assert end.value.code == 0
     assert "run one experiment" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_ends_no_command_with_an_error() -> None:
+    """As in ``fedskew list algorithms | head``; Rich would call sys.exit."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Console(file=Closed()).print("text")
 
 
 def test_a_file_in_the_place_of_a_data_set_is_told_how_to_be_one(tmp_path, capsys) -> None:

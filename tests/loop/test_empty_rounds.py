@@ -18,8 +18,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
-from fedskew.experiment.choice import chosen
 from fedskew.experiment.measurements import round_rows
+from fedskew.experiment.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.conformance.test_engines import FIRST, federation
@@ -174,7 +174,7 @@ def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
 
 def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
-    option, facts = chosen(fed, X0, True, [1])
+    option, facts = try_engines(fed, X0, True, [1])
     assert option == Option(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 

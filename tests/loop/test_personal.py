@@ -19,8 +19,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
-from fedskew.experiment.config import Evaluation
 from fedskew.experiment.results import run
+from fedskew.experiment.settings import Evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.personal import evaluate_personal, measures_personal

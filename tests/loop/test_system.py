@@ -349,9 +349,9 @@ def test_devices_are_drawn_uniformly_from_lists_and_ranges() -> None:
         ({"stragglers": 1.2}, "stragglers must be between 0 and 1"),
         ({"dropout": float("nan")}, "dropout must be between 0 and 1"),
         ({"epochs": ()}, "epochs"),
-        ({"epochs": (0, 2)}, "epochs are numbers of at least 1"),
+        ({"epochs": (0, 2)}, "epochs: needs one or more numbers of at least 1"),
         ({"epochs": "3"}, "a range such as 2-6"),
-        ({"batch_sizes": "6-2"}, "batch_sizes are numbers of at least 1"),
+        ({"batch_sizes": "6-2"}, "batch_sizes: needs one or more numbers of at least 1"),
     ],
 )
 def test_a_system_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"core", "measure", "store"},
     "engine": {"core", "loop", "skew"},
     "loop": {"core", "measure", "skew", "slots"},
-    "store": {"core"},
+    "store": {"core", "measure"},
     "skew": {"core"},
     "algorithms": {"core"},
     "slots": {"core"},

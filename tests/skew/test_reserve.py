@@ -14,9 +14,10 @@ from fedskew.core.algorithm import SERVER_DATA, Algorithm
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble, check_needs
-from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of, server_rows, shared_rows
 from fedskew.experiment.results import run
+from fedskew.experiment.settings import SharedData
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural

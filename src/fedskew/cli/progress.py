@@ -20,6 +20,8 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Progress
+from fedskew.measure.registry import shown
+from fedskew.report.words import value
 
 LINE_EVERY = 5.0
 """Seconds between two lines where nothing can be redrawn."""
@@ -33,10 +35,11 @@ class Board(rich.progress.Progress):
         self.new_rounds = 0  # of this process
         self.round_of: dict[int, int] = {}
         self.rows: dict[str, TaskID] = {}
+        self.newest: dict[TaskID, dict[str, str]] = {}
         console = Console(stderr=True)
         super().__init__(
             *(TextColumn("{task.description}", markup=False), MofNCompleteColumn(), BarColumn(14)),
-            *(TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("runs", "accuracy", "drift")),
+            *(TextColumn("{task.fields[runs]}"), TextColumn("{task.fields[newest]}", markup=False)),
             console=console,
             disable=not console.is_terminal,
             refresh_per_second=4,
@@ -44,9 +47,8 @@ class Board(rich.progress.Progress):
         )
         for name in dict.fromkeys(names):
             total = sum(n for other, n in zip(names, rounds, strict=True) if other == name)
-            self.rows[name] = self.add_task(
-                name[:24], total=total, runs=count(names.count(name), "run"), accuracy="", drift=""
-            )
+            runs = count(names.count(name), "run")
+            self.rows[name] = self.add_task(name[:24], total=total, runs=runs, newest="")
 
     def on_progress(self, progress: Progress) -> None:
         """A run has started or finished a round."""
@@ -54,7 +56,8 @@ class Board(rich.progress.Progress):
         self.round_of[progress.run] = progress.round
         self.new_rounds += 0 if before is None else progress.round - before
         row, numbers = self.rows[progress.name], measured(progress)
-        self.tasks[row].fields.update(numbers)
+        self.newest[row] = self.newest.get(row, {}) | numbers
+        self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
         self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
         if self.disable and now - self.printed > LINE_EVERY:
@@ -82,9 +85,8 @@ class Board(rich.progress.Progress):
 
 
 def measured(progress: Progress) -> dict[str, str]:
-    """What was measured after this round, as text."""
-    accuracy = {} if progress.accuracy is None else {"accuracy": f"accuracy {100 * progress.accuracy:.1f} %"}
-    return accuracy if progress.drift is None else {**accuracy, "drift": f"drift {progress.drift:.3g}"}
+    """What was measured after this round, as text by the key of the measure."""
+    return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values}
 
 
 class ShowProgress(Protocol):

@@ -74,8 +74,8 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
     with bar("estimating") as show:
         seconds = estimate(left, jobs, lambda: show(next(done) / arms))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
-    ids = registered(store, left, f"reproduce {document.name} {parsed.scale}")
-    play(store, ids, None, jobs, "the same command")
+    runs = registered(store, left, f"reproduce {document.name} {parsed.scale}")
+    play(store, runs, None, jobs, "the same command")
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:

@@ -12,7 +12,6 @@ from fedskew.core.component import label, literal, parse, plain
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import check_processes
 from fedskew.experiment.config import (
     COMPONENTS,
     SETTINGS,
@@ -23,6 +22,7 @@ from fedskew.experiment.config import (
     read,
 )
 from fedskew.experiment.machine import cores
+from fedskew.experiment.plan import check_processes
 from fedskew.experiment.torchrun import launcher
 from fedskew.loop.system import System
 from fedskew.store.runs import RunRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,18 @@ class Assembly:
     experiment: Experiment
     dataset: Dataset
     federation: Federation
-    x0: Tensor  # (P,)
+    cold: Tensor  # (P,) the initial model before the server's warm-up
     x_test: Tensor
     y_test: Tensor  # at the start
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
     frozen: Frozen | None = None  # of the model, what is not trained
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
+
+    @cached_property
+    def x0(self) -> Tensor:
+        """The initial model (P,), after the server's warm-up."""
+        return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
@@ -75,12 +80,17 @@ class Assembly:
 
 
 def assemble(
-    experiment: Experiment, dataset: Dataset, data: ClientData | None = None, tell: Tell | None = None
+    experiment: Experiment,
+    dataset: Dataset,
+    data: ClientData | None = None,
+    tell: Tell | None = None,
+    dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
     ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
-    rows of how many have passed through the frozen layers of a model.
+    rows of how many have passed through the frozen layers of a model. ``dealt`` are the rows of each client, if they are dealt
+    already.
     """
     check_needs(experiment)
     require(
@@ -88,7 +98,7 @@ def assemble(
         f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
         "use --dataset adult, or own data with `sensitive`",
     )
-    data = data or client_data(experiment, dataset)
+    data = data or client_data(experiment, dataset, dealt)
     partition = data.partition
     check_clients(experiment, len(partition))
     experiment.augment.check(dataset.shape)
@@ -109,13 +119,12 @@ def assemble(
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
-    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        x0=x0,
+        cold=x0,
         x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,

@@ -30,8 +30,8 @@ from fedskew.measure import registry
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-SERVER_HOOKS = ("server_init", "convene", "public", "broadcast", "weights", "shares", "mean_delta", "aggregate")
-NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
+SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+NO_HOOKS = ("contract", "accepts")
 CLIENT_HOOKS = tuple(
     name
     for name, value in vars(Algorithm).items()

@@ -12,7 +12,6 @@ import torch
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import main
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import leaves
@@ -75,7 +74,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 """Options of methods besides the defaults. DP-FedAvg draws nothing here: a deployed server draws from its secret."""
 
 
-DEPLOYABLE = [name for name, method in ALGORITHMS.items() if method.public is Algorithm.public]
+DEPLOYABLE = [name for name, method in ALGORITHMS.items() if method().contract().shares_model]
 """Methods that train on public rows are refused."""
 
 QUICK = ("drfa", "fedavg", "ditto")

@@ -395,7 +395,7 @@ def harsh(spec: str) -> Any:
 def test_every_method_runs_and_sees_the_same_system(spec: str) -> None:
     fed = harsh(spec)
     fewest = min(len(work.clients) for work in works(fed, 5) if len(work.clients))
-    if fed.algorithm.fewest(fewest) > fewest:
+    if fed.contract.updates_needed(fewest) > fewest:
         # a method that cannot do with so few updates says so, and works where enough come, partial ones too
         with pytest.raises(TooFew, match="the method needs so many"):
             play(fed, X0, 5)

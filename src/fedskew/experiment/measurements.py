@@ -208,7 +208,7 @@ def update_amount(fed: Federation, outcome: Outcome) -> float:
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
     """The privacy loss of all rounds so far, repeated ones included, where the method bounds it."""
-    privacy = assembly.federation.algorithm.privacy()
+    privacy = assembly.federation.contract.privacy
     loss = epsilon(privacy, server.round + assembly.repeated) if privacy else math.inf
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 

@@ -34,6 +34,7 @@ from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
 from fedskew.measure.registry import shown
+from fedskew.skew.concept import Concept
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import TakenOver, held
@@ -256,7 +257,7 @@ def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seco
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
     """How long the model took to recover from the first change of the concept, in the round in which it has."""
-    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
+    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if isinstance(s, Concept) and s.at_round > 0]
     tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
     if not changes or not tested or round_ < min(changes)[1]:
         return []
@@ -290,7 +291,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     """Store what determines the run's numbers."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
-    known = store.run(run).facts
+    known: Mapping[str, Any] = store.run(run).facts
     if "engine" not in known:
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset

@@ -226,7 +226,7 @@ class RemoteClients:
         if not self.nodes.deployment.measure:
             return NO_SCORES
         personal = measures_personal(fed)
-        sent = body({"x": server.x, "extras": fed.algorithm.broadcast(server) if personal else {}})
+        sent = body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
         stamps = states.get(clients, dict)["stamp"].tolist()
         requests = {
             k: (self.nodes.request("measure", server.round, k, stamp=stamp), sent)

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import from_table, to_table
+from fedskew.core.component import from_table
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import Assembly, assemble, check_needs, with_engine
-from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.build import Assembly, assemble, check_needs, name_of, setup_of, with_engine
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import ClientData
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
@@ -27,12 +26,8 @@ from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Reply, Request
-from fedskew.models import Mixed, TextCnn
-from fedskew.models.encoder import Encoder
-from fedskew.skew.compose import mixture
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Partition
-from fedskew.slots import Blocks
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -71,35 +66,12 @@ def serve(
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     """The experiment with what is left open filled in; raises `BadInput` with the reason if it cannot run on nodes."""
     check_needs(experiment)
-    name = to_table(experiment.algorithm, COMPONENTS["algorithm"])["name"]
+    name = name_of(experiment.algorithm)
     require(
         MARK not in name,
         f"algorithm {name} is a file here, which the nodes do not have; offer it from a package that is installed on them",
     )
-    require(
-        not isinstance(experiment.model, (Encoder, TextCnn)),
-        "a model that reads texts needs the words of all clients at the server, and they stay on the nodes; use a model of numbers",
-    )
-    require(
-        type(experiment.algorithm).public is Algorithm.public and not isinstance(experiment.model, Mixed),
-        f"{name} on public rows, and clients of different architectures, are only simulated so far; use another method and model",
-    )
-    require(
-        not mixture(experiment.skew).concepts,
-        "skew: labels whose meaning changes are only simulated; on nodes labels are those of their own rows: leave it out",
-    )
-    require(
-        not experiment.faults.some,
-        "faults are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with them",
-    )
-    require(
-        not experiment.evaluation.inexactness,
-        "evaluation.inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out",
-    )
-    require(
-        deployment.labels or not isinstance(experiment.availability, Blocks),
-        "availability blocks goes by the classes that clients hold, and nodes do not tell; set deployment.labels = true",
-    )
+    check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 
 
@@ -143,7 +115,7 @@ def begin(
     assembly = assemble(experiment, dataset, rows_by_client([nodes.met[k] for k in range(clients)], dataset))
     codec = Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
-    if experiment.algorithm.privacy():
+    if experiment.algorithm.contract().privacy:
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
         federation = dataclasses.replace(federation, hidden=Secret.fresh())
         assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)

@@ -29,7 +29,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
         what = "its own model"
         for _, leaf in leaves(done.states):
             bad = bad | ~leaf.isfinite().reshape(len(leaf), -1).all(1)
-    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.contract.updates_needed(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
@@ -45,7 +45,7 @@ def check_enough(fed: Federation, round_: int, usable: int, asked: int, wanted: 
 
     ``cure`` is advice that the error ends with.
     """
-    needed = fed.algorithm.fewest(usable)
+    needed = fed.contract.updates_needed(usable)
     if usable >= max(wanted, needed):
         return
     parts = [
@@ -59,7 +59,7 @@ def check_enough(fed: Federation, round_: int, usable: int, asked: int, wanted: 
 def client_cause(fed: Federation, round_: int) -> str:
     """The most likely cause of divergence in local training, and a cure."""
     lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
-    cause = fed.algorithm.hazard(lr)
+    cause = fed.contract.hazard(lr)
     if not cause:
         step = (
             f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)" if momentum else ""
@@ -70,7 +70,7 @@ def client_cause(fed: Federation, round_: int) -> str:
 
 def server_cause(fed: Federation, round_: int) -> str:
     """The most likely cause of divergence in the server's step, and a cure."""
-    cause = fed.algorithm.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    cause = fed.contract.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
     if fed.refinement.needs_data:
         cause += "; or the steps of the refinement; lower refine.lr"
     return f"most likely cause: {cause}"

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
@@ -59,6 +60,18 @@ class Faults:
     longest_ratio: float = RATIO
     fewest: float = 0.5
     attempts: int = 1
+
+    def accepts(self, setup: Setup) -> str:
+        if not self.some:
+            return ""
+        if not setup.simulated:
+            return (
+                "they are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with "
+                "them; leave them out"
+            )
+        if setup.shares_model and setup.one_architecture:
+            return ""
+        return "they are of updates of one shared model, and there is none here; leave them out, or use another method and model"
 
     def private(self, privacy: Privacy) -> str:
         """Attacks are clipped like any update. A rejection shows who took part."""

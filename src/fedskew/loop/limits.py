@@ -56,7 +56,7 @@ def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) 
 
     If one client's update removed another's, the sum would change by more than one update, which breaks the privacy guarantee.
     """
-    if fed.algorithm.privacy():
+    if fed.contract.privacy:
         return {}
     steps = np.asarray([len(work.plans[i].index) for i in at])
     return outliers(uploads, steps, fed.kept.sent(work.view.x) if fed.kept else work.view.x, ratio)

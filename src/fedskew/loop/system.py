@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import BadInput, require
 from fedskew.core.privacy import alone
 from fedskew.core.records import Plan
@@ -53,17 +54,17 @@ class System:
             if getattr(self, name) is not None:
                 values(name, getattr(self, name))
 
-    def check(self, local: Local) -> None:
-        """Raise `BadInput` if an option has no effect on this local work."""
-        require(
-            self.epochs is None or local.steps is None,
-            "system: epochs have no effect if local.steps is set; leave one of them out",
-        )
+    def accepts(self, setup: Setup) -> str:
+        """Refuses options that have no effect on the local work."""
+        local = setup.local
+        if self.epochs is not None and local.steps is not None:
+            return "epochs have no effect if local.steps is set; leave one of them out"
         most = local.steps or (max(values("epochs", self.epochs)) if self.epochs else local.epochs)
-        require(
-            not self.stragglers or self.drop_stragglers or most > 1,
-            "system: a straggler does fewer than all local epochs, and there is only 1; raise local.epochs, or set "
-            "system.drop_stragglers",
+        if not self.stragglers or self.drop_stragglers or most > 1:
+            return ""
+        return (
+            "a straggler does fewer than all local epochs, and there is only 1; raise local.epochs, or set "
+            "system.drop_stragglers"
         )
 
     def own_work(self, local: Local, num_clients: int, seed: int) -> tuple[Local, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 from fedskew.core.records import Info, Privacy
@@ -15,6 +16,16 @@ from fedskew.core.seeding import stream
 
 Bools = NDArray[np.bool_]
 Phase = Literal["random", "label"]
+
+
+def labels_needed(phase: Phase, setup: Setup) -> str:
+    """Why a phase cannot work in this setup."""
+    if phase == "random" or setup.labels_known:
+        return ""
+    return (
+        "goes by the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
+        "phase=random"
+    )
 
 
 def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
@@ -75,6 +86,9 @@ class DayNight:
         require(self.period >= 1, f"period must be at least 1 round, got {self.period}")
         require(0 < self.peak <= 1, f"peak is a probability, above 0 and at most 1, got {self.peak}")
 
+    def accepts(self, setup: Setup) -> str:
+        return labels_needed(self.phase, setup)
+
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         angle = 2 * np.pi * (round_ / self.period - phases(self.phase, clients, seed))
         luck = stream(seed, "availability", round_).random(len(clients.index))
@@ -103,6 +117,9 @@ class Blocks:
     def __post_init__(self) -> None:
         require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
+
+    def accepts(self, setup: Setup) -> str:
+        return labels_needed(self.phase, setup)
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         rank = phases(self.phase, clients, seed).argsort(kind="stable").argsort(kind="stable")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.component import build
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import Option, next_work
@@ -48,7 +48,8 @@ class Coin:
 class Breeze(Algorithm):
     """Moves the model by 1/2 in every round, whoever is there."""
 
-    acts_alone: ClassVar[bool] = True
+    def contract(self):
+        return Contract(steps_alone=True)
 
     def server_init(self, server):
         return {"calls": torch.zeros(())}
@@ -76,7 +77,7 @@ def test_nothing_moves_and_the_round_counts(spec: str, engine) -> None:
     after = outcome.server
     assert after.round == 3
     assert after.x.isfinite().all()
-    if fed.algorithm.acts_alone:
+    if fed.contract.steps_alone:
         assert not torch.equal(after.x, before.x)
         return
     assert torch.equal(after.x, before.x)

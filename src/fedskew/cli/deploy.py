@@ -90,7 +90,7 @@ def check(parsed: argparse.Namespace) -> int:
 
 def demo(parsed: argparse.Namespace) -> int:
     """A SuperLink and nodes over loopback, one run on them, and nothing left of them but the run."""
-    from fedskew.flower.local import CONNECTION, Loopback
+    from fedskew.flower.local import CONNECTION, loopback
     from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
@@ -104,7 +104,7 @@ def demo(parsed: argparse.Namespace) -> int:
         nodes = write_nodes(experiment, folder / "rows")
         app = write_app(folder / "demo", experiment, str(runs))
         console.print(f"{len(nodes)} nodes and a SuperLink on 127.0.0.1; Flower needs some seconds a round")
-        with Loopback(folder / "flower", nodes) as there:
+        with loopback(folder / "flower", nodes) as there:
             submitted = there.submit(app)
             said, status = 0, "pending"
             while not status.startswith("finished"):

@@ -17,7 +17,9 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.report.html import PARTITION_NUMBERS
 from fedskew.skew.compose import mixture
+from fedskew.skew.concept import Concept
 from fedskew.skew.exported import export
+from fedskew.skew.feature import FeatureSkew
 
 SHADES = " .:-=+*#%@"
 """From none of a client's rows to all of them."""
@@ -55,7 +57,11 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
     )
     labels = data.labels.at(0)
     skews = [f"from-folder:path={shown(str(parsed.export))}"]
-    skews += [text for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True) if one.face in KEPT]
+    skews += [
+        text
+        for one, text in zip(experiment.skew, experiment.labels("skew"), strict=True)
+        if isinstance(one, FeatureSkew | Concept)
+    ]
     export(
         parsed.export,
         data.partition,
@@ -71,10 +77,6 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
         {"x": data.x, "y": labels},
         " ".join(f"--skew {shlex.quote(text)}" for text in skews),
     )
-
-
-KEPT = ("feature", "concept")
-"""The faces that a folder does not deal by itself when it is read back."""
 
 
 def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Dataset) -> None:

@@ -87,7 +87,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 def next_work(fed: Federation, server: Server) -> Work | None:
     """The work of the first round from the server's on that has clients; None if there is none. The server stays as it is."""
-    for round_ in range(server.round, server.rounds):
+    for round_ in range(server.round, fed.rounds):
         _, work, _ = prepare(fed, Sequential(), server._replace(round=round_), ClientStates(), measure_local=False)
         if len(work.clients):
             return work

@@ -138,7 +138,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
 
 def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
     """The partition that a folder holds, if it is one of these data and settings."""
-    made, now = folder.facts().get("fingerprint"), dataset.fingerprint()
+    made, now = folder.facts().fingerprint, dataset.fingerprint()
     require(
         made == now,
         f"skew from-folder: {folder.path} was made from other data (fingerprint {made}, these are {now}); use the data set that "

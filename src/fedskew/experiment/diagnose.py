@@ -131,7 +131,7 @@ def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None)
         subject.client,
         counts=subject.counts,
         seed=seed,
-        tell=lambda share: tell("measuring against chance", share),
+        on_progress=lambda share: tell("measuring against chance", share),
     )
     tell("further measures", 1.0)
     more = details(subject.x, subject.y, subject.client, subject.counts, seed)

@@ -71,7 +71,7 @@ def landscape(
     tell_where(warn, store, run, server.round)
     fed = assembly.federation
     require(
-        not fed.others and fed.algorithm.shares_model,
+        not fed.others and fed.contract.shares_model,
         f"landscape: the clients of run {run} have models of their own, and there is none around which to look",
     )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")

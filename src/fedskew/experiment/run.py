@@ -33,6 +33,8 @@ from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
+from fedskew.measure.registry import shown
+from fedskew.skew.concept import Concept
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import TakenOver, held
@@ -55,8 +57,17 @@ class Progress:
     round: int
     rounds: int
     seconds: float  # of this round
-    accuracy: float | None  # on the test set, where it was measured in this round
-    drift: float | None
+    values: Mapping[str, float]  # of this round, by the keys of the measures that progress shows
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on the test set, where it was measured in this round."""
+        return self.values.get("accuracy")
+
+    @property
+    def drift(self) -> float | None:
+        """The round's drift, where it was measured."""
+        return self.values.get("drift")
 
 
 Listener = Callable[[Progress], None]
@@ -239,14 +250,14 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     known = {(split, name): value for client, split, name, value in rows if client is None}
-    drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
+    values = {m.key: known[m.split, m.name] for m in shown("live") if (m.split, m.name) in known}
     name, training = assembly.experiment.name, assembly.experiment.training
-    return Progress(run, name, training.seed, server.round, training.rounds, seconds, accuracy, drift)
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
     """How long the model took to recover from the first change of the concept, in the round in which it has."""
-    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if s.face == "concept" and s.at_round > 0]
+    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if isinstance(s, Concept) and s.at_round > 0]
     tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
     if not changes or not tested or round_ < min(changes)[1]:
         return []

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require, require_storable
 from fedskew.core.privacy import after_noise, alone
 
@@ -123,6 +124,12 @@ class Evaluation:
     layers: bool = False
     classes: bool = False
     private = after_noise
+
+    def accepts(self, setup: Setup) -> str:
+        """Refuses to measure on the server what takes the clients' rows."""
+        if setup.simulated or not self.inexactness:
+            return ""
+        return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"
 
     def __post_init__(self) -> None:
         require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")

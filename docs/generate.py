@@ -25,13 +25,13 @@ from fedskew.core.component import shown
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.references import references
-from fedskew.store.runs import MEASUREMENTS
+from fedskew.measure import registry
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-SERVER_HOOKS = ("server_init", "convene", "public", "broadcast", "weights", "shares", "mean_delta", "aggregate")
-NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
+SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+NO_HOOKS = ("contract", "accepts")
 CLIENT_HOOKS = tuple(
     name
     for name, value in vars(Algorithm).items()
@@ -92,8 +92,20 @@ def settings() -> str:
 
 
 def measurements() -> str:
-    rows = [{"split": s, "name": n, "what": w} for s, names in MEASUREMENTS.items() for n, w in names.items()]
-    return table(rows, ["split", "name", "what"])
+    return table(
+        [{"split": m.split, "name": m.name, "what": m.note} for m in registry.stored().values()],
+        ["split", "name", "what"],
+    )
+
+
+def columns() -> str:
+    """The measures in tables and figures of runs."""
+    rows = [
+        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.place, "what": m.note,
+         "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
+        for m in registry.shown()
+    ]  # fmt: skip
+    return table(rows, ["name", "from", "over the rounds", "what", "shown"])
 
 
 def algorithms() -> str:
@@ -247,6 +259,9 @@ def page() -> str:
         "## Measurements",
         "What a run stores, by split and name.",
         measurements(),
+        "These have a column in `fedskew show --json` and `runs.table()`. They are shown in these places: `table` is the "
+        "terminal, LaTeX and Markdown; `page` the table of the report; `curve` a figure; `live` progress and `fedskew watch`.",
+        columns(),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -25,7 +25,7 @@ from fedskew.measure.heterogeneity.optimum import least, optimum_gap, softmax_ga
 from fedskew.measure.heterogeneity.quantity import size_distance, size_measures
 from fedskew.measure.heterogeneity.rows import WIDTH, embed
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=60)
 COUNTS = hnp.arrays(np.int64, st.tuples(st.integers(2, 6), st.integers(2, 5)), elements=st.integers(0, 30)).filter(
     lambda c: bool((c.sum(1) > 0).all())
 )

@@ -74,20 +74,20 @@ def test_a_model_that_has_not_moved_lies_on_the_line_to_the_other() -> None:
         assert window.second is None
         assert at[1:, 0] == pytest.approx(expected)
         torch.testing.assert_close(window.at(5.0, 0), w + step)
-    with pytest.raises(BadInput, match="the three models are one"):
+    with pytest.raises(BadInput, match="the three models are equal"):
         through(torch.stack([w, w, w]), points=5)
 
 
 def test_the_lowest_point_of_a_plane_is_the_quadratics_projection() -> None:
     """In the metric of the quadratic: the gradient there is orthogonal to the plane."""
     offsets = [[-1.0, -0.5, -0.2], [1.5, -0.4, 0.1], [0.0, 0.9, 0.3]]
-    window, _ = through(CENTRE + torch.tensor(offsets, dtype=torch.float64), points=201)
+    window, _ = through(CENTRE + torch.tensor(offsets, dtype=torch.float64), points=101)
     found = losses_on(window, lambda v: bowl(v)[None])[0]
     basis = torch.stack([window.first, window.second])
     best = torch.linalg.solve(basis @ A @ basis.T, -basis @ A @ (window.origin - CENTRE))
     i, j = np.unravel_index(found.argmin(), found.shape)
-    assert window.a[j] == pytest.approx(float(best[0]), abs=0.02)
-    assert window.b[i] == pytest.approx(float(best[1]), abs=0.02)
+    assert window.a[j] == pytest.approx(float(best[0]), abs=0.04)
+    assert window.b[i] == pytest.approx(float(best[1]), abs=0.04)
     assert found.min() >= float(bowl(window.at(*best.tolist()))) - 1e-12
 
 
@@ -114,7 +114,7 @@ def test_sharpness_of_a_quadratic() -> None:
     assert found.eigenvalue == pytest.approx(9, rel=1e-6)
 
 
-def test_overlap_is_one_for_alike_and_minus_one_for_opposed() -> None:
+def test_overlap_of_equal_and_opposite_losses() -> None:
     sheet = np.random.default_rng(2).random((4, 5))
     assert overlap(sheet, 3 * sheet + 1) == pytest.approx(1)
     assert overlap(sheet, -sheet) == pytest.approx(-1)

@@ -61,7 +61,7 @@ def test_holms_correction_is_its_definition(p: list[float]) -> None:
     assert holm(p) == pytest.approx([adjusted[value] for value in p])
 
 
-def test_holm_by_hand_and_what_is_not_there_counts_for_nothing() -> None:
+def test_holm_by_hand_ignores_missing_values() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     with_gap = holm([0.01, math.nan, 0.04, 0.03])
     assert math.isnan(with_gap[1])
@@ -91,17 +91,6 @@ def test_hedges_correction_removes_the_bias() -> None:
     assert np.mean(estimates) == pytest.approx(0.8, abs=0.05)
 
 
-def test_a_verdict_needs_an_interval_without_zero() -> None:
-    def verdict(differences: list[float]) -> str:
-        return decided(paired_p(differences), sum(differences))
-
-    assert verdict([0.1, 0.2, 0.3]) == "undecided"  # Student's interval is 0.2 +- 0.248
-    assert verdict([0.2, 0.2, 0.3]) == "higher"  # 0.233 +- 0.143
-    assert verdict([-0.2, -0.2, -0.3]) == "lower"
-    assert verdict([0.0, 0.0, 0.0]) == "undecided"
-    assert verdict([0.5]) == "undecided"
-
-
 def test_ranks_of_demsars_example() -> None:
     """Demsar 2006, table 6 and section 3.2.2: four methods on fourteen data sets, mean ranks and critical difference."""
     table = [
@@ -128,9 +117,68 @@ def test_friedmans_test_is_scipys_and_few_methods_have_none() -> None:
         rank_methods(np.array([[0.1, math.nan, 0.2]]))
 
 
-def test_methods_that_part_are_in_different_cliques() -> None:
+def test_different_methods_share_no_clique() -> None:
     scores = np.tile([0.9, 0.8, 0.7, 0.6], (30, 1))
     ranks = rank_methods(scores)
     assert ranks.mean.tolist() == [1, 2, 3, 4]
     assert ranks.critical_difference < 1
     assert ranks.cliques() == []
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 30])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_intervals_equal_scipys(n, confidence):
+    values = np.random.default_rng(n).standard_normal(n) * 3 + 1
+    mean, half = mean_interval(values.tolist(), confidence)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(confidence)
+    assert (mean - half, mean + half) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_the_interval_covers_the_truth_as_often_as_it_says(n):
+    samples = np.random.default_rng(n).normal(2.0, 0.7, (1500, n))
+    covered = np.mean([abs(mean - 2.0) <= half for mean, half in map(mean_interval, samples)])
+    assert 0.93 <= covered <= 0.97
+
+
+def test_one_value_has_a_mean_and_no_interval():
+    mean, half = mean_interval([3.5])
+    assert mean == 3.5
+    assert math.isnan(half)
+
+
+def verdict(differences):
+    return decided(paired_p(differences), float(np.mean(differences)))
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([1.0, 1.1, 0.9], "higher"),
+        ([0.1, 0.2, 0.3], "undecided"),  # Student's interval is 0.2 +- 0.248
+        ([0.2, 0.2, 0.3], "higher"),  # 0.233 +- 0.143
+        ([-1.0, -1.1, -0.9], "lower"),
+        ([1.0, -1.1, 0.2], "undecided"),
+        ([5.0, 0.1], "undecided"),
+        ([7.0], "undecided"),
+        ([0.0, 0.0, 0.0], "undecided"),
+        ([0.1, 0.1, 0.1], "undecided"),
+        ([0.1] * 6, "higher"),
+        ([1.0, float("nan"), 1.0], "undecided"),
+        ([1.0, float("inf"), 1.0], "undecided"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_verdicts_by_hand(differences, expected):
+    assert verdict(differences) == expected
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=8))
+def test_a_verdict_is_a_t_test_at_five_per_cent(differences):
+    if np.std(differences) < 1e-6:
+        return
+    found = stats.ttest_1samp(differences, 0)
+    if abs(found.pvalue - 0.05) < 1e-9:
+        return
+    expected = "undecided" if found.pvalue > 0.05 else "higher" if np.mean(differences) > 0 else "lower"
+    assert verdict(differences) == expected

@@ -1,4 +1,4 @@
-"""Agreement of updates by layer, evenness over clients: against brute force, closed forms and SciPy."""
+"""Cosines of updates by layer, evenness over clients, recovery: against brute force, closed forms and SciPy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.measure.drift import drift
 from fedskew.measure.fairness import entropy, jain
+from fedskew.measure.recovery import recovery
 from fedskew.measure.updates import cosines, signal_to_noise
 
 LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
@@ -30,17 +31,17 @@ def test_cosines_are_those_of_all_pairs() -> None:
         assert float(cosines(deltas, LAYERS)[name]) == pytest.approx(float(torch.stack(pairs).mean()), abs=1e-12)
 
 
-def test_cosines_of_updates_that_agree_oppose_or_are_not_there() -> None:
+def test_cosines_of_equal_opposite_and_zero_updates() -> None:
     one = torch.tensor([1.0, 2.0, 0.0, 0.0, 0.0, 3.0])
     found = cosines(torch.stack([one, 5 * one, 0 * one]), LAYERS)
-    # the client that did not move is in no pair; nobody moved the second layer
+    # a client that did not move is in no pair; no client moved the second layer
     assert float(found["first"]) == pytest.approx(1)
     assert math.isnan(float(found["second"]))
     assert float(cosines(torch.stack([one, -one]), LAYERS)["first"]) == pytest.approx(-1)
     assert math.isnan(float(cosines(one[None], LAYERS)["first"]))
 
 
-def test_signal_to_noise_is_the_ratio_that_it_says() -> None:
+def test_signal_to_noise_equals_its_definition() -> None:
     deltas, n = torch.tensor(np.random.default_rng(1).standard_normal((4, 5)) + 1), torch.tensor([1.0, 2.0, 3.0, 4.0])
     p = n / n.sum()
     mean = p.double() @ deltas
@@ -48,7 +49,7 @@ def test_signal_to_noise_is_the_ratio_that_it_says() -> None:
     assert float(signal_to_noise(drift(deltas, n)["relative_drift"])) == pytest.approx(float(expected))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SHARES)
 def test_evenness_is_scipys_and_bounded(values: list[float]) -> None:
     v = torch.tensor(values, dtype=torch.float64)
@@ -60,7 +61,7 @@ def test_evenness_is_scipys_and_bounded(values: list[float]) -> None:
     assert float(jain(v).sqrt()) == pytest.approx(float(cosine))
 
 
-def test_evenness_at_its_ends() -> None:
+def test_limits_of_evenness() -> None:
     alone, nothing = torch.tensor([0.0, 0.0, 3.0]), torch.zeros(3)
     assert (float(jain(alone)), float(entropy(alone))) == (pytest.approx(1 / 3), 0)
     assert (float(jain(nothing)), float(entropy(nothing))) == (1, 1)
@@ -82,3 +83,16 @@ def test_layers_and_classes_are_stored_on_demand(tmp_path) -> None:
     # the test set has 35 to 37 rows of each digit
     assert len(classes) == 10
     assert classes["value"].mean() == pytest.approx(accuracy, abs=0.02)
+
+
+def test_recovery_by_hand() -> None:
+    """Mean before 0.8, so 0.76 is enough; a slow change counts from its beginning, once it is complete."""
+    accuracy = {0: 0.7, 1: 0.9, 2: 0.1, 3: 0.5, 4: 0.76, 5: 0.9}
+    assert recovery(accuracy, 2, 2) == 2
+    assert recovery(accuracy, 2, 5) == 3
+    assert recovery({0: 0.8, 1: 0.8, 2: 0.8, 3: 0.8}, 2, 2) == 0
+    assert recovery({0: 0.8, 1: 0.1}, 1, 1) is None
+    assert recovery({0: 0.8, 1: 0.1, 2: 0.7}, 1, 1) is None, "the round of the change is not one before it"
+    assert recovery({3: 0.1}, 1, 1) is None
+    old = dict.fromkeys(range(20), 0.1) | dict.fromkeys(range(20, 30), 1.0) | {30: 0.5}
+    assert recovery(old, 30, 30) is None, "only the ten measurements before count"

@@ -1,4 +1,4 @@
-"""Signs that a run goes wrong: each shows on planted numbers, once, and not on sound ones; a resumed run warns the same."""
+"""Warnings of a run: each appears once for planted numbers, and never for sound ones; a resumed run gives the same."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from fedskew.report.html import page
 from fedskew.store.runs import RunStore
 
 BALANCED = np.full((4, 3), 10)
-EVERYBODY = np.arange(4)
+EVERY_CLIENT = np.arange(4)
 
 
 def watch(counts=BALANCED, by_rows: bool = True) -> Watch:
     return Watch(("cat", "dog", "eel"), np.asarray(counts), ("a", "b", "c", "d"), by_rows)
 
 
-def kinds(watched: Watch, rounds: int, cohort=EVERYBODY, divergence=1.0, accuracy=0.5, local=()) -> list[str]:
-    """The kinds heard over the rounds; a number may be a function of the round."""
+def kinds(watched: Watch, rounds: int, cohort=EVERY_CLIENT, divergence=1.0, accuracy=0.5, local=()) -> list[str]:
+    """Return the kinds of the warnings over the rounds; a number may be a function of the round."""
 
     def at(value, r):
         return value(r) if callable(value) else value
 
-    heard = [
+    warned = [
         w
         for r in range(1, rounds + 1)
-        for w in watched.hear(r, cohort, at(divergence, r), at(accuracy, r), dict(local))
+        for w in watched.after_round(r, cohort, at(divergence, r), at(accuracy, r), dict(local))
     ]
-    return [w.kind for w in heard]
+    return [w.kind for w in warned]
 
 
-def test_a_sound_run_shows_nothing() -> None:
+def test_a_sound_run_gives_no_warning() -> None:
     assert watch().begin() == []
     assert kinds(watch(), 40, divergence=lambda r: 1 / r, accuracy=lambda r: 1 - 0.9**r, local={0: 1.0}) == []
 
@@ -63,7 +63,7 @@ def test_one_client_with_most_of_the_weight() -> None:
     assert kinds(watch(counts), 3) == []  # half of the weight is not most of it
 
 
-def test_classes_that_nobody_holds() -> None:
+def test_classes_without_a_client() -> None:
     counts = BALANCED.copy()
     counts[:, 2] = 0
     assert [w.kind for w in watch(counts).begin()] == ["missing class"]
@@ -98,4 +98,4 @@ def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_af
         execute(store, number, listener=lambda p: rounds.append(p.round), stop=lambda: len(rounds) > stop_after)
     execute(store, number)
     assert store.run(number).facts["warnings"] == warned
-    assert "may answer nothing but one class" in page(store, store.runs())
+    assert "may predict one class only" in page(store, store.runs())

@@ -1,6 +1,8 @@
-"""Partitions that are built rather than drawn, sizes, and both together: exact where they say so, near where rows run out."""
+"""Constructed partitions, client sizes, and both together: exact, or as near as the rows allow."""
 
 from __future__ import annotations
+
+from time import process_time
 
 import numpy as np
 import pytest
@@ -8,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from fedskew.core.errors import BadInput
-from fedskew.skew.balanced import LabelDirichletBalanced, LabelDirichletTopUp
+from fedskew.core.seeding import stream
 from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSimilarity, fitted, rounded
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import deal
@@ -22,7 +23,7 @@ from fedskew.skew.quantity import (
     at_least,
 )
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=40)
 MNIST = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
@@ -36,9 +37,6 @@ def labels_of(*sizes: int) -> np.ndarray:
 
 def counts_of(dealt, labels) -> np.ndarray:
     return np.stack([np.bincount(labels[rows], minlength=int(labels.max()) + 1) for rows in dealt])
-
-
-# labels
 
 
 @pytest.mark.parametrize(("shards", "clients"), [(1, 10), (2, 10), (2, 25), (5, 4)])
@@ -90,8 +88,8 @@ def test_all_classes_a_client_are_an_even_split() -> None:
 
 
 @pytest.mark.parametrize("similarity", [0.0, 0.1, 0.5, 1.0])
-def test_similarity_is_the_share_that_is_dealt_alike(similarity: float) -> None:
-    """Ten classes on ten clients: the chopped part is one class a client; of the other part each class is a tenth, by chance."""
+def test_similarity_is_the_share_that_is_dealt_iid(similarity: float) -> None:
+    """Ten classes on ten clients: the sorted part gives each client one class; in the random part each class is about a tenth."""
     labels = labels_of(*[300] * 10)
     counts = counts_of(LabelSimilarity(similarity=similarity).deal(labels, None, 10, rng()), labels)
     assert (counts.sum(1) == 300).all()
@@ -99,7 +97,7 @@ def test_similarity_is_the_share_that_is_dealt_alike(similarity: float) -> None:
     assert own == pytest.approx(1 - similarity + similarity / 10, abs=0.05)
 
 
-def test_similarity_zero_is_the_chop() -> None:
+def test_similarity_zero_is_the_sorted_cut() -> None:
     labels = labels_of(30, 45, 25)
     counts = counts_of(LabelSimilarity(similarity=0.0).deal(labels, None, 4, rng()), labels)
     assert counts.tolist() == [[25, 0, 0], [5, 20, 0], [0, 25, 0], [0, 0, 25]]
@@ -117,38 +115,9 @@ def test_blocks_of_eleven_clients_and_46_intents() -> None:
     assert (counts[0, 44], counts[1, 45]) == (90, 90)
 
 
-def test_balanced_dirichlet_has_equal_sizes_and_its_moments() -> None:
-    """2.A.4: sizes exact; of the proportions E sum (p - 1/C)^2 = (1 - 1/C)/(C alpha + 1) (2.B)."""
-    labels = labels_of(300, 300, 300, 300)
-    for alpha in (0.1, 1.0, 10.0):
-        skew = LabelDirichletBalanced(alpha=alpha)
-        assert {len(rows) for rows in skew.deal(labels, None, 7, rng())} == {171, 172}
-        squares = ((skew.proportions(labels, 4000, rng(1)) - 0.25) ** 2).sum(1)
-        assert squares.mean() == pytest.approx(0.75 / (4 * alpha + 1), abs=5 * squares.std() / np.sqrt(4000))
-
-
-def test_the_prior_of_the_data_follows_their_class_frequencies() -> None:
-    labels = labels_of(900, 90, 10)
-    p = LabelDirichletBalanced(alpha=1.0, prior="data").proportions(labels, 20000, rng())
-    assert np.allclose(p.mean(0), [0.9, 0.09, 0.01], atol=0.005)
-
-
-def test_the_authors_code_cuts_per_class_and_tops_up(monkeypatch) -> None:
-    """Shares (.5, .26, .24): floors 5 and 2 of 10, the last takes 3; 6 rows: 3, 1, 2. Then max(1, n / 10 K) each."""
-    monkeypatch.setattr("fedskew.skew.balanced.dirichlet", lambda *_: np.log([[0.5, 0.26, 0.24]] * 2))
-    labels = np.repeat([0, 1], [10, 6])
-    assert counts_of(LabelDirichletTopUp().deal(labels, None, 3, rng()), labels).tolist() == [[5, 3], [2, 1], [3, 2]]
-    monkeypatch.setattr("fedskew.skew.balanced.dirichlet", lambda *_: np.log([[1 - 2e-9, 1e-9, 1e-9]] * 2))
-    labels = np.repeat([0, 1], [60, 61])
-    assert [len(rows) for rows in LabelDirichletTopUp().deal(labels, None, 3, rng())] == [113, 4, 4]
-
-
-# sizes
-
-
 @QUICK
 @given(st.integers(1, 60), st.integers(0, 5000), st.integers(0, 10**6), st.floats(0, 3))
-def test_sizes_sum_to_the_rows_and_nobody_is_empty(clients: int, more: int, seed: int, sigma: float) -> None:
+def test_sizes_sum_to_the_rows_and_no_client_is_empty(clients: int, more: int, seed: int, sigma: float) -> None:
     rows = clients * 10 + more
     for skew in (QuantityLogNormal(sigma=sigma), QuantityPowerLaw(), QuantityDirichlet(beta=0.05 + sigma)):
         sizes = skew.sizes(rows, clients, rng(seed))
@@ -196,9 +165,6 @@ def test_dirichlet_sizes_have_their_second_moment() -> None:
     assert squares.mean() == pytest.approx(6 / 101, abs=5 * squares.std() / np.sqrt(3000))
 
 
-# both
-
-
 @st.composite
 def mixtures(draw):
     labels = labels_of(*draw(st.lists(st.integers(1, 60), min_size=2, max_size=5)))
@@ -215,17 +181,11 @@ def mixtures(draw):
 def test_a_mixture_hits_sizes_exactly_and_deals_every_row_once(case) -> None:
     labels, clients, mixed, seed = case
     part = deal(mixed, labels, None, clients, seed)
-    wanted = mixed.quantity.sizes(len(labels), clients, stream_of(seed).spawn(1)[0])
+    wanted = mixed.quantity.sizes(len(labels), clients, stream(seed, "partition").spawn(1)[0])
     assert part.sizes.tolist() == wanted.tolist()
     assert sorted(part.indices) == list(range(len(labels)))
     again = deal(mixed, labels, None, clients, seed)
     assert np.array_equal(part.indices, again.indices)
-
-
-def stream_of(seed: int) -> np.random.Generator:
-    from fedskew.core.seeding import stream
-
-    return stream(seed, "partition")
 
 
 @QUICK
@@ -268,8 +228,8 @@ def test_largest_parts_get_what_floors_leave() -> None:
     ]
 
 
-def test_who_wants_only_a_class_that_ran_out_gets_what_is_left() -> None:
-    """Where it would ask for the same class for ever."""
+def test_fitted_counts_use_any_class_where_the_wanted_one_is_empty() -> None:
+    """A client that wants one class only would otherwise draw it forever."""
     counts = fitted(np.asarray([[3, 0], [3, 0]]), np.asarray([[1.0, 0.0], [1.0, 0.0]]), np.asarray([3, 4]), rng())
     assert counts.sum(0).tolist() == [3, 3]
     assert counts.sum(1).tolist() == [3, 3]
@@ -282,65 +242,10 @@ def test_label_proportions_are_kept_where_rows_allow() -> None:
     assert part.label_counts(labels, 2).tolist() == [[60, 30], [0, 30]]
 
 
-def test_sizes_written_out_leave_the_other_rows() -> None:
+def test_listed_sizes_leave_the_other_rows_unassigned() -> None:
     part = deal(mixture(skews_of("quantity-sizes:rows=[7,2,11]")), labels_of(20, 20), None, 3, 0)
     assert part.sizes.tolist() == [7, 2, 11]
     assert part.unassigned == 20
-
-
-# bad input
-
-
-@pytest.mark.parametrize(
-    ("spec", "clients", "words"),
-    [
-        ("label-shards:shards=3", 10, "30 rows"),
-        ("label-classes:k=5", 3, "k = 5 of 4 classes"),
-        ("label-classes:k=4", 8, "5 rows for 8 clients"),
-        ("label-blocks", 5, "use fewer clients"),
-        ("quantity-dirichlet:min_size=10", 3, "30 rows"),
-        ("quantity-sizes:rows=[1,2]", 3, "2 sizes for 3 clients"),
-        ("quantity-sizes:rows=[10,20]", 2, "30 rows in all"),
-        ("quantity-lognormal", 21, "21 clients cannot share 20 rows"),
-        (["label-sorted", "quantity-lognormal"], 0, "at least 1"),
-    ],
-)
-def test_what_cannot_be_dealt_is_one_clear_line(spec, clients: int, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        deal(mixture(skews_of(spec)), labels_of(5, 5, 5, 5), None, clients, 0)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("label-shards:shards=0", "shards"),
-        ("label-classes:k=0", "k must be"),
-        ("label-similarity:similarity=1.1", "similarity"),
-        ("label-dirichlet-balanced:alpha=0", "alpha"),
-        ("label-dirichlet-top-up:alpha=-1", "alpha"),
-        ("quantity-lognormal:sigma=-0.1", "sigma"),
-        ("quantity-lognormal:sigma=nan", "sigma"),
-        ("quantity-dirichlet:beta=0", "beta"),
-        ("quantity-dirichlet:min_size=0", "min_size"),
-        ("quantity-sizes:rows=[]", "rows"),
-        ("quantity-sizes:rows=[3,0]", "rows"),
-        ("label-blocks:primary=2", "primary"),
-        ([], "the list is empty"),
-        (["label-sorted", "label-shards"], "label-sorted and label-shards both say who gets which rows"),
-        (["natural", "iid"], "both say who gets which rows"),
-        (["quantity-lognormal", "quantity-dirichlet"], "both set the clients' sizes"),
-        (["natural", "quantity-lognormal"], "natural clients bring their sizes"),
-        (["from-folder:path=x", "quantity-power-law"], "a folder holds its clients' sizes"),
-        (["pooled", "pooled"], "pooled stands there twice"),
-    ],
-)
-def test_options_and_impossible_mixtures_are_refused(spec, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        skews_of(spec)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -353,10 +258,8 @@ def test_options_and_impossible_mixtures_are_refused(spec, words: str) -> None:
     ],
     ids=str,
 )
-def test_ten_thousand_clients_take_no_long_time(spec) -> None:
-    """60,000 rows into 10,000 clients; the work is counted in the clock of the process, which other programs do not move."""
-    from time import process_time
-
+def test_ten_thousand_clients_take_less_than_two_seconds(spec) -> None:
+    """60,000 rows into 10,000 clients; CPU seconds, which other programs do not change."""
     labels = rng().integers(0, 10, 60_000)
     began = process_time()
     deal(mixture(skews_of(spec)), labels, None, 10_000, 0, 0.2)

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import SERVER_DATA, Algorithm
+from fedskew.core import contract
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble, check_needs
-from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of, server_rows, shared_rows
 from fedskew.experiment.results import run
+from fedskew.experiment.settings import SharedData
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
@@ -26,7 +28,7 @@ from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, blobs, numbers, small
 
-DEALERS = [name for name, cls in SKEWS.items() if cls.face in ("none", "label") and name != "from-folder"]
+DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name != "from-folder"]
 """Skews that deal rows by themselves."""
 
 
@@ -81,9 +83,7 @@ def test_every_row_of_a_class_is_drawn_equally_often() -> None:
 
 
 def test_fewer_rows_than_classes_are_refused() -> None:
-    with pytest.raises(
-        BadInput, match="server_data: 2 of 60 rows cannot hold each of 3 classes; ask for a larger share"
-    ):
+    with pytest.raises(BadInput, match="server_data: 2 of 60 rows cannot include all 3 classes; use a larger share"):
         class_balanced(np.repeat([0, 1, 2], 20), np.arange(60), 2, rng(), "server_data")
 
 
@@ -144,7 +144,7 @@ def test_the_draw_depends_on_the_partition_seed_only() -> None:
 def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     experiment = small(server_data={"share": 0.1})
     assembly = assemble(experiment, DATA)
-    server = start(assembly.federation, assembly.x0)
+    server = assembly.federation.view(start(assembly.federation, assembly.x0))
     rows = server_rows(experiment, DATA)
     assert torch.equal(server.data.x, torch.as_tensor(DATA.x[rows]))
     assert server.data.y.tolist() == DATA.y[rows].tolist()
@@ -153,7 +153,7 @@ def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     facts = assembly.partition_facts()
     assert facts["server_rows"] == 12
     assert facts["rows"] + facts["unassigned"] == 108
-    assert start(assemble(small(), DATA).federation, assembly.x0).data is None
+    assert assemble(small(), DATA).federation.server_data is None
     assert assemble(small(), DATA).partition_facts()["server_rows"] == 0
 
 
@@ -166,8 +166,8 @@ def test_no_server_row_is_a_test_row() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needy(Algorithm):
-    def needs(self) -> frozenset[str]:
-        return frozenset({SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(contract.server_rows,))
 
 
 def test_a_method_that_needs_server_data_is_refused_without_and_taken_with(monkeypatch) -> None:
@@ -305,7 +305,7 @@ def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
     experiment = small("data-sharing:beta=0.25,alpha=0.5", server_data={"share": 0.1})
     assembly = assemble(experiment, DATA)
     part, facts = assembly.partition, assembly.partition_facts()
-    assert start(assembly.federation, assembly.x0).clients.num_examples.tolist() == part.sizes.tolist()
+    assert assembly.federation.info.num_examples.tolist() == part.sizes.tolist()
     assert (facts["shared_rows"], facts["shared_rows_each"]) == (21, 10)
     # five float32 features and a label of 8 bytes
     assert facts["shared_bytes"] == len(part) * 10 * (5 * 4 + 8)

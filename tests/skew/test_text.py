@@ -1,4 +1,4 @@
-"""Styles of writing by cluster: what is done to words, to whose texts, and that models and measures read what was written."""
+"""Text styles of clusters: the changed words, the changed texts, and models and measures on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedskew.measure.heterogeneity.diagnose import diagnose
 from fedskew.skew.text import CAPITALS, SHORT, SHORTENED, TEMPLATES, TYPOS, FeatureText, rewritten, styled
 from tests.texts import tiny_encoder
 
-QUICK = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=30)
 SENTENCE = "please send the information for your account today because people want delivery before tomorrow"
 TEXTS = [" ".join(np.random.default_rng(i).choice(SENTENCE.split(), 12)) for i in range(200)]
 
@@ -59,7 +59,7 @@ def test_a_word_in_a_style(word, typo, short, capitals, becomes):
 
 @QUICK
 @given(st.integers(0, 1000), st.floats(0.1, 1))
-def test_whose_texts_change_and_that_no_word_is_lost(seed, strength):
+def test_only_texts_with_an_owner_change_and_no_word_is_lost(seed, strength):
     owner = np.random.default_rng(seed).integers(-1, 5, 40)
     seen = written(TEXTS[:40], owner, seed=seed, strength=strength)
     assert [seen[i] for i in np.flatnonzero(owner < 0)] == [TEXTS[i] for i in np.flatnonzero(owner < 0)]
@@ -71,7 +71,7 @@ def test_whose_texts_change_and_that_no_word_is_lost(seed, strength):
         for now, then in zip(said, before.split(), strict=True):
             letters = "".join(sorted(now.lower()))
             assert letters in known or letters == "".join(sorted(then))
-    # a text reads the same whoever holds the others
+    # a text does not depend on the owners of the others
     other = np.where(np.arange(40) == 7, owner, (owner + 1) % 5)
     assert written(TEXTS[:40], other, seed=seed, strength=strength)[7] == seen[7]
 
@@ -101,7 +101,7 @@ def test_shares_grow_with_strength_up_to_the_greatest():
     assert (half["framed"] == 0.5).all()
 
 
-def test_clients_train_on_ids_of_what_they_write_and_the_test_set_is_clean():
+def test_clients_train_on_rewritten_texts_and_the_test_set_stays():
     plain, made = (client_data(experiment(f"feature-text:strength={s}"), shop()) for s in (0, 1))
     assert np.array_equal(plain.x, shop().x)
     assert made.dataset.texts is not None
@@ -122,7 +122,8 @@ def test_clients_train_on_ids_of_what_they_write_and_the_test_set_is_clean():
     }
 
 
-def test_an_encoder_reads_what_clients_write(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_an_encoder_gets_the_rewritten_texts(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("FEDSKEW_CACHE", str(tmp_path))
     rain = shop(["rain sun wind snow goal"] * 40)
@@ -143,5 +144,3 @@ def test_rows_without_texts_are_refused():
     bare = Dataset(x=np.eye(4), y=np.arange(4) % 2, x_test=np.eye(4), y_test=np.arange(4) % 2, classes=("a", "b"))
     with pytest.raises(BadInput, match="holds no texts for feature-text; use another feature skew"):
         client_data(experiment("feature-text", 2), bare)
-    with pytest.raises(BadInput, match="strength must be at least 0"):
-        FeatureText(strength=2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsFloat, TypedDict
 
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.measure import registry
+from fedskew.measure.registry import OF_MODELS, Measure, primary
 from fedskew.measure.statistics import Floats
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -27,19 +29,21 @@ class Measured:
 
     record: RunRecord
     frame: pd.DataFrame  # round, split, name, value, of no client
-    clients: (
-        pd.DataFrame
-    )  # round, client, name, value, of the clients' local models; of layers, whose number is the client's
+    clients: pd.DataFrame  # round, client, name, value, of local models; of layers, with their number as the client's
 
     @property
     def status(self) -> str:
         return self.record.status
 
-    def curve(self, split: str, name: str) -> Floats:
-        """The values in order of rounds."""
-        found = self.frame[(self.frame["split"] == split) & (self.frame["name"] == name)]
-        values: Floats = found.sort_values("round")["value"].to_numpy(dtype=float)
+    def curve(self, split: str, *names: str) -> Floats:
+        """The values in order of rounds; several names are added up."""
+        found = self.frame[(self.frame["split"] == split) & self.frame["name"].isin(names)]
+        values: Floats = found.groupby("round")["value"].sum(min_count=1).to_numpy(dtype=float)
         return values
+
+    def values(self, measure: Measure) -> Floats:
+        """The measure after each round; models before training do not count."""
+        return self.curve(measure.split, *measure.of)[1 if measure.split in OF_MODELS else 0 :] * measure.factor
 
     def layer(self, last: bool) -> Floats:
         """The first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
@@ -49,9 +53,19 @@ class Measured:
         return values
 
 
+class ExportedRun(TypedDict):
+    """One run; null stands for a number that does not exist."""
+
+    status: str
+    rounds: int
+    seconds: float | None
+    values: dict[str, float | None]
+    curves: dict[str, list[float | None]]
+
+
 @dataclass(frozen=True)
 class Numbers:
-    """What an export holds of one run: quantities and curves by name, NaN where they do not exist."""
+    """The numbers of one run in an export: quantities and curves by name, NaN where they do not exist."""
 
     status: str
     rounds: int
@@ -60,8 +74,8 @@ class Numbers:
     curves: Mapping[str, Floats]
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Numbers:
-        """From plain values, where null is NaN."""
+    def read(cls, table: ExportedRun) -> Numbers:
+        """Turn null into NaN."""
 
         def number(value: float | None) -> float:
             return NAN if value is None else float(value)
@@ -87,55 +101,41 @@ def measured(store: RunStore, record: RunRecord) -> Measured:
     return Measured(record, frame, pd.read_sql_query(query, store.db, params=[record.id]))
 
 
-def last(values: Floats) -> float:
-    return float(values[-1]) if len(values) else NAN
-
-
-def mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else NAN
-
-
-def least(values: Floats) -> float:
-    return float(values.min()) if len(values) else NAN
-
-
-def accuracy(run: Measured) -> Floats:
-    """Test accuracy after each round from the first on; the model before training does not count."""
-    return run.curve("test", "accuracy")[1:]
-
-
-def losses(run: Measured) -> Floats:
-    return run.curve("test", "loss")[1:]
-
-
-def later_half(values: Floats) -> Floats:
-    return values[len(values) // 2 :]
-
-
-def deviation(values: Floats) -> float:
-    return float(values.std()) if len(values) > 1 else NAN
-
-
-def overfitting(values: Floats) -> float:
-    return last(values) / least(values) - 1 if len(values) else NAN
-
-
-def rises(values: Floats) -> float:
-    """Share of the steps that go up."""
-    return float((np.diff(values) > 0).mean()) if len(values) > 1 else NAN
+def statistic(fewest: int, of: Callable[[Floats], SupportsFloat]) -> Callable[[Floats], float]:
+    """``of`` of the values after each round; NaN for fewer than ``fewest`` of them."""
+    return lambda values: float(of(values)) if len(values) >= fewest else NAN
 
 
 def roughness(values: Floats) -> float:
     """Sum of absolute second differences over the range; 0 for a straight line."""
-    width = float(np.ptp(values)) if len(values) > 2 else 0.0
+    width = float(np.ptp(values))
     return float(np.abs(np.diff(values, 2)).sum()) / width if width > 0 else NAN
 
 
-def trend(values: Floats) -> float:
+def rank_trend(values: Floats) -> float:
     """Spearman's rank correlation with the round."""
     from scipy import stats
 
-    return float(stats.spearmanr(np.arange(len(values)), values).statistic) if len(values) > 2 else NAN
+    return float(stats.spearmanr(np.arange(len(values)), values).statistic)
+
+
+REDUCTIONS = {
+    "last": statistic(1, lambda values: values[-1]),
+    "mean": statistic(1, np.mean),
+    "max": statistic(1, np.max),
+    "sum": statistic(0, np.sum),
+}
+"""A measure's number in a claim, by its way to reduce the rounds."""
+
+PREFIXES = {
+    "first": statistic(1, lambda values: values[0]),
+    "last": REDUCTIONS["last"],
+    "mean": REDUCTIONS["mean"],
+    "lowest": statistic(1, np.min),
+}
+"""Statistics over the rounds, before the name of a measure: ``first-drift``. After it stands ``-trend``."""
+
+TREND = statistic(3, rank_trend)
 
 
 def client_spread(run: Measured) -> float:
@@ -151,96 +151,113 @@ def local_loss(run: Measured, early: bool) -> float:
     return float(rows.loc[chosen, "value"].mean()) if len(rows) else NAN
 
 
-def variance_fall(run: Measured) -> float:
-    """The variance of accuracy over the clients after the last round over that after the first five."""
-    deviations = run.curve("clients", "accuracy_std")[1:]
-    return last(deviations) ** 2 / float(deviations[:5].mean()) ** 2 if len(deviations) else NAN
-
-
 def partition(run: Measured, name: str) -> float:
-    facts: dict[str, Any] = run.record.facts.get("partition", {})
-    return float(facts.get(name, NAN))
+    return float(run.record.facts.get("partition", {}).get(name, NAN))
 
+
+def deviation_of_clients(run: Measured) -> Floats:
+    """Standard deviation of accuracy over the clients, after each measured round."""
+    return run.values(measures()["accuracy-std"])
+
+
+LOSS = {
+    "round-of-lowest-loss": statistic(1, lambda values: values.argmin() + 1),
+    "overfitting": statistic(1, lambda values: values[-1] / values.min() - 1),
+    "test-loss-roughness": statistic(3, roughness),
+}
+"""Statistics of the test loss."""
 
 QUANTITIES: dict[str, Callable[[Measured], float]] = {
-    "accuracy": lambda run: last(accuracy(run)),
-    "best-accuracy": lambda run: float(accuracy(run).max()) if len(accuracy(run)) else NAN,
-    "mean-accuracy": lambda run: mean(accuracy(run)),
-    "fluctuation": lambda run: deviation(later_half(accuracy(run))),
-    "loss": lambda run: last(losses(run)),
-    "lowest-loss": lambda run: least(losses(run)),
-    "round-of-lowest-loss": lambda run: float(losses(run).argmin() + 1) if len(losses(run)) else NAN,
-    "overfitting": lambda run: overfitting(losses(run)),
-    "training-loss-rises": lambda run: rises(run.curve("clients", "loss_mean")),
-    "test-loss-roughness": lambda run: roughness(losses(run)),
+    "fluctuation": lambda run: statistic(2, np.std)(later_half(run.values(primary()))),
+    # share of the steps in which the clients' mean loss rises, from the model before training on
+    "training-loss-rises": lambda run: statistic(2, lambda v: np.mean(np.diff(v) > 0))(
+        run.curve("clients", "loss_mean")
+    ),
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
     "client-loss-spread": client_spread,
-    "drift": lambda run: mean(run.curve("round", "drift")),
-    "first-drift": lambda run: float(run.curve("round", "drift")[0]),
-    "last-drift": lambda run: last(run.curve("round", "drift")),
-    "drift-trend": lambda run: trend(run.curve("round", "drift")),
-    "divergence": lambda run: mean(run.curve("round", "divergence")),
-    "first-divergence": lambda run: float(run.curve("round", "divergence")[0]),
-    "last-divergence": lambda run: last(run.curve("round", "divergence")),
-    "divergence-trend": lambda run: trend(run.curve("round", "divergence")),
-    "relative-drift": lambda run: mean(run.curve("round", "relative_drift")),
-    "cosine": lambda run: mean(run.curve("round", "cosine")),
-    "first-layer-cosine": lambda run: mean(run.layer(last=False)),
-    "last-layer-cosine": lambda run: mean(run.layer(last=True)),
-    "update-norm": lambda run: mean(run.curve("round", "update_norm")),
-    "update-amount": lambda run: float(run.curve("round", "update_amount").sum()),
-    "megabytes": lambda run: float(
-        (run.curve("round", "bytes_up").sum() + run.curve("round", "bytes_down").sum()) / 1e6
-    ),
-    "worst-client": lambda run: last(run.curve("clients", "accuracy_worst")),
-    "client-variance": lambda run: last(run.curve("clients", "accuracy_std")) ** 2,
-    "early-client-variance": lambda run: mean(run.curve("clients", "accuracy_std")[1:][:5]) ** 2,
-    "variance-fall": variance_fall,
+    "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)),
+    "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
+    "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,
+    "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
+    # the variance over the clients after the last round over that of the first five
+    "variance-fall": lambda run: statistic(1, lambda v: v[-1] ** 2 / v[:5].mean() ** 2)(deviation_of_clients(run)),
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
-"""What a claim may be about. Means are over the rounds; what belongs to the end is after the last round."""
-
-COUNTED = frozenset({"megabytes", "update-amount"})
-"""Quantities that are counted: the same in every seed because of the settings, not by chance."""
+"""Quantities that are no statistic of one measure."""
 
 CURVES: dict[str, Callable[[Measured], Floats]] = {
-    "accuracy": accuracy,
-    "loss": losses,
-    "drift": lambda run: run.curve("round", "drift"),
-    "divergence": lambda run: run.curve("round", "divergence"),
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
 }
-"""What a claim about every round may be about."""
+"""Curves that are no measure."""
+
+
+def later_half(values: Floats) -> Floats:
+    return values[len(values) // 2 :]
+
+
+def measures() -> dict[str, Measure]:
+    """The measures of a round by their names in claims: ``worst-client``."""
+    named: dict[str, Measure] = {}
+    for measure in registry.MEASURES:
+        if measure.split in (*OF_MODELS, "round"):
+            named.setdefault(measure.figure, measure)
+    return named
+
+
+def counted() -> set[str]:
+    """Quantities that follow from the settings: the same in every seed, not by chance."""
+    return {name for name, measure in measures().items() if measure.counted}
+
+
+def reader(name: str) -> Callable[[Measured], float]:
+    """A function that computes the quantity of that name from a run.
+
+    ``rounds-to:0.8`` is the first round with that test accuracy, or one more than there are. Raises `BadInput` for an unknown name.
+    """
+    if name in QUANTITIES:
+        return QUANTITIES[name]
+    if name.startswith("rounds-to:"):
+        return lambda run: rounds_to(run, float(name.partition(":")[2]))
+    known = measures()
+    prefix, _, rest = name.partition("-")
+    if name in known:
+        measure, of = known[name], REDUCTIONS[known[name].reduce]
+    elif name in LOSS:
+        measure, of = known["loss"], LOSS[name]
+    elif prefix in PREFIXES and rest in known:
+        measure, of = known[rest], PREFIXES[prefix]
+    elif name.removesuffix("-trend") in known:
+        measure, of = known[name.removesuffix("-trend")], TREND
+    else:
+        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*known, *LOSS, *QUANTITIES])}")
+    return lambda run: of(run.values(measure))
+
+
+def rounds_to(run: Measured, level: float) -> float:
+    reached = np.flatnonzero(run.values(primary()) >= level)
+    return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
 
 
 def quantity(name: str, run: Run) -> float:
-    """The number of that name; ``rounds-to:0.8`` is the first round of that test accuracy, or one more than there are.
-
-    Raises `BadInput` for an unknown name, and for one that an export does not hold.
-    """
-    if isinstance(run, Numbers):
-        require(
-            name in run.values, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
-        )
-        return run.values[name]
-    if name.startswith("rounds-to:"):
-        reached = np.flatnonzero(accuracy(run) >= float(name.partition(":")[2]))
-        return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
-    if name not in QUANTITIES:
-        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, QUANTITIES)}")
-    return QUANTITIES[name](run)
+    """The number of that name; raises `BadInput` for an unknown name, and for one that an export does not hold."""
+    if not isinstance(run, Numbers):
+        return reader(name)(run)
+    require(name in run.values, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`")
+    return run.values[name]
 
 
 def curve(name: str, run: Run) -> Floats:
-    """As `quantity`."""
+    """A measure after each round; raises as `quantity` does."""
     if isinstance(run, Numbers):
         require(
-            name in run.curves, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
+            name in run.curves, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"
         )
         return run.curves[name]
-    if name not in CURVES:
-        raise BadInput(f"claim: unknown curve {name!r}; {suggestion(name, CURVES)}")
-    return CURVES[name](run)
+    if name in CURVES:
+        return CURVES[name](run)
+    known = measures()
+    require(name in known, f"claim: unknown curve {name!r}; {suggestion(name, [*known, *CURVES])}")
+    return run.values(known[name])

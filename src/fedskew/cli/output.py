@@ -7,29 +7,37 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
+from fedskew.core.errors import FedskewError
+from fedskew.measure.registry import primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, warnings
+from fedskew.report.files import readable
+from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
-from fedskew.report.tables import measuring, profiles, summary, unfinished
-from fedskew.report.words import SEEDS_ONLY, interval, read_after, signed
+from fedskew.report.tables import columns, summary, unfinished
+from fedskew.report.words import SEEDS_ONLY, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
 
 
-def print_json(value: Any) -> None:
-    """JSON on standard output; numbers that do not exist are null."""
+def print_json(value: object) -> None:
+    """Print JSON on standard output; NaN and infinity become null."""
     json.dump(clean(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-def clean(value: Any) -> Any:
+def clean(value: object) -> object:
+    """The value as JSON types; NaN and infinity become null."""
     if isinstance(value, dict):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -39,7 +47,7 @@ def clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, Any]:
+def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
     """The summary table and the runs it was made from."""
     return {
         "methods": summary(store, records, budget).to_dict("records"),
@@ -58,100 +66,90 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
 
 
 def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """One row a method."""
+    """Print the table with one row a method."""
     frame = summary(store, records, budget)
+    shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
     first = str(frame["method"].iloc[0])
+    headings = {"against the first": f"vs {re.split('[:,]', first)[0]}", "verdict": ""}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("method", overflow="fold")
-    personal = bool(frame["personal"].notna().any())
-    for title in ("accuracy %", "worst client %", *(["personal %"] if personal else []), "drift", "MB"):
-        table.add_column(title, justify="right")
-    private = bool(frame["epsilon"].notna().any())
-    if private:
-        table.add_column("epsilon", justify="right")
-    if len(frame) > 1:
-        table.add_column(f"vs {re.split('[:,]', first)[0]}", justify="right")
-        table.add_column("")
-    for row in frame.to_dict("records"):
-        cells = [
-            row["method"],
-            interval(row["accuracy"], row["accuracy_half"]),
-            interval(row["worst_client"], row["worst_client_half"]),
-            *([interval(row["personal"], row["personal_half"])] if personal else []),
-            interval(row["drift"], row["drift_half"], partial(number, digits=2), high=math.inf),
-            number(row["megabytes_down"] + row["megabytes_up"], 1),
-        ]
-        if private:
-            cells.append(number(row["epsilon"], 2))
-        if len(frame) > 1:
-            gap = interval(row["difference"], row["difference_half"], signed, low=-1.0)
-            cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
-        table.add_row(*cells)
-    console = Console(highlight=False)
+    for column in map(str, shown):
+        justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
+        table.add_column(
+            headings.get(column, column), justify=justify, overflow="fold" if column == "method" else "ellipsis"
+        )
+    for row in shown.itertuples(index=False):
+        table.add_row(*row)
+    console = Console()
     console.print(table)
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
         f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds; {SEEDS_ONLY}"
         if seeds > 1
-        else "one seed: no interval; add --seeds 5"
+        else "only one seed: no interval; add --seeds 5"
         if seeds
         else "no run has finished"
     )
+    measures = columns(frame, "table")
+    of_clients = [m.title for m in measures if m.of_clients]
     notes = [
-        f"accuracy on the unseen test set {read_after(frame, budget)}",
+        f"{primary().label} {read_after(frame, budget)}",
         what,
         CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "",
-        f"worst client{' and personal' if personal else ''}: on each client's {measured_rows(records)}"
-        if frame[["worst_client", "personal"]].notna().any(axis=None)
-        else "",
-        "personal: mean over the clients of each one's own model" if personal else "",
-        "MB: all rounds, both ways",
-        "epsilon: privacy loss of the models of all rounds, every other number is outside it" if private else "",
+        f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
+        *(m.remark for m in measures),
     ]
     console.print("; ".join(filter(None, notes)), style="dim")
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """The methods' mean ranks, where the runs are on several data sets."""
+    """Print the methods' mean ranks, if the runs use several data sets."""
     found = ranking(store, records, budget)
     if found is None:
         return
     names, blocks, ranks = found
-    console = Console(highlight=False)
-    console.print(f"\n{caption(blocks, ranks)}", markup=False)
+    console = Console()
+    console.print(f"\n{caption(blocks, ranks)}")
     for k in sorted(range(len(names)), key=lambda k: float(ranks.mean[k])):
-        console.print(f"  {ranks.mean[k]:.2f}  {names[k]}", markup=False)
+        console.print(f"  {ranks.mean[k]:.2f}  {names[k]}")
 
 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
-    """Runs that have no final numbers, and why."""
-    console = Console(highlight=False)
+    """Print the runs without final numbers, and why."""
+    console = Console()
     for row in unfinished(records).to_dict("records"):
         console.print(
             f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}",
-            markup=False,
         )
 
 
 def print_warnings(records: Sequence[RunRecord]) -> None:
-    """What went wrong while runs went, each sign once."""
+    """Print the warnings of the runs, each once."""
     for line in warnings(records):
-        Console(highlight=False).print(f"warning: {line}", style="yellow", markup=False)
+        Console().print(f"warning: {line}", style="yellow")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture and the folders above it. Raises `FedskewError` if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise FedskewError(f"picture {path}: cannot be written: {error}") from None
 
 
 def warn(line: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     say(f"fedskew: {line}", error=True)
 
 
 def print_measuring(records: Sequence[RunRecord]) -> None:
-    """What it cost to measure, where that is known."""
+    """Print the time spent on measuring, if it is known."""
     if line := measuring(records):
-        Console(highlight=False).print(line, style="dim", markup=False)
+        Console().print(line, style="dim")
 
 
 def print_profile(records: Sequence[RunRecord]) -> None:
-    """Where the time of each method's rounds went, all its runs together."""
+    """Print where the time of each method's rounds went, over all its runs."""
     for method, seconds in profiles(records).items():
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in (f"{method}: seconds", "", "share", ""):
@@ -160,7 +158,7 @@ def print_profile(records: Sequence[RunRecord]) -> None:
         for name, value in seconds.items():
             share = value / total
             table.add_row(f"{value:.3f}", name, f"{100 * share:.0f} %", "█" * round(30 * share))
-        Console(highlight=False).print(table)
+        Console().print(table)
 
 
 def number(value: float, digits: int) -> str:

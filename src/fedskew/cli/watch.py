@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -20,16 +19,18 @@ from fedskew.cli.progress import duration
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
+from fedskew.measure.registry import shown
 from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.sinks import SINKS, Feed
+from fedskew.report.words import heading, listed, plain
 from fedskew.store.lease import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
-"""States of a run that is still to be followed."""
+"""States of a run that is still followed."""
 
 PATIENCE = 60.0
-"""Seconds after the last sign of life for which runs are expected to begin."""
+"""Seconds after their last update in which planned runs are expected to start."""
 
 NEWEST = """
 SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND typeof(value)='real'
@@ -42,11 +43,9 @@ class Seen:
     """A run as the store has it: its newest numbers, and the seconds that its last five rounds took on average."""
 
     record: RunRecord
-    accuracy: float
-    worst_client: float
-    drift: float
+    values: dict[str, float]  # by key, NaN where not measured
     pace: float
-    owner: Owner | None  # the process that carries it out, or did when it was killed
+    owner: Owner | None  # the process that works on it, or did when it was killed
 
     @property
     def open(self) -> bool:
@@ -60,7 +59,7 @@ class Seen:
 
     @property
     def lost(self) -> bool:
-        """Whether the process that carried it out has ended without a word."""
+        """Whether its process has ended without changing the status."""
         return self.record.status == "running" and not self.alive
 
     @property
@@ -73,22 +72,21 @@ class Seen:
         """Seconds to its end at that pace; NaN for a run that has not begun."""
         return self.pace * self.rounds_left if self.rounds_left else 0.0
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         r = self.record
         signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
-            **{"rounds": r.rounds, "accuracy": self.accuracy, "worst_client": self.worst_client},
-            **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": signs},
-            "lost": self.lost,
+            **{"rounds": r.rounds, **self.values, "seconds_a_round": self.pace, "seconds_left": self.left},
+            **{"warnings": signs, "lost": self.lost},
         }
 
 
 def watch(parsed: argparse.Namespace) -> int:
-    """Draw the runs until they have ended; once where nothing can be redrawn. With sinks, follow them to the end anyway."""
+    """Draw the runs until they have ended, or once if nothing can be redrawn; sinks get every round in any case."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs, read_only=True)
-    console = Console(highlight=False)
+    console = Console()
     with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
         following = follow(store, parsed, feed)
         seen = next(following)
@@ -107,7 +105,7 @@ def watch(parsed: argparse.Namespace) -> int:
 
 
 def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
-    """The runs as they are at each look, until all have ended; what is new of them goes to the sinks."""
+    """Yield the runs after each pause until all have ended; send new measurements to the sinks."""
     while True:
         seen = look(store, parsed.runs_wanted)
         feed.send([s.record for s in seen])
@@ -118,7 +116,7 @@ def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[
 
 
 def going_on(seen: Sequence[Seen]) -> bool:
-    """Whether a process carries out one of the runs, or will soon: none is lost, and the last sign of life is fresh."""
+    """Whether a process works on one of the runs, or is expected to: none is lost, and one was updated a short time ago."""
     newest = max(datetime.fromisoformat(s.record.updated) for s in seen)
     waiting = any(s.open for s in seen) and (datetime.now(UTC) - newest).total_seconds() < PATIENCE
     return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
@@ -137,45 +135,45 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 
     return Seen(
         record=record,
-        accuracy=newest("test", "accuracy"),
-        worst_client=newest("clients", "accuracy_worst"),
-        drift=newest("round", "drift"),
+        values={m.key: newest(m.split, m.name) for m in shown("live")},
         pace=newest("round", "seconds", rounds=5),
         owner=store.owner(record.id),
     )
 
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:
-    """One line a run, then what is left and what went wrong."""
+    """One row a run, then the time left and the warnings."""
     table = Table(box=None, pad_edge=False)
-    for title in ("run", "method", "seed", "rounds", "accuracy %", "worst client %", "drift", "s a round", "status"):
+    measures = shown("live")
+    for title in ("run", "method", "seed", "rounds", *map(heading, measures), "s a round", "status"):
         table.add_column(title, justify="left" if title in ("method", "status") else "right", overflow="fold")
     for s in seen:
         r = s.record
-        cells = [number(100 * s.accuracy, 1), number(100 * s.worst_client, 1), number(s.drift, 3), number(s.pace, 2)]
+        cells = [*(plain(m, s.values[m.key]) for m in measures), number(s.pace, 2)]
         table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
     ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
-    if any(math.isfinite(s.worst_client) for s in seen):
-        text += f"; worst client: on each client's {measured_rows([s.record for s in seen])}"
+    of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m.key]) for s in seen)]
+    if of_clients:
+        text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
     left_over = [str(s.record.id) for s in seen if s.open]
     if left_over and not going_on(seen):
-        line = f"no process carries out run {', '.join(left_over)} any more; `fedskew resume {' '.join(left_over)}` goes on"
+        line = f"no process is working on run {', '.join(left_over)}; `fedskew resume {' '.join(left_over)}` continues"
         signs.append(Text(line, style="yellow"))
     return Group(table, Text(text, style="dim"), *signs)
 
 
 def remaining(seen: Sequence[Seen]) -> float:
-    """Seconds of training that are left; a run that has not begun is taken to go at the mean pace of the others."""
+    """Seconds of training that are left; a run that has not started is assumed to have the mean pace of the others."""
     paces = [s.pace for s in seen if math.isfinite(s.pace)]
     usual = sum(paces) / len(paces) if paces else 0.0
     return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
 def state(seen: Seen) -> str:
-    """The status; of a run that has been silent for a minute, since when."""
+    """The status; for a run silent for more than a minute also how long."""
     record = seen.record
     if record.status != "running":
         return record.status

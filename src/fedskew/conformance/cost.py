@@ -19,7 +19,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.local import Differentiate, Program
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Done, Work, close_round, prepare
+from fedskew.loop.round import Done, Work, close_round, prepare, sent_extras
 from fedskew.slots import ServerSgd
 
 LEGEND = (
@@ -179,7 +179,7 @@ def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
         if fed.kept
         else (work.view.x, done.uploads.delta)
     )
-    down, up = units((models[0], work.view.extras)), units(pick(done.uploads._replace(delta=models[1]), 0))
+    down, up = units((models[0], sent_extras(work.view))), units(pick(done.uploads._replace(delta=models[1]), 0))
     if fed.program.convenes:
         down += " to all candidates"
         up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""

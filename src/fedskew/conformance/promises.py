@@ -17,8 +17,9 @@ import torch
 from fedskew.algorithms import ALGORITHMS
 from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, play
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
-from fedskew.core.algorithm import LINEAR_SOLVER, PLAIN_SOLVER, Algorithm
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
+from fedskew.core.contract import linear_solver, plain_solver
 from fedskew.core.records import OWN, Cohort, Plan
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
@@ -202,7 +203,7 @@ def is_a_value(subject: Subject) -> None:
 
 def hides_each_client(subject: Subject) -> None:
     """changes the model for one client no more than its noise hides, where it states a privacy loss"""
-    privacy = subject.algorithm.privacy()
+    privacy = subject.algorithm.contract().privacy
     if privacy is None or not privacy.noise:
         return
     fed, server, _, work = subject.halfway()
@@ -212,7 +213,7 @@ def hides_each_client(subject: Subject) -> None:
 
     def step(members: list[int], seed: int = 0) -> torch.Tensor:
         cohort = Cohort(pick(work.view.info, members), pick(uploads, members))
-        return subject.algorithm.aggregate(server._replace(seed=seed), cohort)[0].double()
+        return subject.algorithm.aggregate(fed.view(server)._replace(seed=seed), cohort)[0].double()
 
     everyone = list(range(len(work.clients)))
     noise = float(torch.stack([step(everyone, seed) for seed in range(DRAWS)]).var(0).mean().sqrt())
@@ -249,8 +250,8 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
 
 def trains_with(algorithm: Algorithm, solver: Any) -> bool:
     """Whether a method can use a local solver."""
-    needs = algorithm.needs()
-    return (solver.linear or LINEAR_SOLVER not in needs) and (solver.plain or PLAIN_SOLVER not in needs)
+    needs = algorithm.contract().needs
+    return (solver.linear or linear_solver not in needs) and (solver.plain or plain_solver not in needs)
 
 
 def reduces(subject: Subject, own: str, other: str) -> None:
@@ -259,7 +260,7 @@ def reduces(subject: Subject, own: str, other: str) -> None:
     ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
     # a privacy mechanism includes how clients are drawn, and no experiment is made without that
-    privacy = ours.privacy() or theirs.privacy()
+    privacy = ours.contract().privacy or theirs.contract().privacy
     drawn = {"selection": Poisson(rate=privacy.q)} if privacy else {}
     for name, solver in SOLVERS.items():
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):

@@ -13,8 +13,11 @@ from typing import Any
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
-from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
+from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.settings import SharedData
 from fedskew.skew import Pooled
+from fedskew.skew.concept import Concept
+from fedskew.skew.feature import FeatureSkew
 from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
@@ -77,8 +80,8 @@ def with_sharing(experiment: Experiment, options: Sharing) -> Experiment:
 
 def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
     own = tuple(skew for skew in experiment.skew if not isinstance(skew, Pooled))
-    seen = any(skew.face in ("feature", "concept") for skew in own)
-    return experiment.replace(algorithm="fedavg", skew=(*own, Pooled()) if seen else Pooled(), selection=Everyone())
+    changed = any(isinstance(skew, FeatureSkew | Concept) for skew in own)
+    return experiment.replace(algorithm="fedavg", skew=(*own, Pooled()) if changed else Pooled(), selection=Everyone())
 
 
 def local_sgd(experiment: Experiment, options: Any) -> Experiment:

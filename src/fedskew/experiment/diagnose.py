@@ -18,8 +18,9 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
-from fedskew.experiment.config import Clients, Experiment
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
 
@@ -130,7 +131,7 @@ def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None)
         subject.client,
         counts=subject.counts,
         seed=seed,
-        tell=lambda share: tell("measuring against chance", share),
+        on_progress=lambda share: tell("measuring against chance", share),
     )
     tell("further measures", 1.0)
     more = details(subject.x, subject.y, subject.client, subject.counts, seed)

@@ -37,7 +37,7 @@ def heard(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
     local = {
         c: value for c, split, name, value in rows if (split, name) == ("local-model", "accuracy") and c is not None
     }
-    return watch.hear(round_, cohort, known.get(("round", "divergence")), known.get(("test", "accuracy")), local)
+    return watch.after_round(round_, cohort, known.get(("round", "divergence")), known.get(("test", "accuracy")), local)
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:

@@ -1,4 +1,4 @@
-"""How far the clients' local models part in a round. All norms are Euclidean over the trainable parameters, in float64."""
+"""Distances between the local models of a round. Norms are Euclidean over the trainable parameters, in float64."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fedskew.core.vectors import Spread, spread
 
 
 def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
-    """Measures of one cohort's updates (C, P); local models may stand for updates, since only differences count."""
+    """Measure one cohort's updates (C, P), weighted by ``num_examples`` (C,). See `of_spread`."""
     n = num_examples.double()
     return of_spread(spread(n / n.sum(), deltas))
 
 
 def of_spread(seen: Spread) -> dict[str, Tensor]:
-    """Measures of updates that were looked at with the clients' shares of the examples as weights.
+    """Compute the measures from the moments of the updates under the clients' shares of the examples.
 
     ``divergence`` ()   mean distance to the *uniform* mean of the local models (failure-modes study, eq. 4)
     ``drift`` ()        mean distance to the *example-weighted* mean (book section on non-IID data, section 3)
@@ -26,7 +26,7 @@ def of_spread(seen: Spread) -> dict[str, Tensor]:
     """
     total = seen.weights @ seen.squares
     to_weighted, to_uniform = seen.to_weighted, seen.to_uniform
-    # the angle at the origin of a triangle whose three sides are known: no further look at the updates
+    # law of cosines: no further pass over the updates
     product = (seen.squares + seen.of_mean - to_weighted) / 2
     lengths = (seen.squares * seen.of_mean).sqrt()
     return {

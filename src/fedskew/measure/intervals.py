@@ -1,4 +1,4 @@
-"""How sure a mean over seeds is."""
+"""Confidence intervals of means over seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The mean and the half-width of Student's t interval; the half-width is NaN for a single value."""
+    """Return the mean and the half-width of Student's t interval; the half-width of a single value is NaN."""
     from scipy import stats
 
     v = np.asarray(values, dtype=float)

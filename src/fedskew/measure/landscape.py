@@ -1,4 +1,4 @@
-"""Slices of a loss around a model: along random directions scaled filter by filter, and through three models; sharpness.
+"""Slices of a loss around a model, along random directions or through three models; sharpness.
 
 H. Li, Xu, Taylor, Studer, Goldstein: Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, arXiv:1712.09913.
 """
@@ -23,7 +23,7 @@ MARGIN = 0.2
 
 
 def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generator) -> Tensor:
-    """A random direction (P,) whose every filter is as long as that of ``w``; vectors such as biases do not move.
+    """Draw a direction (P,) in which each filter has the norm of that filter of ``w``; vectors such as biases are 0.
 
     A filter is a slice of a tensor along its first dimension.
     """
@@ -40,7 +40,7 @@ def filter_normalised(w: Tensor, space: ParameterSpace, generator: torch.Generat
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """A part of a line or plane: ``origin`` + a first + b second, for the values of a and b; b is 0 on a line."""
+    """A grid on a line or plane: ``origin`` + a first + b second for the values of ``a`` and ``b``; b is 0 on a line."""
 
     origin: Tensor  # (P,)
     first: Tensor
@@ -49,25 +49,26 @@ class Window:
     b: Floats
 
     def at(self, a: float, b: float) -> Tensor:
+        """Return the model (P,) at the coordinates."""
         point = self.origin + a * self.first
         return point if self.second is None else point + b * self.second
 
 
 def around(w: Tensor, first: Tensor, second: Tensor | None, reach: float, points: int) -> Window:
-    """The window from -``reach`` to ``reach`` about a model; an odd number of points has the model itself in its centre."""
+    """Return the window from -``reach`` to ``reach`` around a model. With an odd number of points its centre is the model."""
     ticks = np.linspace(-reach, reach, points)
     return Window(w, first, second, ticks, ticks if second is not None else np.zeros(1))
 
 
 def through(models: Tensor, points: int) -> tuple[Window, Floats]:
-    """The plane through three models (3, P) and their coordinates (3, 2) in it; a line where they lie on one.
+    """Return the plane through three models (3, P) and their coordinates (3, 2) in it; a line if they lie on one.
 
-    The first model is the origin, the second lies on the first axis; the axes are orthonormal. Raises `BadInput` if there is only
-    one model.
+    The first model is the origin, the second lies on the first axis; the axes are orthonormal. Raises `BadInput` if all three
+    are equal.
     """
     origin, to_second, to_third = models[0], models[1] - models[0], models[2] - models[0]
     length, other = (float(vector_norm(step, dtype=torch.float64)) for step in (to_second, to_third))
-    require(max(length, other) > 0, "landscape: the three models are one, and there is no plane through it")
+    require(max(length, other) > 0, "landscape: the three models are equal; name clients whose models differ")
     first = unit(to_second if length else to_third)
     along = float(to_third.double() @ first.double())
     rest = to_third - along * first
@@ -81,20 +82,22 @@ def through(models: Tensor, points: int) -> tuple[Window, Floats]:
     return Window(origin, first, None if flat else rest / above, a, b), at
 
 
-def losses_on(window: Window, losses: Callable[[Tensor], Tensor], tell: Callable[[], None] = lambda: None) -> Floats:
-    """What ``losses`` (P,) -> (F,) gives all over the window: (F, points of b, points of a)."""
+def losses_on(
+    window: Window, losses: Callable[[Tensor], Tensor], on_point: Callable[[], None] = lambda: None
+) -> Floats:
+    """Evaluate ``losses`` (P,) -> (F,) on the window, (F, points of b, points of a); ``on_point()`` is called after each point."""
     rows = []
     for b in window.b:
         row = []
         for a in window.a:
             row.append(losses(window.at(float(a), float(b))).double().cpu().numpy())
-            tell()
+            on_point()
         rows.append(row)
     return np.moveaxis(np.array(rows), -1, 0)
 
 
 def overlap(first: Floats, second: Floats) -> float:
-    """Correlation of two losses over the same window: 1 if they rise and fall together."""
+    """Return the correlation of two losses over the same window, in -1..1."""
     return float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
 
 
@@ -102,7 +105,7 @@ def overlap(first: Floats, second: Floats) -> float:
 class Sharpness:
     """How fast a loss rises around a model."""
 
-    rise: float  # of the loss at distance ``radius`` along the gradient: one step of the inner maximum of SAM
+    rise: float  # of the loss at distance ``radius`` along the gradient, the inner step of SAM
     radius: float
     eigenvalue: float  # the largest of the Hessian in absolute value, by power iteration
 
@@ -110,7 +113,7 @@ class Sharpness:
 def sharpness(
     loss: Callable[[Tensor], Tensor], w: Tensor, radius: float, generator: torch.Generator, iterations: int = 30
 ) -> Sharpness:
-    """Of a differentiable ``loss`` (P,) -> () at ``w``."""
+    """Compute the sharpness of a differentiable ``loss`` (P,) -> () at ``w`` (P,)."""
     gradient = torch.func.grad(loss)
     rise = float(loss(w + radius * unit(gradient(w))) - loss(w))
     v = unit(torch.randn(w.shape, generator=generator, dtype=torch.float64).to(w))

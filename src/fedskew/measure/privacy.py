@@ -1,21 +1,23 @@
-"""How much a run tells of any one client: the accountant of the Gaussian mechanism on Poisson samples."""
+"""Differential privacy of a run: the accountant of the Gaussian mechanism on Poisson samples."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from functools import lru_cache
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 
 ORDERS = (*range(2, 257), 512, 1024)
-"""Rényi orders over which the bound is minimised; at whole ones the moments are finite sums."""
+"""Rényi orders over which the bound is minimised. The moments of integer orders are finite sums."""
 
 
 def epsilon(privacy: Privacy, rounds: int) -> float:
-    """The epsilon of (epsilon, delta) differential privacy after so many rounds, for adding or removing one client.
+    """Return the epsilon of (epsilon, delta) differential privacy after ``rounds``, for adding or removing one client.
 
     An upper bound by Rényi differential privacy (Mironov, Talwar, Zhang 2019, arXiv:1908.10530); infinite without noise. Raises
     `BadInput` where the accountant is not installed.
@@ -29,16 +31,16 @@ def epsilon(privacy: Privacy, rounds: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def divergence(q: float, noise: float) -> Any:
-    """The Rényi divergence of one round at each of `ORDERS`."""
+def divergence(q: float, noise: float) -> NDArray[np.float64]:
+    """Return the Rényi divergence of one round at each of `ORDERS`."""
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    return RdpAccountant(ORDERS).compose(PoissonSampledDpEvent(q, GaussianDpEvent(noise))).rdp
+    return np.asarray(RdpAccountant(ORDERS).compose(PoissonSampledDpEvent(q, GaussianDpEvent(noise))).rdp)
 
 
 def check_installed() -> None:
-    """Raise `BadInput` if the accountant is not there."""
+    """Raise `BadInput` if dp-accounting is not installed."""
     require(
         importlib.util.find_spec("dp_accounting") is not None,
         "stating a privacy loss needs the accountant dp-accounting, which is not installed; pip install dp-accounting",

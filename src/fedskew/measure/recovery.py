@@ -1,4 +1,4 @@
-"""How long a model needs to recover after the world has changed."""
+"""The time that a model needs to recover after a change of the concept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ SHARE, BEFORE = 0.95, 10
 
 
 def recovery(accuracy: Mapping[int, float], change: int, complete: int) -> int | None:
-    """Rounds from the first one under the change, ``change``, until accuracy is back; None as long as it is not.
+    """Return the number of rounds from ``change``, the first changed round, until the accuracy is back; None if it is not.
 
-    Back is 95 % of the mean over the last ten measurements before the change. Nothing counts before the change is ``complete``, so
-    that a slow one is not taken for a recovery before it has begun to tell. ``accuracy``: by round, what was measured.
+    It is back at 95 % of its mean over the last ten measurements before the change. Rounds before ``complete`` do not count,
+    because a slow change does not lower the accuracy at once. ``accuracy`` is in 0..1 by round.
     """
     before = [accuracy[r] for r in sorted(accuracy) if r < change][-BEFORE:]
     if not before:

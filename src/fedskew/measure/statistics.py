@@ -16,11 +16,11 @@ Floats = NDArray[np.floating]
 Verdict = Literal["higher", "lower", "undecided"]
 
 LEVEL = 0.05
-"""The level at which a difference is decided."""
+"""Level of significance of all decisions."""
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of Student's t test that paired differences have mean 0; NaN below two. See `interval_p`."""
+    """Return the two-sided p of Student's t test that paired differences have mean 0; NaN for fewer than two."""
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
@@ -30,10 +30,9 @@ def paired_p(differences: Sequence[float]) -> float:
 
 
 def interval_p(mean: float, half: float, count: int) -> float:
-    """`paired_p` of ``count`` differences from their mean and the half-width of their 95 % interval.
+    """Return `paired_p` of ``count`` differences from their mean and the half-width of their 95 % interval.
 
-    Differences that do not vary, as accuracies on few rows may not, have no standard error: p is then that of all signs being
-    the same by chance, 2^(1 - count), and 1 where all are 0.
+    Equal differences have no standard error: p is then the probability of equal signs, 2^(1 - count), and 1 if all are 0.
     """
     from scipy import stats
 
@@ -45,21 +44,21 @@ def interval_p(mean: float, half: float, count: int) -> float:
 
 
 def decided(p: float, difference: float) -> Verdict:
-    """The one rule of comparisons and claims: ``higher`` or ``lower`` by the sign where ``p`` is below 0.05, else ``undecided``."""
+    """Return ``higher`` or ``lower`` by the sign of the difference if ``p`` is below 0.05, else ``undecided``."""
     if not p < LEVEL:
         return "undecided"
     return "higher" if difference > 0 else "lower"
 
 
 def alike(values: Floats) -> bool:
-    """Whether no two differ by more than rounding; their computed deviation need not be 0 then."""
+    """Whether all values are equal up to rounding. Their computed standard deviation may be above 0."""
     return bool(np.ptp(values) <= 1e-9 * np.abs(values).max() < math.inf)
 
 
 def hedges_g(differences: Sequence[float]) -> float:
-    """Paired Cohen's d (mean over standard deviation of the differences) times Hedges's exact small-sample correction.
+    """Return paired Cohen's d (mean over standard deviation) times Hedges's exact small-sample correction (Hedges 1981).
 
-    Of two differences it stays uncorrected: its mean does not exist. NaN below two or where they do not vary (Hedges 1981).
+    Two differences stay uncorrected because the correction has no mean. NaN for fewer than two, and if all are equal.
     """
     d = np.asarray(differences, dtype=float)
     freedom = len(d) - 1
@@ -72,15 +71,15 @@ def hedges_g(differences: Sequence[float]) -> float:
 
 
 def cliffs_delta(a: Sequence[float], b: Sequence[float]) -> float:
-    """P(a > b) - P(a < b) over all pairs, -1..1; 0 where neither tends to be larger. NaN if one is empty."""
+    """Return P(a > b) - P(a < b) over all pairs, in -1..1; NaN if ``a`` or ``b`` is empty."""
     x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     return float(np.sign(x[:, None] - y).mean()) if len(x) and len(y) else math.nan
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment, at most 1: rejecting what is below 0.05, some true hypothesis is rejected in at most 5 %.
+    """Return p values after Holm's step-down adjustment, at most 1 (Holm 1979).
 
-    NaN stays NaN, and counts as no comparison (Holm 1979).
+    With a level of 0.05 the probability of any false rejection is at most 5 %. NaN stays NaN and does not count.
     """
     values = np.asarray(p, dtype=float)
     at = np.flatnonzero(~np.isnan(values))
@@ -94,11 +93,11 @@ class Ranks(NamedTuple):
     """Methods ranked over blocks (data sets); rank 1 is the best."""
 
     mean: Floats  # (methods,)
-    p: float  # Friedman's test that all methods are alike; NaN below three methods or two blocks
-    critical_difference: float  # mean ranks farther apart differ at the 5 % level (Nemenyi); NaN likewise
+    p: float  # Friedman's test that all methods are equal; NaN for fewer than three methods or two blocks
+    critical_difference: float  # of mean ranks at the 5 % level (Nemenyi); NaN likewise
 
     def cliques(self) -> list[tuple[int, ...]]:
-        """The largest groups of methods, from the best, whose mean ranks do not differ; each of two or more."""
+        """Return the largest groups of two or more methods whose mean ranks do not differ, best group first."""
         order = np.argsort(self.mean, kind="stable")
         groups: list[tuple[int, ...]] = []
         for i, best in enumerate(order):
@@ -109,9 +108,9 @@ class Ranks(NamedTuple):
 
 
 def rank_methods(scores: Floats, confidence: float = 0.95) -> Ranks:
-    """Friedman's test and Nemenyi's critical difference of (blocks, methods) scores, of which larger is better (Demsar 2006).
+    """Rank methods by Friedman's test and Nemenyi's critical difference (Demsar 2006).
 
-    Raises `BadInput` for scores that are missing.
+    ``scores`` is (blocks, methods); larger is better. Raises `BadInput` for missing scores.
     """
     from scipy import stats
 

@@ -1,4 +1,4 @@
-"""More about one cohort's updates (C, P): agreement by layer, signal to noise."""
+"""Further measures of one cohort's updates (C, P): cosines by layer, signal to noise."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fedskew.core.vectors import column_chunks
 
 
 def cosines(deltas: Tensor, layers: dict[str, list[slice]]) -> dict[str, Tensor]:
-    """Mean cosine over all pairs of clients, in each layer (From IID to Non-IID, Figure 13), weight and bias as one vector.
+    """Return the mean cosine over all pairs of clients for each layer (From IID to Non-IID, Figure 13), in -1..1.
 
-    -1..1; NaN where fewer than two clients moved the layer. It is exact at the cost of two passes over the updates, however many
-    clients there are: the sum of all cosines is the square length of the sum of the unit vectors.
+    ``layers`` maps a layer to the slices of its parameters. NaN if fewer than two clients moved the layer. The sum of all
+    cosines is the square length of the sum of the unit vectors, so two passes over the updates are enough.
     """
     result = {}
     for name, places in layers.items():
@@ -35,8 +35,8 @@ def cosines(deltas: Tensor, layers: dict[str, list[slice]]) -> dict[str, Tensor]
 
 
 def signal_to_noise(relative_drift: Tensor) -> Tensor:
-    """Square length of the mean update over the mean square distance to it: (1 - R) / R of the relative drift R.
+    """Return the square length of the mean update over the mean square distance to it: (1 - R) / R of the relative drift R.
 
-    0 where the updates cancel, infinite where they agree.
+    0 if the updates cancel, infinite if they are equal.
     """
     return (1 - relative_drift) / relative_drift

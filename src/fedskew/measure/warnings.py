@@ -1,143 +1,148 @@
-"""Signs that a run goes wrong, read off its measurements while it goes: each with its measure, threshold, source and remedy."""
+"""Warnings of a run, found in its measurements while it goes: each with its value, threshold, source and remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+
 EXPLODED, WINDOW, SWING, DOMINATES, ABSENT, ONE_CLASS, LEARNT = 20.0, 10, 0.05, 0.5, 5, 0.95, 0.99
+
+SKEW = "failure-modes study, Table III, alpha = 0.01"
+SIGNS = {
+    "missing class": ("threshold: one row", SKEW, "another partition seed, or a milder skew"),
+    "exploding": (f"threshold {EXPLODED:g}", "failure-modes study, Figure 6", "a smaller learning rate"),
+    "oscillating": (
+        f"threshold {100 * SWING:g} points",
+        "failure-modes study, Figure 1, where FedAvg swings between 75 and 85 %",
+        "a smaller learning rate, fewer local epochs, more clients a round, or momentum on the server",
+    ),
+    "dominated": (
+        f"threshold {100 * DOMINATES:g} %",
+        "From IID to Non-IID, Figures 6 and 7",
+        "weighting=uniform, or fednova",
+    ),
+    "absent class": (f"threshold {ABSENT} rounds", "From IID to Non-IID, Figure 9", "more clients a round"),
+    "collapsed": (
+        f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right",
+        SKEW,
+        "fewer local epochs, fedlc, fedntd or scaffold",
+    ),
+}
+"""Threshold, source and remedy of each warning."""
 
 
 class Warned(NamedTuple):
-    """One sign, the first time that it shows."""
+    """A warning, at the first round that shows it."""
 
     kind: str
     round: int
-    measured: str  # what was found, in words
+    measured: str  # the value, in words
     threshold: str
     source: str
     remedy: str
 
     def line(self) -> str:
+        """Return the warning as one line."""
         return f"round {self.round}: {self.measured} ({self.threshold}; {self.source}). Try: {self.remedy}"
 
 
 @dataclass
 class Watch:
-    """What is remembered of a run so that its signs can be told; rebuilt from the stored rounds when a run is resumed."""
+    """The history of a run that its warnings need; rebuilt from the stored rounds when a run is resumed."""
 
     classes: Sequence[str]
-    label_counts: NDArray[np.int64]  # (clients, classes)
+    label_counts: Ints  # (clients, classes)
     names: Sequence[str]  # of the clients
-    by_rows: bool  # whether the method weighs clients by their rows
-    labels_told: bool = True  # whether the counts are of the clients' classes, or only of their rows
-    said: set[str] = field(default_factory=set)
+    by_rows: bool  # whether the method weights clients by their rows
+    labels_told: bool = True  # whether the counts are of classes, or of rows only
+    given: set[str] = field(default_factory=set)  # kinds of the warnings so far
     divergences: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
-    absent: NDArray[np.int64] = field(init=False)  # (classes,) rounds in a row without the class
+    absent: Ints = field(init=False)  # (classes,) rounds in a row without the class
 
     def __post_init__(self) -> None:
         self.absent = np.zeros(len(self.classes), dtype=np.int64)
 
     def begin(self) -> list[Warned]:
-        """What the partition alone tells."""
+        """Return the warnings of the partition."""
         missing = [self.classes[c] for c in np.flatnonzero(self.label_counts.sum(0) == 0).tolist()]
-        if not (missing and self.labels_told):
-            return []
-        found = f"no client holds any row of {', '.join(missing)}"
-        return self.once(
-            "missing class", 0, found, "threshold: one row", SKEW, "another partition seed, or a milder skew"
-        )
+        found = f"no client holds any row of {', '.join(missing)}" if missing and self.labels_told else ""
+        return self.new(0, {"missing class": found})
 
-    def hear(
+    def after_round(
         self,
         round_: int,
-        cohort: NDArray[np.int64],
+        cohort: Ints,
         divergence: float | None,
         accuracy: float | None,
-        local_accuracy: dict[int, float],
+        local_accuracy: Mapping[int, float],
     ) -> list[Warned]:
-        """The signs that show for the first time after a round.
+        """Return the new warnings after a round.
 
-        ``cohort`` holds the ids of those who took part; ``local_accuracy`` is that of local models on their clients' own rows.
+        ``cohort`` holds the ids of its clients, ``local_accuracy`` the accuracy of local models on their clients' rows, in 0..1.
         """
         if divergence is not None:
             self.divergences.append(divergence)
         if accuracy is not None:
             self.accuracies.append(accuracy)
         counts = self.label_counts[cohort]
-        return [
-            *self.exploding(round_),
-            *self.oscillating(round_),
-            *self.dominated(round_, cohort, counts.sum(1)),
-            *(self.without_a_class(round_, counts.sum(0)) if self.labels_told else ()),
-            *(self.collapsed(round_, local_accuracy) if self.labels_told else ()),
-        ]
+        signs = {
+            "exploding": self.exploding(),
+            "oscillating": self.oscillating(),
+            "dominated": self.dominated(cohort, counts.sum(1)),
+        }
+        if self.labels_told:
+            signs |= {"absent class": self.absent_class(counts.sum(0)), "collapsed": self.collapsed(local_accuracy)}
+        return self.new(round_, signs)
 
-    def exploding(self, round_: int) -> list[Warned]:
+    def new(self, round_: int, signs: Mapping[str, str]) -> list[Warned]:
+        """Return warnings of the kinds that have a text and were not given before."""
+        fresh = [kind for kind, text in signs.items() if text and kind not in self.given]
+        self.given.update(fresh)
+        return [Warned(kind, round_, signs[kind], *SIGNS[kind]) for kind in fresh]
+
+    def exploding(self) -> str:
         first = next((d for d in self.divergences if d > 0), 0.0)
         if not first or self.divergences[-1] <= EXPLODED * first:
-            return []
-        found = f"divergence is {self.divergences[-1] / first:.0f} times that of the first round"
-        return self.once("exploding", round_, found, f"threshold {EXPLODED:g}", RATE, "a smaller learning rate")
+            return ""
+        return f"divergence is {self.divergences[-1] / first:.0f} times that of the first round"
 
-    def oscillating(self, round_: int) -> list[Warned]:
+    def oscillating(self) -> str:
         last = np.array(self.accuracies[-WINDOW - 1 :])
         if len(last) <= WINDOW:
-            return []
+            return ""
         swing = float(np.abs(np.diff(last)).mean())
         if swing <= SWING or abs(last[-1] - last[0]) > swing * WINDOW / 2:
-            return []
-        found = f"test accuracy changed by {100 * swing:.1f} points a round over the last {WINDOW} measured rounds"
-        remedy = "a smaller learning rate, fewer local epochs, more clients a round, or momentum on the server"
-        return self.once("oscillating", round_, found, f"threshold {100 * SWING:g} points", SWINGS, remedy)
+            return ""
+        return f"test accuracy changed by {100 * swing:.1f} points a round over the last {WINDOW} measured rounds"
 
-    def dominated(self, round_: int, cohort: NDArray[np.int64], rows: NDArray[np.int64]) -> list[Warned]:
+    def dominated(self, cohort: Ints, rows: Ints) -> str:
         if not self.by_rows or len(cohort) < 3 or rows.max() <= DOMINATES * rows.sum():
-            return []
-        share, name = rows.max() / rows.sum(), self.names[int(cohort[rows.argmax()])]
-        found = f"client {name} has {100 * share:.0f} % of the weight"
-        return self.once(
-            "dominated", round_, found, f"threshold {100 * DOMINATES:g} %", SIZES, "weighting=uniform, or fednova"
+            return ""
+        return (
+            f"client {self.names[int(cohort[rows.argmax()])]} has {100 * rows.max() / rows.sum():.0f} % of the weight"
         )
 
-    def without_a_class(self, round_: int, rows: NDArray[np.int64]) -> list[Warned]:
+    def absent_class(self, rows: Ints) -> str:
         held = self.label_counts.sum(0) > 0
         self.absent = np.where(rows == 0, self.absent + 1, 0)
         gone = [self.classes[c] for c in np.flatnonzero(held & (self.absent >= ABSENT)).tolist()]
-        if not gone:
-            return []
-        found = f"nobody who took part in the last {ABSENT} rounds holds {', '.join(gone)}"
-        return self.once("absent class", round_, found, f"threshold {ABSENT} rounds", TURNOUT, "more clients a round")
+        return f"no client of the last {ABSENT} rounds holds {', '.join(gone)}" if gone else ""
 
-    def collapsed(self, round_: int, local_accuracy: dict[int, float]) -> list[Warned]:
-        sizes = self.label_counts.sum(1)
-        shares = self.label_counts.max(1) / np.maximum(sizes, 1)
+    def collapsed(self, local_accuracy: Mapping[int, float]) -> str:
+        shares = self.label_counts.max(1) / np.maximum(self.label_counts.sum(1), 1)
         alone = [k for k, right in local_accuracy.items() if shares[k] >= ONE_CLASS and right >= LEARNT]
         if not alone:
-            return []
+            return ""
         k = alone[0]
-        found = (
-            f"{len(alone)} local model{'s' * (len(alone) > 1)} may answer nothing but one class; of client {self.names[k]}'s rows "
+        return (
+            f"{len(alone)} local model{'s' * (len(alone) > 1)} may predict one class only; of client {self.names[k]}'s rows "
             f"{100 * shares[k]:.0f} % are of class {self.classes[int(self.label_counts[k].argmax())]}, and its model is "
-            f"{100 * local_accuracy[k]:.0f} % right there"
+            f"right on {100 * local_accuracy[k]:.0f} % of them"
         )
-        threshold = f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right"
-        return self.once("collapsed", round_, found, threshold, SKEW, "fewer local epochs, fedlc, fedntd or scaffold")
-
-    def once(self, kind: str, round_: int, measured: str, threshold: str, source: str, remedy: str) -> list[Warned]:
-        if kind in self.said:
-            return []
-        self.said.add(kind)
-        return [Warned(kind, round_, measured, threshold, source, remedy)]
-
-
-RATE = "failure-modes study, Figure 6"
-SWINGS = "failure-modes study, Figure 1, where FedAvg swings between 75 and 85 %"
-SKEW = "failure-modes study, Table III, alpha = 0.01"
-SIZES = "From IID to Non-IID, Figures 6 and 7"
-TURNOUT = "From IID to Non-IID, Figure 9"

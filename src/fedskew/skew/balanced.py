@@ -1,4 +1,4 @@
-"""Dirichlet label skew on clients of equal sizes, and as the failure-modes study's own code deals it."""
+"""Dirichlet label skew: on clients of equal sizes, and as in the code of the failure-modes study."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from fedskew.skew.plain import check_clients
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichletBalanced:
-    """Clients of equal size that draw each row's class from p_k ~ Dir(alpha), so that label skew comes without quantity skew.
+    """Clients of equal size draw the class of each row from p_k ~ Dir(alpha): label skew without quantity skew.
 
-    ``prior="data"`` draws p_k ~ Dir(alpha C p) around the class frequencies p of the data. Where a class runs out, those who go
-    without draw from their other classes, in the end from what is left; so no draw can fail to end. All rows are assigned.
+    ``prior="data"`` draws p_k ~ Dir(alpha C p) around the class frequencies p of the data set. If a class runs out, clients draw
+    from their other classes, and at last from the rows that are left. All rows are assigned.
     """
 
     alpha: float = 0.1
     prior: Literal["even", "data"] = "even"
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "clients of equal size, each with class proportions from Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
 
@@ -33,7 +32,7 @@ class LabelDirichletBalanced:
         check_alpha(self.alpha)
 
     def proportions(self, labels: Ints, num_clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """(clients, classes) class proportions that are asked for."""
+        """Draw the wanted class proportions, (clients, classes)."""
         room = np.bincount(labels)
         held = room > 0
         weight = room[held] / len(labels) * held.sum() if self.prior == "data" else np.ones(int(held.sum()))
@@ -51,17 +50,16 @@ class LabelDirichletBalanced:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichletTopUp:
-    """Each class is cut in proportions q_c ~ Dir(alpha) over the clients, and small clients are topped up from the largest.
+    """Each class is cut in proportions q_c ~ Dir(alpha) over the clients; small clients get rows of the largest.
 
-    What the failure-modes study's code does, where its text has `LabelDirichlet`: each client but the last gets floor(n_c q_ck)
-    rows of a class, the last one the rest; then random rows of the largest client move until all have max(1, n / (10 clients)).
+    The code of the failure-modes study; its text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a class,
+    the last one the rest. Then random rows of the largest client move until all have max(1, n / (10 clients)).
     """
 
     alpha: float = 0.1
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = (
-        "each class is cut by Dir(alpha), small clients are topped up (the failure-modes study's code)"
+        "each class is cut by Dir(alpha), small clients get more rows (the code of the failure-modes study)"
     )
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 

@@ -14,32 +14,31 @@ from fedskew.skew.plain import check_clients
 
 
 def by_owner(rows: Ints, owner: Ints, num_clients: int) -> list[Ints]:
-    """The rows of each client; ``owner`` says whose each of the ``rows`` is."""
+    """Group the ``rows`` (n,) by their ``owner`` (n,)."""
     return cut(rows[np.argsort(owner, kind="stable")], np.cumsum(np.bincount(owner, minlength=num_clients)))
 
 
 def sorted_by_label(labels: Ints, rng: np.random.Generator) -> Ints:
-    """All rows by class, within a class in a random order."""
+    """Return all rows sorted by class, in random order within a class."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelShards:
-    """Rows sorted by label are cut into ``shards`` x clients equal pieces, of which each client is dealt ``shards`` at random.
+    """Rows sorted by label are cut into ``shards`` x clients equal pieces; each client gets ``shards`` random pieces.
 
-    All clients are of one size; the rows that do not fill a piece, fewer than pieces, are left out. A client holds at most
-    ``shards`` classes if a piece divides every class, else at most twice as many (McMahan et al. 2017).
+    All clients have the same size; rows that do not fill a piece are left out. A client holds at most ``shards`` classes if a
+    piece divides every class, else at most twice as many (McMahan et al. 2017).
     """
 
     shards: int = 2
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "sorted by label, cut into equal shards, a few of them dealt to each client"
     cites: ClassVar[tuple[str, ...]] = ("fedavg",)
 
     def __post_init__(self) -> None:
-        require(self.shards >= 1, f"shards must be at least 1 a client, got {self.shards}")
+        require(self.shards >= 1, f"shards must be at least 1, got {self.shards}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -47,7 +46,7 @@ class LabelShards:
         size = len(labels) // pieces
         require(
             size > 0,
-            f"{num_clients} clients with {self.shards} shards each need {pieces} rows, there are {len(labels)}; "
+            f"{num_clients} clients with {self.shards} shards each need {pieces} rows, the data set has {len(labels)}; "
             "use fewer shards or clients",
         )
         rows = sorted_by_label(labels, rng)[: pieces * size].reshape(pieces, size)
@@ -56,20 +55,19 @@ class LabelShards:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelClasses:
-    """Each client holds exactly ``k`` classes: client i class i modulo the classes and k - 1 random others (NIID-Bench, #C=k).
+    """Each client holds exactly ``k`` classes (NIID-Bench, #C=k): client i class i modulo the classes and k - 1 random others.
 
-    A class is split equally among its holders, so that sizes differ; the rows of a class that nobody holds are left out.
-    Raises `BadInput` if a class has fewer rows than holders.
+    A class is split equally among its clients, so client sizes differ. A class without a client is left out. Raises `BadInput`
+    if a class has fewer rows than clients.
     """
 
     k: int = 2
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "each client holds exactly k classes"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"k must be at least 1 class a client, got {self.k}")
+        require(self.k >= 1, f"k must be at least 1, got {self.k}")
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -97,12 +95,11 @@ class LabelClasses:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSimilarity:
-    """A share ``similarity`` of the rows is dealt IID; the rest is sorted by label and chopped (SCAFFOLD's s % similarity)."""
+    """A share ``similarity`` of the rows is dealt IID; the rest is sorted by label and cut (SCAFFOLD's s % similarity)."""
 
     similarity: float = 0.1
 
-    face: ClassVar[str] = "label"
-    idea: ClassVar[str] = "a share of the rows is dealt IID, the others sorted by label and chopped"
+    idea: ClassVar[str] = "a share of the rows is dealt IID, the others are sorted by label and cut"
     cites: ClassVar[tuple[str, ...]] = ("scaffold",)
 
     def __post_init__(self) -> None:
@@ -111,29 +108,26 @@ class LabelSimilarity:
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
         order = rng.permutation(len(labels))
-        alike = round(self.similarity * len(labels))
-        rest = order[alike:][np.argsort(labels[order[alike:]], kind="stable")]
-        # the parts that are one row longer go to the first clients of one half and to the last of the other
-        fair = evenly(order[:alike], num_clients)[::-1]
-        chopped = evenly(rest, num_clients)
-        return [np.concatenate(pair) for pair in zip(fair, chopped, strict=True)]
+        size = round(self.similarity * len(labels))
+        rest = order[size:][np.argsort(labels[order[size:]], kind="stable")]
+        # the longer parts go to the last clients of one half and to the first of the other: sizes stay nearly equal
+        parts = zip(evenly(order[:size], num_clients)[::-1], evenly(rest, num_clients), strict=True)
+        return [np.concatenate(pair) for pair in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelBlocks:
-    """Client i has a block of classes of its own, of whose rows it gets the share ``primary``.
+    """Client i has its own block of classes and gets the share ``primary`` of their rows.
 
-    The classes fall into equal blocks in their order; those that are left go to the first clients, one each. What remains of
-    the first ``secondary`` classes of a block goes to the client before its owner, what remains of the others to the other
-    clients, each row by chance. The DualMetric report's eleven clients and 46 intents, read without the rows that its code
-    deals twice.
+    The classes fall into equal blocks in their order; classes left over go to the first clients, one each. The remaining rows
+    of the first ``secondary`` classes of a block go to the client before its owner. Those of its other classes go to random
+    other clients. This is the DualMetric report's partition (11 clients, 46 intents), without the rows that its code deals twice.
     """
 
     primary: float = 0.9
     secondary: int = 2
 
-    face: ClassVar[str] = "label"
-    idea: ClassVar[str] = "each client has a block of classes to itself, up to a small share of their rows"
+    idea: ClassVar[str] = "each client has its own block of classes, except for a small share of the rows"
     cites: ClassVar[tuple[str, ...]] = ("dualmetric",)
 
     def __post_init__(self) -> None:
@@ -146,7 +140,7 @@ class LabelBlocks:
         block = len(present) // num_clients
         require(
             block >= 1,
-            f"{num_clients} clients cannot have classes of their own, there are {len(present)}; use fewer clients",
+            f"{num_clients} clients cannot each have their own class of {len(present)} classes; use fewer clients",
         )
         owner = np.zeros(len(labels), dtype=np.int64)
         for c, label in enumerate(present):
@@ -163,7 +157,7 @@ class LabelBlocks:
 
 
 def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
-    """Whole numbers near ``wanted`` (K, C) whose rows sum to ``totals`` (K,): floors, then the largest fractional parts."""
+    """Round ``wanted`` (K, C) so that rows sum to ``totals`` (K,): down, then up at the largest fractional parts."""
     counts = np.floor(wanted + 1e-9).astype(np.int64)
     left = totals - counts.sum(1)
     rank = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")
@@ -171,11 +165,11 @@ def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
 
 
 def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Generator) -> Ints:
-    """``counts`` (K, C) moved to what the classes hold, ``room`` (C,): row sums stay, no column sums to more than its room.
+    """Move ``counts`` (K, C) to other classes until no column sum exceeds ``room`` (C,); the row sums stay.
 
-    Where a class is asked for more than it holds, who goes without is drawn among those who ask, and gets rows of other classes
-    in its own proportions ``p`` (K, C), of any class if it has no other. No counts within these bounds are nearer in total
-    variation: each row over a class's room has to move, and no other does. Needs counts that sum to at most the room.
+    If the clients want more rows of a class than it has, a draw among them decides. The losers get rows of other classes in
+    their own proportions ``p`` (K, C), or of any class if they have no other. The result is as near as possible in total
+    variation, because only rows above the room move. The counts must sum to at most the room.
     """
     sizes, spare = counts.sum(1), room.copy()
     taken, asked = np.zeros_like(counts), counts
@@ -196,7 +190,7 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
 
 
 def dealt_by_counts(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Random rows of each class, as many as the (K, C) counts say."""
+    """Deal random rows of each class according to the counts (K, C)."""
     rows, owners = [], []
     for c in range(counts.shape[1]):
         own = rng.permutation(np.flatnonzero(labels == c))

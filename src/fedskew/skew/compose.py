@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.component import build, label
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
+from fedskew.skew.balanced import LabelDirichletBalanced
 from fedskew.skew.blocks import dealt_by_counts, fitted, rounded
 from fedskew.skew.catalogue import SKEWS
+from fedskew.skew.concept import Concept
 from fedskew.skew.exported import FromFolder
-from fedskew.skew.partition import Ints, Partition, cut, offsets
+from fedskew.skew.feature import FeatureSkew
+from fedskew.skew.partition import Dealer, Ints, Partition, cut, offsets
 from fedskew.skew.plain import Iid, Natural, Pooled, check_clients
+from fedskew.skew.quantity import SizeSkew
+
+Skew = Dealer | SizeSkew | FeatureSkew | Concept
 
 
-def skews_of(spec: Any) -> tuple[Any, ...]:
-    """The components of a compact string, a table, an object, or a list of them."""
+def skews_of(spec: object) -> tuple[Skew, ...]:
+    """Build the skews of a compact string, a table, an object, or a list of them. Raises `BadInput` if they do not combine."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
     require(bool(specs), "skew: the list is empty; write skew = 'iid' for clients that do not differ")
     skews = tuple(build("skew", SKEWS, one) for one in specs)
@@ -27,32 +32,29 @@ def skews_of(spec: Any) -> tuple[Any, ...]:
     return skews
 
 
-FACES = ("none", "label", "quantity", "feature", "concept")
-
-
 @dataclass(frozen=True)
 class Mixture:
-    """What an experiment's skews say together; it deals rows as a single skew does.
+    """The skews of one experiment. It deals rows as a single skew does.
 
-    Sizes of a quantity skew are hit exactly. Label proportions are then as near to those of the label skew alone as the rows allow,
-    in total variation; every row is dealt at most once.
+    The sizes are exactly those of the quantity skew. The label proportions are then as near to those of the label skew as the rows
+    allow, in total variation. No row is dealt twice.
     """
 
-    dealer: Any  # a label skew, natural clients, a folder; IID where nothing else deals
-    quantity: Any = None
-    features: tuple[Any, ...] = ()
-    concepts: tuple[Any, ...] = ()
-    pooled: bool = False  # all clients' rows are put together after everything else
+    dealer: Dealer  # a label skew, natural clients or a folder; IID if the experiment names none
+    quantity: SizeSkew | None = None
+    features: tuple[FeatureSkew, ...] = ()
+    concepts: tuple[Concept, ...] = ()
+    pooled: bool = False  # all rows go to one client after all other changes
 
     @property
     def by_groups(self) -> bool:
-        return getattr(self.dealer, "by_groups", False)
+        """Whether the clients are the groups of the data set."""
+        return isinstance(self.dealer, Natural)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """The rows of each client."""
+        """Return the row numbers of each client."""
         if self.quantity is None:
-            dealt: list[Ints] = self.dealer.deal(labels, groups, num_clients, rng)
-            return dealt
+            return self.dealer.deal(labels, groups, num_clients, rng)
         check_clients(num_clients, len(labels))
         sizes = self.quantity.sizes(len(labels), num_clients, rng.spawn(1)[0])
         if type(self.dealer) is Iid:
@@ -63,9 +65,9 @@ class Mixture:
     def proportions(
         self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """(clients, classes) class proportions that the label skew alone gives; those of the data for a client without rows."""
-        if hasattr(self.dealer, "proportions"):
-            p: NDArray[np.float64] = self.dealer.proportions(labels, num_clients, rng)
+        """Return the (clients, classes) proportions of the label skew alone; the data's own for a client without rows."""
+        if isinstance(self.dealer, LabelDirichletBalanced):
+            p = self.dealer.proportions(labels, num_clients, rng)
         else:
             dealt = self.dealer.deal(labels, groups, num_clients, rng)
             p = np.stack([np.bincount(labels[rows], minlength=int(labels.max()) + 1) for rows in dealt]).astype(float)
@@ -73,41 +75,45 @@ class Mixture:
         return p / p.sum(1, keepdims=True)
 
 
-def mixture(skews: Sequence[Any]) -> Mixture:
-    """The skews together; raises `BadInput` for some that cannot be, with the reason and the fix."""
-    by_face: dict[str, list[Any]] = {face: [] for face in FACES}
+def mixture(skews: Sequence[Skew]) -> Mixture:
+    """Combine the skews. Raises `BadInput` with the reason and the fix if they do not combine."""
     pooled = [skew for skew in skews if isinstance(skew, Pooled)]
-    for skew in skews:
-        if not isinstance(skew, Pooled):
-            by_face[skew.face].append(skew)
-    dealers = [*by_face["none"], *by_face["label"]]
+    dealers = [skew for skew in skews if isinstance(skew, Dealer) and not isinstance(skew, Pooled)]
+    quantities = [skew for skew in skews if isinstance(skew, SizeSkew)]
     require(
         len(dealers) <= 1,
-        f"skew: {written(dealers)} both say who gets which rows; give one, and quantity, feature or concept skews beside it",
+        f"skew: {written(dealers)} both say which client gets which rows; give one of them, and quantity, feature or concept "
+        "skews beside it",
     )
-    require(len(pooled) <= 1, "skew: pooled stands there twice; give it once")
-    quantities = by_face["quantity"]
+    require(len(pooled) <= 1, "skew: pooled is given twice; give it once")
     require(len(quantities) <= 1, f"skew: {written(quantities)} both set the clients' sizes; give one of them")
-    if not dealers and pooled and len(skews) == 1:
+    if pooled and len(skews) == 1:
         return Mixture(pooled[0])
     dealer = dealers[0] if dealers else Iid()
     for kind, why in (
-        (Natural, "natural clients bring their sizes"),
-        (FromFolder, "a folder holds its clients' sizes"),
+        (Natural, "natural clients have their own sizes"),
+        (FromFolder, "the folder sets the clients' sizes"),
     ):
-        if isinstance(dealer, kind) and quantities:
-            raise BadInput(f"skew: {why}; leave out {written(quantities)}, or use a label skew or iid")
+        require(
+            not (isinstance(dealer, kind) and quantities),
+            f"skew: {why}; leave out {written(quantities)}, or use a label skew or iid",
+        )
     return Mixture(
-        dealer, next(iter(quantities), None), tuple(by_face["feature"]), tuple(by_face["concept"]), bool(pooled)
+        dealer,
+        quantities[0] if quantities else None,
+        tuple(skew for skew in skews if isinstance(skew, FeatureSkew)),
+        tuple(skew for skew in skews if isinstance(skew, Concept)),
+        bool(pooled),
     )
 
 
-def written(skews: Sequence[Any]) -> str:
+def written(skews: Sequence[Skew]) -> str:
+    """Return the compact forms, joined by "and"."""
     return " and ".join(label(skew, SKEWS) for skew in skews)
 
 
 def owners(partition: Partition, num_rows: int) -> Ints:
-    """The client of each row, (n,); -1 for a row that nobody has."""
+    """Return the client of each row, (n,); -1 for a row without a client."""
     owner = np.full(num_rows, -1)
     owner[partition.indices] = np.repeat(np.arange(len(partition)), partition.sizes)
     if partition.held_out is not None:
@@ -117,13 +123,13 @@ def owners(partition: Partition, num_rows: int) -> Ints:
 
 
 def pooled(partition: Partition) -> Partition:
-    """All clients' rows on one client."""
-    aside = partition.held_out
+    """Put all clients' rows on one client."""
+    held_out = partition.held_out
     return Partition(
         indices=partition.indices,
         offsets=offsets([partition.indices]),
         names=("0",),
         empty=0,
         unassigned=partition.unassigned,
-        held_out=None if aside is None else (aside[0], offsets([aside[0]])),
+        held_out=None if held_out is None else (held_out[0], offsets([held_out[0]])),
     )

@@ -1,14 +1,16 @@
-"""Concept skew: the same row means something else to another client, from the start or from some round on."""
+"""Concept skew: clients give the same row different labels, from the start or from a round on."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.skew.feature import Floats, clusters
@@ -19,16 +21,16 @@ Course = Literal["sudden", "gradual", "incremental", "recurrent"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Concept:
-    """Who changes to another concept, when, and how far.
+class Concept(ABC):
+    """Which clients change to another concept, when, and how many of their rows.
 
-    ``clusters``: that many clusters of clients, dealt by chance, of which the first keeps the concept of the data and each other
-    one gets its own; 1: all change to the same one. ``clients`` below 1: that share of the clients changes, dealt over the
-    other clusters, and all others keep the concept of the data.
-    ``rho``: the share of the rows that change. ``at_round``: the first round, counted from 0, under the new concept; ``stagger``
-    lets each client begin up to so many rounds later. ``course``: ``sudden``; ``gradual`` (row after row, by chance, over
-    ``rounds`` rounds); ``incremental`` (the concept itself moves: class after class, or from the far side of the region on);
-    ``recurrent`` (to and fro, ``rounds`` rounds each).
+    ``clusters``: the number of random clusters of clients. The first keeps the concept of the data set, each other one gets its
+    own; with 1, all clients change to the same one. ``clients`` below 1: only this share of the clients changes, dealt over the
+    other clusters.
+    ``rho``: the share of the rows that change. ``at_round``: the first round under the new concept, counted from 0; with
+    ``stagger`` each client begins up to so many rounds later. ``course``: ``sudden``; ``gradual`` (rows in random order, over
+    ``rounds`` rounds); ``incremental`` (class after class, or from the far side of the region on); ``recurrent`` (``rounds``
+    rounds under each concept in turn).
     """
 
     clusters: int = 2
@@ -38,8 +40,6 @@ class Concept:
     course: Course = "sudden"
     rounds: int = 10
     stagger: int = 0
-
-    face: ClassVar[str] = "concept"
 
     def __post_init__(self) -> None:
         require(self.clusters >= 1, f"clusters must be at least 1, got {self.clusters}")
@@ -53,23 +53,28 @@ class Concept:
             "clusters=1 from the start gives all clients the same concept; use clusters=2, or say at_round",
         )
 
+    def accepts(self, setup: Setup) -> str:
+        if setup.simulated:
+            return ""
+        return "changes what labels mean, which is only simulated; on nodes labels are those of their own rows: leave it out"
+
     @property
     def changes(self) -> bool:
-        """Whether anything happens after the start."""
+        """Whether any label changes after round 0."""
         return self.at_round > 0 or self.course != "sudden" or self.stagger > 0
 
     @property
     def complete(self) -> int:
-        """The first round in which all clients concerned are as far under the new concept as they get."""
+        """The first round in which the change is complete for all clients."""
         return self.at_round + self.stagger + (self.rounds if self.course in ("gradual", "incremental") else 0)
 
     @property
     def kinds(self) -> int:
-        """How many concepts there are besides that of the data."""
+        """The number of concepts besides that of the data set."""
         return max(self.clusters - 1, 1)
 
-    def who(self, num_clients: int, rng: np.random.Generator) -> Own:
-        """The concept that each client changes to (0: it keeps that of the data) and its first round under it, (K,) each."""
+    def assign(self, num_clients: int, rng: np.random.Generator) -> Own:
+        """Draw the concept that each client changes to (0: none) and its first round under it, (K,) each."""
         group = clusters(self.clusters, num_clients, rng) if self.clusters > 1 else np.ones(num_clients, dtype=np.int64)
         concerned = rng.permutation(num_clients)[: max(1, round(self.clients * num_clients))]
         if self.clients < 1:
@@ -78,46 +83,37 @@ class Concept:
         return {"group": group, "start": self.at_round + rng.integers(0, self.stagger + 1, num_clients)}
 
     def reach(self, since: Ints) -> NDArray[np.float64]:
-        """The share of a client's rows under the other concept so many rounds after its start, 0 to 1."""
+        """Return the share of a client's rows under the other concept, in 0..1, ``since`` rounds after its start."""
         if self.course in ("gradual", "incremental"):
             return self.rho * np.clip(since / self.rounds, 0.0, 1.0)
-        there = since >= 0
+        changed = since >= 0
         if self.course == "recurrent":
-            there &= since // self.rounds % 2 == 0
-        return self.rho * there.astype(np.float64)
+            changed &= since // self.rounds % 2 == 0
+        return self.rho * changed.astype(np.float64)
 
-
-class ConceptSkew(Protocol):
-    """What a concrete change of the concept says besides."""
-
-    @property
-    def changes(self) -> bool: ...
-
+    @abstractmethod
     def draw(self, x: Floats, num_classes: int, num_clients: int, rng: np.random.Generator) -> Own:
-        """Of the training rows: ``group`` and ``start`` of each client, and ``table`` (concepts + 1, classes) of new labels."""
-        ...
+        """Draw ``group`` and ``start`` of each client, and the ``table`` (concepts + 1, classes) of new labels."""
 
+    @abstractmethod
     def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
-        """Whether a row may change, (n,)."""
-        ...
+        """Return whether a row may change, (n,)."""
 
+    @abstractmethod
     def turn(self, own: Own, x: Floats, y: Ints, group: Ints) -> NDArray[np.float64]:
-        """When the row has its turn in an incremental change, (n,) in 0..1."""
-        ...
-
-    def reach(self, since: Ints) -> NDArray[np.float64]: ...
+        """Return when each row changes in an incremental change, (n,) in 0..1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptSwap(Concept):
-    """The labels of some classes are permuted: a share ``strength`` of the classes, drawn by chance, change places in a circle.
+    """The labels of a random share ``strength`` of the classes are permuted in a circle.
 
-    Two concepts disagree on every one of these classes, so that no single model is right on them for both.
+    Two concepts disagree on all of these classes: no single model is right for both.
     """
 
     strength: float = 1.0
 
-    idea: ClassVar[str] = "labels change places in some clients, from the start or from a round on"
+    idea: ClassVar[str] = "labels are exchanged in some clients, from the start or from a round on"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
 
     def __post_init__(self) -> None:
@@ -130,18 +126,18 @@ class ConceptSwap(Concept):
         moved = rng.permutation(num_classes)[: round(self.strength * num_classes)]
         require(
             len(moved) >= 2,
-            f"strength {self.strength} of {num_classes} classes leaves fewer than two to change places; raise it",
+            f"strength {self.strength} of {num_classes} classes leaves fewer than two to exchange; raise it",
         )
         require(
             self.kinds < len(moved),
-            f"{len(moved)} classes in a circle give {len(moved)} concepts; use clusters={len(moved)} or less",
+            f"{len(moved)} exchanged classes allow {len(moved)} concepts; use clusters={len(moved)} or less",
         )
         table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
         for shift in range(1, self.kinds + 1):
             table[shift, moved] = np.roll(moved, -shift)
         turn = np.ones(num_classes)
         turn[moved] = (np.arange(len(moved)) + 0.5) / len(moved)
-        return {**self.who(num_clients, rng), "table": table, "turn": turn}
+        return {**self.assign(num_clients, rng), "table": table, "turn": turn}
 
     def touched(self, own: Own, x: Floats, group: Ints) -> NDArray[np.bool_]:
         return group > 0
@@ -153,10 +149,10 @@ class ConceptSwap(Concept):
 
 @dataclass(frozen=True, kw_only=True)
 class ConceptFlip(Concept):
-    """Labels move on to the next class (two classes: they flip), but only for rows in a half-space of the features.
+    """Labels move to the next class for rows in a half-space of the features; with two classes they flip.
 
-    The half-space holds the share ``share`` of the training rows; each concept has its own, of a random direction in the
-    standardised features as the data set has them.
+    The half-space holds ``share`` of the training rows. Each concept has its own, in a random direction of the data set's
+    standardised features.
     """
 
     share: float = 0.5
@@ -175,10 +171,10 @@ class ConceptFlip(Concept):
         across = np.sort([along(flat, one) for one in direction], axis=1)
         table = np.tile(np.arange(num_classes), (self.kinds + 1, 1))
         table[1:] = (table[1:] + 1) % num_classes
-        return {**self.who(num_clients, rng), "table": table, "direction": direction, "across": across}
+        return {**self.assign(num_clients, rng), "table": table, "direction": direction, "across": across}
 
     def depth(self, own: Own, x: Floats, group: Ints) -> NDArray[np.float64]:
-        """The share of the training rows that lie further in the direction than the row, (n,)."""
+        """Return the share of the training rows that lie further in the direction than the row, (n,)."""
         found = np.ones(len(x))
         for j in range(len(own["direction"])):
             mine = group == j + 1
@@ -195,15 +191,15 @@ class ConceptFlip(Concept):
 
 
 def along(rows: Floats, direction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inner products, (n,), each the same to the last bit whatever the other rows are, which a matrix product does not promise."""
+    """Return the inner products, (n,). Unlike in a matrix product, each is bitwise independent of the other rows."""
     return np.einsum("ij,j->i", rows.astype(np.float64), direction)
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One concept skew over some rows: row i is under the other concept in round r where ``u < reach(r - start)``."""
+    """One concept skew on some rows: row i is under the other concept in round r if ``u < reach(r - start)``."""
 
-    skew: ConceptSkew
+    skew: Concept
     table: Ints  # (concepts + 1, classes)
     group: Ints  # (n,) the concept a row may change to; 0: none
     start: Ints  # (n,) rounds
@@ -214,7 +210,7 @@ class Layer:
 class Labels:
     """The labels of some rows over the rounds."""
 
-    y: Ints  # (n,) as the data set has them
+    y: Ints  # (n,) of the data set
     layers: tuple[Layer, ...]
 
     @property
@@ -223,7 +219,7 @@ class Labels:
         return any(layer.skew.changes and bool(layer.group.any()) for layer in self.layers)
 
     def at(self, round_: int) -> Ints:
-        """The labels (n,) of a round, counted from 0."""
+        """Return the labels (n,) of a round, counted from 0."""
         y = self.y
         for layer in self.layers:
             other = layer.u < layer.skew.reach(round_ - layer.start)
@@ -231,8 +227,8 @@ class Labels:
         return y
 
 
-def drawn(concepts: Sequence[ConceptSkew], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Own]:
-    """What each skew draws for the clients."""
+def drawn(concepts: Sequence[Concept], x: Floats, num_classes: int, num_clients: int, seed: int) -> list[Own]:
+    """Draw the parameters of each skew for the clients."""
     return [
         skew.draw(x, num_classes, num_clients, stream(seed, "concepts", place, 0))
         for place, skew in enumerate(concepts)
@@ -240,18 +236,18 @@ def drawn(concepts: Sequence[ConceptSkew], x: Floats, num_classes: int, num_clie
 
 
 def labels_of(
-    concepts: Sequence[ConceptSkew], own: Sequence[Own], x: Floats, y: Ints, owner: Ints, seed: int, part: int
+    concepts: Sequence[Concept], own: Sequence[Own], x: Floats, y: Ints, owner: Ints, seed: int, part: int
 ) -> Labels:
-    """The labels of rows that belong to clients; a row without an owner (-1) keeps the concept of the data.
+    """Return the labels of the clients' rows; a row without an owner (-1) keeps the concept of the data set.
 
-    ``part`` keeps the draws of training and test rows apart: 1 and 2.
+    ``part`` gives training (1) and test rows (2) different random numbers.
     """
     layers = []
     for place, (skew, drew) in enumerate(zip(concepts, own, strict=True)):
         group = np.where(owner >= 0, drew["group"][np.maximum(owner, 0)], 0).astype(np.int64)
         group[~skew.touched(drew, x, group)] = 0
         u = stream(seed, "concepts", place, part).random(len(y))
-        if getattr(skew, "course", "") == "incremental":
+        if skew.course == "incremental":
             u = skew.turn(drew, x, y, group)
         start = drew["start"][np.maximum(owner, 0)].astype(np.int64)
         layers.append(Layer(skew, drew["table"].astype(np.int64), group, start, u))

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +24,12 @@ README = """\
 `partition.json` names the data set, its fingerprint, the skews, the seed and the clients. `partition.npz` holds
 
 - `indices`, `offsets`: client k trains on the rows `indices[offsets[k]:offsets[k + 1]]` of the training set, counted from 0
-- `held_out_indices`, `held_out_offsets`: in the same way the rows kept to measure each client, where there are some
-- `label_counts` (clients, classes): training rows of each class, as the clients see them at the start
+- `held_out_indices`, `held_out_offsets`: the held-out rows of each client in the same layout, if there are any
+- `label_counts` (clients, classes): training rows of each class, with the labels of round 0
 
-`transforms.npz`, where features or concepts differ, holds what each skew drew, `NUMBER-SKEW-NAME`, the clients along the first axis
-(`table`, `turn`, `direction` and `across` of a concept belong to the concepts). `rows.npz`, there too, holds `x` and `y`: all
-training rows of the data set as the clients that own them see them at the start.
+If features or concepts differ, `transforms.npz` holds the drawn parameters of each skew as `NUMBER-SKEW-NAME`, clients along the
+first axis (concepts for `table`, `turn`, `direction` and `across`). `rows.npz` then holds `x` and `y`: all training rows of the
+data set, changed for the client that owns them, with the labels of round 0.
 
 Read back with the same data and partition seed:
 
@@ -38,80 +39,86 @@ Read back with the same data and partition seed:
 WRITTEN = ("partition.json", "partition.npz", "README.md", "transforms.npz", "rows.npz")
 """Names of the files."""
 
+Arrays = Mapping[str, NDArray[np.generic]]
+
 
 def export(
     folder: Path,
     partition: Partition,
     counts: Ints,
-    facts: Mapping[str, Any],
-    drawn: Mapping[str, NDArray[Any]],
-    rows: Mapping[str, NDArray[Any]],
+    facts: Mapping[str, object],
+    drawn: Arrays,
+    rows: Arrays,
     again: str,
 ) -> None:
-    """Write the folder; raises `FedskewError` if it cannot be written, and `BadInput` if it holds a file of one of the names."""
-    there = [name for name in WRITTEN if (folder / name).exists()]
-    require(
-        not there, f"export: {folder} holds {', '.join(there)} already; name another folder, or remove what is there"
-    )
+    """Write the partition to a folder.
+
+    ``counts`` (clients, classes) are its label counts, ``facts`` the other entries of `partition.json`, ``drawn`` the parameters
+    of feature and concept skews, ``rows`` the changed rows, ``again`` the options that read the folder back. Raises `BadInput`
+    if the folder holds such files, `FedskewError` if it cannot be written.
+    """
+    old = [name for name in WRITTEN if (folder / name).exists()]
+    require(not old, f"export: {folder} already holds {', '.join(old)}; name another folder, or remove these files")
     arrays = {"indices": partition.indices, "offsets": partition.offsets, "label_counts": counts}
     if partition.held_out is not None:
         arrays |= {"held_out_indices": partition.held_out[0], "held_out_offsets": partition.held_out[1]}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save(folder / "partition.npz", arrays)
-        if drawn:
-            save(folder / "transforms.npz", drawn)
-            save(folder / "rows.npz", rows)
-        text = README.format(dataset=shlex.quote(facts["dataset"]), seed=facts["partition_seed"], skews=again)
+        files = {"partition": arrays} | ({"transforms": drawn, "rows": rows} if drawn else {})
+        for name, content in files.items():
+            np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **content)
+        text = README.format(dataset=shlex.quote(str(facts["dataset"])), seed=facts["partition_seed"], skews=again)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        told = {**facts, "empty": partition.empty, "unassigned": partition.unassigned, "clients": list(partition.names)}
-        (folder / "partition.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        numbers = {"empty": partition.empty, "unassigned": partition.unassigned, "clients": list(partition.names)}
+        (folder / "partition.json").write_text(json.dumps({**facts, **numbers}, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise FedskewError(f"export: {folder} cannot be written: {error.strerror}") from None
 
 
-def save(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+class Facts(msgspec.Struct):
+    """The entries of `partition.json` that are read back."""
+
+    clients: tuple[str, ...]
+    empty: int
+    unassigned: int
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromFolder:
-    """The clients and rows that `fedskew skew --export` wrote to a folder, held-out rows too; for the very data it was made of.
+    """The clients and held-out rows that `fedskew skew --export` wrote to a folder, for the same data set.
 
-    Features and concepts are skews to name beside it; with the same partition seed they come out the same.
+    Feature and concept skews are not read back: name them beside it. They are the same with the same partition seed.
     """
 
     path: str
 
-    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "the clients that `fedskew skew --export` wrote to a folder"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", whole_path(self.path))
 
-    def facts(self) -> dict[str, Any]:
-        """What the folder says of its partition."""
+    def facts(self) -> Facts:
+        """Read `partition.json`. Raises `BadInput` if it is missing or damaged."""
         try:
-            facts = json.loads((Path(self.path) / "partition.json").read_text(encoding="utf-8"))
-            assert isinstance(facts["clients"], list)
-            return dict(facts)
-        except (*DAMAGED, AssertionError) as error:
+            return msgspec.json.decode((Path(self.path) / "partition.json").read_bytes(), type=Facts)
+        except (*DAMAGED, msgspec.MsgspecError) as error:
             raise BadInput(
                 f"skew from-folder: {self.path} holds no partition that `fedskew skew --export` wrote: {reason(error)}"
             ) from None
 
     def read(self, num_rows: int) -> Partition:
-        """The partition, of a data set with so many training rows."""
+        """Read the partition of a data set with ``num_rows`` training rows. Raises `BadInput` if it is damaged or of other data."""
         facts = self.facts()
         try:
-            most, ends = 8 * num_rows, 8 * (len(facts["clients"]) + 1)
+            most, ends = 8 * num_rows, 8 * (len(facts.clients) + 1)
             with np.load(Path(self.path) / "partition.npz", allow_pickle=False) as z:
                 made = Partition(
                     indices=bounded(z, "indices", most).astype(np.int64),
                     offsets=bounded(z, "offsets", ends).astype(np.int64),
-                    names=tuple(str(name) for name in facts["clients"]),
-                    empty=int(facts["empty"]),
-                    unassigned=int(facts["unassigned"]),
+                    names=facts.clients,
+                    empty=facts.empty,
+                    unassigned=facts.unassigned,
                     held_out=(
                         bounded(z, "held_out_indices", most).astype(np.int64),
                         bounded(z, "held_out_offsets", ends).astype(np.int64),
@@ -121,19 +128,20 @@ class FromFolder:
                 )
         except DAMAGED as error:
             raise BadInput(f"skew from-folder: cannot read {self.path}/partition.npz: {reason(error)}") from None
-        aside = made.held_out or (made.indices[:0], made.offsets * 0)
-        rows = np.concatenate([made.indices, aside[0]])
-        sound = (
-            len(made.offsets) == len(aside[1]) == len(made.names) + 1
-            and made.offsets[0] == aside[1][0] == 0
+        held_out, ends_held_out = made.held_out or (made.indices[:0], made.offsets * 0)
+        rows = np.concatenate([made.indices, held_out])
+        valid = (
+            len(made.offsets) == len(ends_held_out) == len(made.names) + 1
+            and made.offsets[0] == ends_held_out[0] == 0
             and made.offsets[-1] == len(made.indices)
-            and aside[1][-1] == len(aside[0])
-            and bool((np.diff(made.offsets) > 0).all() and (np.diff(aside[1]) >= 0).all())
+            and ends_held_out[-1] == len(held_out)
+            and bool((np.diff(made.offsets) > 0).all() and (np.diff(ends_held_out) >= 0).all())
             and len(np.unique(rows)) == len(rows) <= num_rows
             and bool(rows.min() >= 0 and rows.max() < num_rows)
         )
         require(
-            sound, f"skew from-folder: {self.path}/partition.npz is no partition of {num_rows} rows; export it again"
+            valid,
+            f"skew from-folder: {self.path}/partition.npz is not a partition of {num_rows} rows; export it again",
         )
         return made
 
@@ -145,4 +153,5 @@ class FromFolder:
 
 
 def reason(error: Exception) -> str:
+    """Return the first line of an error's message, or its class."""
     return (getattr(error, "strerror", None) or str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,10 +1,10 @@
-"""Feature skew: each client sees its rows in its own way. The labels, and the rows of the test set, stay as they are."""
+"""Feature skew: each client's rows are changed in its own way. Labels and the test set stay as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,33 +15,34 @@ from fedskew.skew.partition import Ints
 
 Floats = NDArray[np.floating]
 Own = dict[str, NDArray[np.float64]]
-"""What is drawn for the clients, by name; the leading axis is the clients, or the rows they have."""
+"""The drawn parameters by name. Their first axis is the clients, or the rows of clients."""
 
 CHUNK = 4096
 """Rows that are transformed at a time."""
 
 
+@runtime_checkable
 class FeatureSkew(Protocol):
-    """A change of the rows that differs between clients."""
+    """A skew that changes the features of each client's rows."""
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
-        """What each client does to its rows, (clients, ...) each. Raises `BadInput` if it cannot be done to rows like these."""
+        """Draw the parameters of each client, (clients, ...) each. Raises `BadInput` if rows of this shape cannot be changed."""
         ...
 
     def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        """The rows (n, ...) as their owners see them; ``own`` holds what was drawn for the owner of each row."""
+        """Return the changed rows (n, ...). ``own`` holds the parameters of the owner of each row, (n, ...)."""
         ...
 
 
 def drawn(features: Sequence[FeatureSkew], x: Floats, num_clients: int, seed: int) -> list[Own]:
-    """What each skew draws for the clients."""
+    """Draw the parameters of each skew for the clients."""
     return [skew.draw(x, num_clients, stream(seed, "features", place, 0)) for place, skew in enumerate(features)]
 
 
 def transformed(features: Sequence[FeatureSkew], own: Sequence[Own], x: Floats, owner: Ints, seed: int) -> Floats:
-    """The rows as their owners see them, one skew after the other; a row without an owner (-1) stays as it is.
+    """Apply the skews one after the other; a row without an owner (-1) stays as it is.
 
-    What is random in a row depends on the seed and the row's number only. The result has the type of ``x``.
+    Random numbers of a row depend on the seed and the row's number only. The result has the type of ``x``.
     """
     x = x.copy() if features else x
     for place, (skew, parameters) in enumerate(zip(features, own, strict=True)):
@@ -54,27 +55,26 @@ def transformed(features: Sequence[FeatureSkew], own: Sequence[Own], x: Floats, 
 
 
 def clusters(number: int, num_clients: int, rng: np.random.Generator) -> Ints:
-    """A cluster for each client, (K,), by chance and of nearly equal size."""
+    """Draw the cluster of each client, (K,); the clusters are nearly equal in size."""
     return rng.permutation(num_clients) % number
 
 
 def over_row(values: NDArray[np.float64], x: Floats) -> NDArray[np.float64]:
-    """(n, channels) or (n,) values in a shape that broadcasts over the rows (n, channels, ...)."""
+    """Reshape values (n, channels) or (n,) to broadcast over the rows (n, channels, ...)."""
     return values.reshape(*values.shape, *[1] * (x.ndim - values.ndim))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNoise:
-    """Client i adds Gaussian noise, the same in every round (NIID-Bench).
+    """Client i adds Gaussian noise, the same in every round (NIID-Bench), in the units of the data.
 
-    ``kind="variance"`` as in the paper: variance ``level * i / K`` for i = 1..K; ``"std"`` as in its code: standard deviation
-    ``level * i / (K - 1)`` for i = 0..K-1, so that the first client is clean. In the units of the data.
+    ``kind="variance"`` as in the paper: variance ``level * i / K`` for i = 1..K. ``"std"`` as in its code: standard deviation
+    ``level * i / (K - 1)`` for i = 0..K-1; the first client has no noise.
     """
 
     level: float = 0.1
     kind: Literal["variance", "std"] = "variance"
 
-    face: ClassVar[str] = "feature"
     idea: ClassVar[str] = "Gaussian noise that grows from the first client to the last"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
@@ -92,15 +92,15 @@ class FeatureNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureAffine:
-    """Each client has a gain of its own in U(1 - strength, 1 + strength) and an offset in U(-strength, strength) for each channel.
+    """Each client draws a gain from U(1 - strength, 1 + strength) and an offset from U(-strength, strength) for each channel.
 
-    A channel is a colour of an image, a sensor of a window, or a column of a table; the offset is in its standard deviations.
+    A channel is a colour of an image, a sensor of a window, or a column of a table. The unit of the offset is its standard
+    deviation.
     """
 
     strength: float = 0.3
 
-    face: ClassVar[str] = "feature"
-    idea: ClassVar[str] = "a gain and an offset of each client's own for each colour, sensor or column"
+    idea: ClassVar[str] = "each client has its own gain and offset for each colour, sensor or column"
 
     def __post_init__(self) -> None:
         require(0 <= self.strength <= 1, f"strength must be at least 0 and at most 1, got {self.strength}")
@@ -119,15 +119,14 @@ class FeatureAffine:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSensor:
-    """Each client wears its three-axis sensors turned: by U(0, degrees) about an axis of its own, all sensors alike.
+    """Each client's three-axis sensors are turned by U(0, degrees) about a random axis; all its sensors alike.
 
-    Needs windows (channels, samples) whose channels come in threes, the axes of one sensor after those of another.
+    Needs windows (channels, samples). Each three channels are the axes of one sensor.
     """
 
     degrees: float = 90.0
 
-    face: ClassVar[str] = "feature"
-    idea: ClassVar[str] = "windows of three-axis sensors, turned for each client about an axis of its own"
+    idea: ClassVar[str] = "three-axis sensors, turned for each client about its own axis"
 
     def __post_init__(self) -> None:
         require(0 <= self.degrees <= 180, f"degrees must be at least 0 and at most 180, got {self.degrees}")

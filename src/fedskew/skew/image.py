@@ -1,4 +1,4 @@
-"""Feature skew of images: rotation, blur, and styles by cluster."""
+"""Feature skew of images: rotation, blur, and styles of clusters of clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedskew.skew.feature import Floats, Own, clusters, over_row
 
 
 def check_images(x: Floats, side: int) -> None:
-    """Raise `BadInput` unless rows are (channels, height, width), or flat images of ``side`` x ``side`` where that is given."""
+    """Raise `BadInput` unless rows are (channels, height, width), or flat images of ``side`` x ``side`` if ``side`` is given."""
     if side:
         require(
             x.ndim == 2 and x.shape[1] == side**2,
-            f"side={side} means flat rows of {side**2} pixels, these have shape {x.shape[1:]}",
+            f"side={side} needs flat rows of {side**2} pixels, these have shape {x.shape[1:]}",
         )
         return
     flat = round(x.shape[1] ** 0.5) if x.ndim == 2 else 0
-    hint = f"; if they are flat images of {flat} x {flat}, say side={flat}" if flat and flat**2 == x.shape[1] else ""
+    hint = f"; if they are flat images of {flat} x {flat}, add side={flat}" if flat and flat**2 == x.shape[1] else ""
     require(
         x.ndim == 4,
         f"needs images (channels, height, width), these rows have shape {x.shape[1:]}{hint}; else use feature-affine or "
@@ -31,30 +31,30 @@ def check_images(x: Floats, side: int) -> None:
 
 
 def by_value(values: NDArray[np.float64], x: Floats, change: Callable[[Floats, float], Floats]) -> Floats:
-    """``change(rows, value)`` of all rows that have one value together."""
-    seen = np.empty(x.shape)
+    """Apply ``change(rows, value)`` to all rows of each value at once."""
+    changed = np.empty(x.shape)
     for value in np.unique(values):
-        mine = values == value
-        seen[mine] = change(x[mine], float(value))
-    return seen
+        rows = values == value
+        changed[rows] = change(x[rows], float(value))
+    return changed
 
 
 def as_images(x: Floats, side: int) -> Floats:
+    """Return the rows as (n, channels, height, width)."""
     return x.reshape(len(x), 1, side, side) if side else x
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRotation:
-    """Clients of cluster g, dealt by chance, see their images turned by 360 g / clusters degrees (IFCA).
+    """The images of clients in cluster g are turned by 360 g / clusters degrees (IFCA); clusters are random.
 
-    Bilinear, with zeros outside; exact at right angles of square images. ``side``: that of square images stored flat.
+    Bilinear, with zeros outside; exact at right angles of square images. ``side`` is that of square images stored flat.
     """
 
     clusters: int = 4
     side: int = 0
 
-    face: ClassVar[str] = "feature"
-    idea: ClassVar[str] = "images turned by an angle that clusters of clients share"
+    idea: ClassVar[str] = "images turned by one angle for each cluster of clients"
     cites: ClassVar[tuple[str, ...]] = ("ifca",)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class FeatureRotation:
 
 
 def turned(images: Floats, degrees: float) -> Floats:
-    """Images (n, channels, height, width) turned anticlockwise."""
+    """Turn images (n, channels, height, width) anticlockwise."""
     turns, rest = divmod(degrees, 90)
     if rest == 0 and (turns % 2 == 0 or images.shape[2] == images.shape[3]):
         return np.rot90(images, int(turns), axes=(2, 3))
@@ -80,13 +80,12 @@ def turned(images: Floats, degrees: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureBlur:
-    """Each client blurs its images by a Gaussian of a width of its own, U(0, sigma) pixels. ``side`` as in `FeatureRotation`."""
+    """Each client's images are blurred by a Gaussian of width U(0, sigma) pixels. ``side`` as in `FeatureRotation`."""
 
     sigma: float = 2.0
     side: int = 0
 
-    face: ClassVar[str] = "feature"
-    idea: ClassVar[str] = "images blurred, each client by a width of its own"
+    idea: ClassVar[str] = "images blurred, each client by its own width"
 
     def __post_init__(self) -> None:
         require(0 <= self.sigma < np.inf, f"sigma must be a finite number of at least 0, got {self.sigma}")
@@ -100,6 +99,7 @@ class FeatureBlur:
 
 
 def blurred(images: Floats, sigma: float) -> Floats:
+    """Blur images (n, channels, height, width) by a Gaussian of ``sigma`` pixels."""
     from scipy import ndimage
 
     return ndimage.gaussian_filter(images, (0, 0, sigma, sigma))
@@ -107,19 +107,17 @@ def blurred(images: Floats, sigma: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureStyle:
-    """Clusters of clients see their images in a style: contrast, gamma, sharpness, a mix of the colours, a background texture.
+    """Each cluster of clients draws a style of its images: contrast, gamma, sharpness, a mix of the colours, a texture.
 
-    Every cluster draws its own; ``strength`` 0 leaves all images as they are, 1 is strong. Colours mix where there are several.
-    ``side`` as in `FeatureRotation`.
+    ``strength`` 0 leaves all images as they are, 1 is strong. ``side`` as in `FeatureRotation`.
     """
 
     clusters: int = 4
     strength: float = 0.5
     side: int = 0
 
-    face: ClassVar[str] = "feature"
     idea: ClassVar[str] = (
-        "images in a style that clusters of clients share: contrast, gamma, sharpness, colours, texture"
+        "images in one style for each cluster of clients: contrast, gamma, sharpness, colours, texture"
     )
 
     def __post_init__(self) -> None:
@@ -129,7 +127,7 @@ class FeatureStyle:
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
         check_images(x, self.side)
         shape, s, number = as_images(x[:1], self.side).shape[1:], self.strength, self.clusters
-        channels, spread = shape[0], float(x.max() - x.min())
+        channels, extent = shape[0], float(x.max() - x.min())
         texture = blurred(rng.standard_normal((number, *shape)), 1.0)
         texture /= np.maximum(np.abs(texture).max(axis=(1, 2, 3), keepdims=True), 1e-12)
         style = {
@@ -137,12 +135,12 @@ class FeatureStyle:
             "gamma": np.exp(s * rng.uniform(-0.8, 0.8, number)),
             "sharpness": s * rng.uniform(-1, 1, number),
             "colours": (1 - s) * np.eye(channels) + s * rng.dirichlet(np.ones(channels), (number, channels)),
-            "texture": 0.3 * s * spread * texture,
+            "texture": 0.3 * s * extent * texture,
             "low": np.full(number, x.min(), dtype=np.float64),
-            "spread": np.full(number, spread or 1.0),
+            "spread": np.full(number, extent or 1.0),
         }
-        whose = clusters(number, num_clients, rng)
-        return {"cluster": whose.astype(np.float64)} | {name: part[whose] for name, part in style.items()}
+        cluster = clusters(number, num_clients, rng)
+        return {"cluster": cluster.astype(np.float64)} | {name: part[cluster] for name, part in style.items()}
 
     def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
         images = as_images(x, self.side)
@@ -154,5 +152,5 @@ class FeatureStyle:
         light = np.clip(light, 0, 1) ** of("gamma") + np.minimum(light, 0) + np.maximum(light - 1, 0)
         light = 0.5 + of("contrast") * (light - 0.5)
         light = light + of("sharpness") * (light - blurred(light, 1.0))
-        seen = of("low") + of("spread") * np.einsum("nij,njhw->nihw", own["colours"], light) + own["texture"]
-        return seen.reshape(x.shape)
+        styled = of("low") + of("spread") * np.einsum("nij,njhw->nihw", own["colours"], light) + own["texture"]
+        return styled.reshape(x.shape)

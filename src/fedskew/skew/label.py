@@ -16,10 +16,11 @@ from fedskew.skew.partition import Ints, evenly
 from fedskew.skew.plain import check_clients
 
 REDRAWS, DRAWN = 1000, 2 * 10**6
-"""A partition is drawn anew at most so many times, and no more than so many counts are drawn in all."""
+"""Limits of repeated draws: the number of draws, and the number of counts in all of them."""
 
 
 def check_alpha(alpha: float) -> None:
+    """Raise `BadInput` unless alpha is a positive number."""
     require(
         1e-300 <= alpha < math.inf,
         f"alpha must be a finite number above 0, got {alpha}; small is skewed, large is even",
@@ -29,9 +30,9 @@ def check_alpha(alpha: float) -> None:
 def dirichlet(
     alpha: float | NDArray[np.float64], size: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Logarithms of ``size[0]`` draws from a Dirichlet of dimension ``size[1]``; one alpha for all entries, or one for each.
+    """Draw ``size[0]`` logarithms from a Dirichlet of dimension ``size[1]``, with one alpha or one for each entry.
 
-    In log space, since a Gamma(alpha) draw underflows for small alpha: log G(alpha) = log G(alpha + 1) + log(U) / alpha.
+    In log space, because a Gamma(alpha) draw underflows for small alpha: log G(alpha) = log G(alpha + 1) + log(U) / alpha.
     """
     log_gamma = np.log(rng.standard_gamma(alpha + 1, size=size)) + np.log(rng.random(size)) / alpha
     return log_gamma - np.logaddexp.reduce(log_gamma, axis=1, keepdims=True)
@@ -39,18 +40,16 @@ def dirichlet(
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDirichlet:
-    """Each client draws class proportions p_k ~ Dir(alpha); each class is cut in proportion to the clients' claims on it.
+    """Each client draws class proportions p_k ~ Dir(alpha); each class is cut in proportion to them.
 
-    Algorithm 3 of the failure-modes study: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. Up to
-    clients - 1 rows a class are then left; ``remainder="drop"`` leaves them unassigned as the paper does, ``"largest"`` gives
-    them to the largest fractional parts. Sizes differ between clients. No client is empty if every class has at least
-    classes x clients rows.
+    Algorithm 3 of the failure-modes study: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. This leaves up to
+    clients - 1 rows a class: ``remainder="drop"`` leaves them unassigned as the paper does, ``"largest"`` gives them to the
+    largest fractional parts. Client sizes differ. No client is empty if every class has at least classes x clients rows.
     """
 
     alpha: float = 0.1
     remainder: Literal["drop", "largest"] = "drop"
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "each client draws its class proportions from Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 
@@ -74,16 +73,15 @@ class LabelDirichlet:
 class LabelDirichletPerClass:
     """Each class is cut among the clients in proportions q_c ~ Dir(alpha) over clients (Yurochkin et al. 2019; NIID-Bench).
 
-    With ``balance`` a client that already holds rows / clients takes no more of the following classes (NIID-Bench). The whole
-    draw is repeated until every client has ``min_size`` rows, at most 1,000 times and two million counts in all; then random
-    rows move from the largest client. All rows are assigned.
+    With ``balance`` a client that holds rows / clients gets nothing of the following classes (NIID-Bench). The draw is repeated
+    until every client has ``min_size`` rows, at most 1,000 times and two million counts in all; then random rows move from the
+    largest client. All rows are assigned.
     """
 
     alpha: float = 0.5
     min_size: int = 10
     balance: bool = True
 
-    face: ClassVar[str] = "label"
     idea: ClassVar[str] = "each class is cut among the clients by Dir(alpha)"
     cites: ClassVar[tuple[str, ...]] = ("probabilistic-federated-matching", "niid-bench")
 
@@ -106,7 +104,7 @@ class LabelDirichletPerClass:
         return top_up(dealt_by_counts(labels, counts.T, rng), self.min_size, rng)
 
     def draw_counts(self, class_sizes: list[int], num_clients: int, rng: np.random.Generator) -> Ints:
-        """(classes, clients) numbers of rows of one draw."""
+        """Draw the numbers of rows once, (classes, clients)."""
         full = sum(class_sizes) / num_clients
         held = np.zeros(num_clients)
         counts = np.zeros((len(class_sizes), num_clients), dtype=np.int64)
@@ -129,7 +127,7 @@ def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[I
         while len(parts[k]) < min_size:
             size, giver = heapq.heappop(largest)
             if -size != len(parts[giver]):
-                # it has gained rows since
+                # the entry is old: this client has gained rows
                 heapq.heappush(largest, (-len(parts[giver]), giver))
                 continue
             moved = rng.permutation(len(parts[giver]))
@@ -142,10 +140,9 @@ def top_up(parts: list[Ints], min_size: int, rng: np.random.Generator) -> list[I
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSorted:
-    """Rows sorted by label (stable) and cut into nearly equal blocks: one or two classes a client, no randomness."""
+    """Rows sorted by label and cut into nearly equal blocks: one or two classes a client, nothing random."""
 
-    face: ClassVar[str] = "label"
-    idea: ClassVar[str] = "sorted by label and chopped: one or two classes a client"
+    idea: ClassVar[str] = "sorted by label and cut: one or two classes a client"
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:

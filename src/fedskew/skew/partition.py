@@ -1,11 +1,11 @@
-"""A partition: which rows of the pooled data belong to which client."""
+"""A partition: which rows of the training set belong to which client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,25 +16,29 @@ from fedskew.core.seeding import stream
 Ints = NDArray[np.int64]
 
 
-class Skew(Protocol):
-    """A way to deal rows to clients."""
+@runtime_checkable
+class Dealer(Protocol):
+    """A skew that deals rows to clients."""
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Disjoint row indices for each client; rows that no client gets are left out."""
+        """Return the row numbers of each client. The lists are disjoint; a row may be in none.
+
+        ``labels`` (n,) are the classes of the rows, ``groups`` (n,) the people or devices that the data set names, if it does.
+        """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Row indices of all clients in one array, cut by offsets, so that a hundred thousand clients cost no objects.
+    """The row numbers of all clients in one array, cut by offsets: no object for each of a hundred thousand clients.
 
-    Clients without rows are not among them; ``empty`` counts those. ``held_out`` is the same layout for rows that are
-    kept from training to measure each client.
+    Clients without rows are left out; ``empty`` counts them. ``held_out`` has the same layout: rows to measure each client, on
+    which it does not train.
     """
 
     indices: Ints  # (rows,)
     offsets: Ints  # (clients + 1,)
-    names: tuple[str, ...]  # what to call each client
+    names: tuple[str, ...]  # of the clients
     empty: int  # clients that got no rows
     unassigned: int  # rows that no client got
     held_out: tuple[Ints, Ints] | None = None  # indices, offsets
@@ -52,7 +56,7 @@ class Partition:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def measured_rows(self, client: int) -> Ints:
-        """The rows on which the client is measured: those held out, or its training rows if there are none."""
+        """The rows on which the client is measured: the held-out rows, or its training rows if none are held out."""
         if self.held_out is None:
             return self.rows(client)
         indices, offsets = self.held_out
@@ -66,7 +70,7 @@ class Partition:
 
 
 def deal(
-    skew: Skew,
+    skew: Dealer,
     labels: Ints,
     groups: Ints | None,
     num_clients: int,
@@ -75,8 +79,8 @@ def deal(
 ) -> Partition:
     """Partition the rows; the same seed gives the same partition.
 
-    ``held_out`` is the share of each client's rows (rounded down, never all) that is kept from training. Raises `BadInput` if the
-    skew cannot be had from these rows.
+    ``held_out`` is the share of each client's rows that is kept from training, rounded down, in 0..1 without 1. Raises
+    `BadInput` if the rows do not allow this skew.
     """
     require(0 <= held_out < 1, f"held_out is a share, at least 0 and below 1, got {held_out}")
     dealt = skew.deal(labels, groups, num_clients, stream(seed, "partition"))
@@ -101,7 +105,7 @@ def deal(
 
 
 def shuffle(rows: Ints, sizes: Ints, rng: np.random.Generator) -> None:
-    """Put each client's rows, which follow one another, into a random order; as many as are of one size at once."""
+    """Put the rows of each client into a random order, in place. Clients of one size that follow each other are one step."""
     starts = np.cumsum([0, *sizes])
     turns = np.flatnonzero(np.diff(sizes, prepend=0, append=0))
     for first, last in pairwise(turns.tolist()):
@@ -110,16 +114,16 @@ def shuffle(rows: Ints, sizes: Ints, rng: np.random.Generator) -> None:
 
 
 def offsets(parts: Sequence[Ints]) -> Ints:
-    """Where each part begins in all of them one after the other, and where the last one ends."""
+    """Return where each part begins in their concatenation, and where the last one ends, (parts + 1,)."""
     return np.cumsum([0, *map(len, parts)])
 
 
 def cut(rows: Ints, ends: Ints) -> list[Ints]:
-    """The rows up to each of the ends; the last one is theirs."""
+    """Cut the rows into parts that end before each of the ``ends``."""
     return [rows[lo:hi] for lo, hi in pairwise([0, *ends.tolist()])]
 
 
 def evenly(rows: Ints, num_clients: int) -> list[Ints]:
-    """Nearly equal blocks, the first ones a row longer."""
+    """Cut the rows into nearly equal blocks; the first ones are one row longer."""
     size, longer = divmod(len(rows), num_clients)
     return cut(rows, np.cumsum(np.full(num_clients, size) + (np.arange(num_clients) < longer)))

@@ -1,4 +1,4 @@
-"""Partitions without a label skew of their own: IID, natural clients, everything in one place."""
+"""Partitions without label skew: IID, natural clients, all rows on one client."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fedskew.skew.partition import Ints, cut, evenly
 
 
 def check_clients(num_clients: int, num_rows: int) -> None:
+    """Raise `BadInput` unless each client can get a row."""
     require(num_clients >= 1, f"the number of clients must be at least 1, got {num_clients}")
     require(num_clients <= num_rows, f"{num_clients} clients cannot share {num_rows} rows; use fewer clients")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iid:
-    """A random permutation in nearly equal blocks."""
+    """Random rows in nearly equal numbers."""
 
-    face: ClassVar[str] = "none"
-    idea: ClassVar[str] = "every client is a fair sample, of nearly equal size"
+    idea: ClassVar[str] = "every client is a random sample of nearly equal size"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -30,10 +30,9 @@ class Iid:
 
 @dataclass(frozen=True, kw_only=True)
 class IidStratified:
-    """Each class in a random order is dealt round: a client has as many rows of a class as another, up to one."""
+    """Each class is dealt in turn: the clients' numbers of rows of a class differ by at most one."""
 
-    face: ClassVar[str] = "none"
-    idea: ClassVar[str] = "every client has the same number of rows of each class, up to one"
+    idea: ClassVar[str] = "the clients have equally many rows of each class, up to one"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         check_clients(num_clients, len(labels))
@@ -44,17 +43,16 @@ class IidStratified:
 
 @dataclass(frozen=True, kw_only=True)
 class Natural:
-    """One client per person, writer or device, as the data set records them; the number of clients is theirs."""
+    """One client for each person, writer or device that the data set names; they set the number of clients."""
 
-    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "one client per person or device that the data set names"
     by_groups: ClassVar[bool] = True
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         if groups is None:
             raise BadInput(
-                "skew natural: this data set does not say whose rows are whose; use another skew, or name the column of a table "
-                "that does: client=COLUMN"
+                "skew natural: this data set does not name the owners of its rows; use another skew, or for a table name their "
+                "column: client=COLUMN"
             )
         order = np.argsort(groups, kind="stable")
         _, held = np.unique(groups, return_counts=True)
@@ -65,10 +63,9 @@ class Natural:
 class Pooled:
     """All rows on one client: centralised training on the same code.
 
-    Beside other skews it pools what they dealt, so that their features and concepts stay.
+    Beside other skews it pools the rows that they dealt; their changes of features and labels stay.
     """
 
-    face: ClassVar[str] = "none"
     idea: ClassVar[str] = "all rows on one client: centralised training"
 
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,24 @@ from fedskew.skew.label import DRAWN, REDRAWS, dirichlet
 from fedskew.skew.partition import Ints
 
 
+@runtime_checkable
+class SizeSkew(Protocol):
+    """A skew that sets the clients' numbers of rows."""
+
+    def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
+        """Return the rows of each client, (K,), at least 1 each; at most ``num_rows`` in all."""
+        ...
+
+
 def apportioned(weights: NDArray[np.float64], num_rows: int) -> Ints:
-    """Whole numbers that sum to ``num_rows``: floor(n s_k / sum s), the rest to the largest client."""
+    """Return whole numbers that sum to ``num_rows``: floor(n s_k / sum s), the rest to the largest client."""
     sizes = np.floor(num_rows * weights / weights.sum() + 1e-9).astype(np.int64)
     sizes[np.argmax(weights)] += num_rows - sizes.sum()
     return sizes
 
 
 def at_least(sizes: Ints, smallest: int) -> Ints:
-    """The sizes raised to ``smallest``, at the cost of the others in proportion to what they hold above it."""
+    """Raise the sizes to ``smallest``. The others give in proportion to what they hold above it; the sum stays."""
     check_smallest(smallest, len(sizes), int(sizes.sum()))
     above = np.maximum(sizes - smallest, 0)
     left = int(sizes.sum()) - smallest * len(sizes)
@@ -31,6 +40,7 @@ def at_least(sizes: Ints, smallest: int) -> Ints:
 
 
 def check_smallest(smallest: int, num_clients: int, num_rows: int) -> None:
+    """Raise `BadInput` if there are too few rows."""
     require(
         smallest * num_clients <= num_rows,
         f"{num_clients} clients of at least {smallest} rows need {smallest * num_clients} rows, there are {num_rows}; "
@@ -47,7 +57,6 @@ class QuantityLogNormal:
 
     sigma: float = 0.6
 
-    face: ClassVar[str] = "quantity"
     idea: ClassVar[str] = "client sizes from a log-normal; sigma 0 is balanced"
     cites: ClassVar[tuple[str, ...]] = ("feddyn",)
 
@@ -55,19 +64,17 @@ class QuantityLogNormal:
         require(0 <= self.sigma <= 20, f"sigma must be at least 0 and at most 20, got {self.sigma}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
-        """Rows of each client, (K,); they sum to ``num_rows``."""
         return at_least(apportioned(np.exp(self.sigma * rng.standard_normal(num_clients)), num_rows), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityPowerLaw:
-    """Sizes in proportion to floor(exp(N(mean, spread^2))) + offset: what FedProx's code draws and its paper calls a power law."""
+    """Sizes in proportion to floor(exp(N(mean, spread^2))) + offset: the "power law" of FedProx, as its code draws it."""
 
     mean: float = 4.0
     spread: float = 2.0
     offset: int = 50
 
-    face: ClassVar[str] = "quantity"
     idea: ClassVar[str] = "a few large clients and many small ones, as in FedProx's experiments"
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
 
@@ -77,22 +84,20 @@ class QuantityPowerLaw:
         require(self.offset >= 1, f"offset must be at least 1, got {self.offset}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
-        """Rows of each client, (K,); they sum to ``num_rows``."""
         drawn = np.floor(np.exp(self.mean + self.spread * rng.standard_normal(num_clients))) + self.offset
         return at_least(apportioned(drawn, num_rows), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantityDirichlet:
-    """Sizes in proportions q ~ Dir(beta) over the clients (NIID-Bench), drawn anew until each has ``min_size`` rows.
+    """Sizes in proportions q ~ Dir(beta) over the clients (NIID-Bench), drawn again until each client has ``min_size`` rows.
 
-    After 1,000 draws (fewer from 2,000 clients on) the last one is taken, and small clients are raised at the cost of the others.
+    After 1,000 draws (fewer from 2,000 clients on) the last draw is taken, and rows move from large clients to small ones.
     """
 
     beta: float = 0.5
     min_size: int = 10
 
-    face: ClassVar[str] = "quantity"
     idea: ClassVar[str] = "client sizes from Dir(beta)"
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
@@ -104,7 +109,6 @@ class QuantityDirichlet:
         require(self.min_size >= 1, f"min_size must be at least 1, got {self.min_size}")
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
-        """Rows of each client, (K,); they sum to ``num_rows``."""
         check_smallest(self.min_size, num_clients, num_rows)
         for _ in range(min(REDRAWS, max(1, DRAWN // num_clients))):
             q = np.exp(dirichlet(self.beta, (1, num_clients), rng)[0])
@@ -115,12 +119,11 @@ class QuantityDirichlet:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantitySizes:
-    """The number of rows of each client, written out: ``rows=[100,50,50]``; rows of the data beyond their sum are left out."""
+    """The number of rows of each client as a list: ``rows=[100,50,50]``. Further rows of the data set are left out."""
 
     rows: tuple[int, ...]
 
-    face: ClassVar[str] = "quantity"
-    idea: ClassVar[str] = "client sizes written out"
+    idea: ClassVar[str] = "client sizes as a list"
 
     def __post_init__(self) -> None:
         require(
@@ -128,12 +131,12 @@ class QuantitySizes:
         )
 
     def sizes(self, num_rows: int, num_clients: int, rng: np.random.Generator) -> Ints:
-        """Rows of each client, (K,)."""
         require(
             len(self.rows) == num_clients,
-            f"rows: {len(self.rows)} sizes for {num_clients} clients; write one a client, or use --clients {len(self.rows)}",
+            f"rows: {len(self.rows)} sizes for {num_clients} clients; write one for each client, or use --clients {len(self.rows)}",
         )
         require(
-            sum(self.rows) <= num_rows, f"rows: {sum(self.rows)} rows in all, there are {num_rows}; write smaller sizes"
+            sum(self.rows) <= num_rows,
+            f"rows: {sum(self.rows)} rows in all, the data set has {num_rows}; write smaller sizes",
         )
         return np.asarray(self.rows, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Rows that are kept from what is dealt to the clients: a class-balanced draw, a partition of the others, a share for all."""
+"""Rows that are not dealt: a class-balanced draw for the server or a public share, which every client gets a part of."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.skew.partition import Ints, Partition, Skew, deal, offsets
+from fedskew.skew.partition import Dealer, Ints, Partition, deal, offsets
 
 
 def class_balanced(labels: Ints, rows: Ints, size: int, rng: np.random.Generator, what: str) -> Ints:
-    """``size`` of the ``rows`` in ascending order, as many of one class as of another.
+    """Draw ``size`` of the ``rows``, equally many of each class, in ascending order.
 
-    A class gives at most half of its rows, so that clients keep seeing it; what it lacks the others give. Raises `BadInput`,
-    naming ``what`` the rows are for, if they are fewer than the classes.
+    A class gives at most half of its rows, so that the clients keep some; other classes then give more. Raises `BadInput` with
+    ``what``, the purpose of the rows, if ``size`` is below the number of classes.
     """
     by_class = [rows[labels[rows] == c] for c in np.unique(labels[rows])]
     require(
         size >= len(by_class),
-        f"{what}: {size} of {len(rows)} rows cannot hold each of {len(by_class)} classes; ask for a larger share",
+        f"{what}: {size} of {len(rows)} rows cannot include all {len(by_class)} classes; use a larger share",
     )
     counts = level([len(own) // 2 for own in by_class], size)
     return np.sort(np.concatenate([rng.permutation(own)[:count] for own, count in zip(by_class, counts, strict=True)]))
 
 
 def level(room: Sequence[int], size: int) -> list[int]:
-    """Whole numbers that sum to ``size``, or to all the room there is, as equal as the room of each allows."""
+    """Return counts as equal as the ``room`` of each allows that sum to ``size``, or to the whole room if that is less."""
     counts, left = [0] * len(room), size
-    # the smallest first: what it cannot take is spread over those that can
+    # smallest room first: the rest is shared by the larger ones
     for done, c in enumerate(sorted(range(len(room)), key=lambda c: room[c])):
         counts[c] = min(room[c], left // (len(room) - done))
         left -= counts[c]
@@ -38,9 +38,9 @@ def level(room: Sequence[int], size: int) -> list[int]:
 
 
 def deal_others(
-    skew: Skew, labels: Ints, groups: Ints | None, reserved: Ints, num_clients: int, seed: int, held_out: float = 0.0
+    skew: Dealer, labels: Ints, groups: Ints | None, reserved: Ints, num_clients: int, seed: int, held_out: float = 0.0
 ) -> Partition:
-    """`deal` all rows but the ``reserved`` ones; a natural client that has only such rows counts as empty."""
+    """`deal` all rows except the ``reserved`` ones. A natural client with only such rows counts as empty."""
     if not len(reserved):
         return deal(skew, labels, groups, num_clients, seed, held_out)
     others = np.delete(np.arange(len(labels)), reserved)
@@ -58,15 +58,15 @@ def deal_others(
 
 
 def share_out(partition: Partition, rows: Ints, alpha: float, seed: int) -> Partition:
-    """Add a random ``alpha`` of the ``rows`` (rounded down) to what each client trains on, drawn for each on its own.
+    """Add a random share ``alpha`` of the ``rows``, rounded down, to each client's training rows, drawn for each client.
 
-    The rows that measure a client stay as they are where some are held out. Raises `BadInput` if that gives nobody a row.
+    Held-out rows stay as they are. Raises `BadInput` if the share rounds to no row.
     """
     size = int(alpha * len(rows) + 1e-9)
     require(size > 0, f"shared_data: alpha {alpha} of {len(rows)} shared rows gives each client none; raise it")
     parts = []
     for k in range(len(partition)):
-        # key 0 is the stream that the share itself was drawn with: trailing zeros do not tell seeds apart
+        # key 0 would repeat the stream that drew the share: trailing zeros do not change a seed
         drawn = stream(seed, "shared data", k + 1).permutation(rows)[:size]
         parts.append(np.concatenate([partition.rows(k), drawn]))
     return dataclasses.replace(partition, indices=np.concatenate(parts), offsets=offsets(parts))

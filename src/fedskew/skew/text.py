@@ -1,4 +1,4 @@
-"""Feature skew of texts: styles of writing by cluster."""
+"""Feature skew of texts: a style of writing for each cluster of clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ message=msg information=info company=co government=govt president=pres million=m
 number=nr minutes=min delivery=dlvry payment=pymt order=ordr refund=rfnd
 """
 SHORT = dict(pair.split("=") for pair in HURRIED.split())
-"""How hurried people write common words."""
+"""Short forms of common words."""
 
 TEMPLATES = (
     ("hello there,", "kind regards"),
@@ -29,26 +29,25 @@ TEMPLATES = (
     ("just saw this:", "what do you think?"),
     ("fyi", "sent from my phone"),
 )
-"""How texts begin and end."""
+"""Openings and closings of texts."""
 
 TYPOS, SHORTENED, CAPITALS = 0.3, 1.0, 0.5
-"""The greatest shares of the words at strength 1."""
+"""The largest shares of changed words at strength 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureText:
-    """Clusters of clients write in a style: typing errors, short forms, capitals, an opening and a closing of the text.
+    """Each cluster of clients has a style: typing errors, short forms, capitals, an opening and a closing of the text.
 
-    Every cluster draws how many of its words have two letters exchanged, a short form, or capitals, and which opening and closing
-    the share ``strength`` of its texts has. At 0 all texts stay as they are. Word ids know no capitals.
+    A cluster draws the shares of its words with two letters exchanged, in short form, and in capitals. A share ``strength`` of
+    its texts gets the cluster's opening and closing. At 0 all texts stay as they are. Word ids do not show capitals.
     """
 
     clusters: int = 4
     strength: float = 0.5
 
-    face: ClassVar[str] = "feature"
     idea: ClassVar[str] = (
-        "texts in a style that clusters of clients share: typing errors, short forms, capitals, opening and closing"
+        "texts in one style for each cluster of clients: typing errors, short forms, capitals, opening and closing"
     )
 
     def __post_init__(self) -> None:
@@ -56,26 +55,26 @@ class FeatureText:
         require(0 <= self.strength <= 1, f"strength must be at least 0 and at most 1, got {self.strength}")
 
     def draw(self, x: Floats, num_clients: int, rng: np.random.Generator) -> Own:
-        whose = clusters(self.clusters, num_clients, rng)
+        cluster = clusters(self.clusters, num_clients, rng)
         shares = self.strength * rng.uniform(0, (TYPOS, SHORTENED, CAPITALS), (self.clusters, 3))
         templates = np.resize(rng.permutation(len(TEMPLATES)), self.clusters)
         return {
-            "cluster": whose.astype(np.float64),
-            **dict(zip(("typos", "short", "capitals"), shares[whose].T, strict=True)),
+            "cluster": cluster.astype(np.float64),
+            **dict(zip(("typos", "short", "capitals"), shares[cluster].T, strict=True)),
             "framed": np.full(num_clients, self.strength),
-            "template": templates[whose].astype(np.float64),
+            "template": templates[cluster].astype(np.float64),
         }
 
     def transform(self, x: Floats, own: Own, rng: np.random.Generator) -> Floats:
-        """Numbers beside the texts stay as they are."""
+        """Return the numbers of the rows unchanged; `rewritten` changes their texts."""
         return x
 
 
 def rewritten(skew: FeatureText, own: Own, texts: Sequence[str], owner: Ints, seed: int, place: int) -> list[str]:
-    """The texts as their owners write them; a text without an owner (-1) stays as it is.
+    """Rewrite each text in its owner's style; a text without an owner (-1) stays as it is.
 
-    ``own`` is what was drawn for the clients, ``place`` that of the skew among the features. What is random in a text depends on
-    the seed and on the texts alone.
+    ``own`` holds the parameters of the clients, ``place`` is the number of the skew among the feature skews. Random numbers
+    depend on the seed and the texts only.
     """
     rng, made = stream(seed, "features", place, 1), []
     for text, k in zip(texts, owner.tolist(), strict=True):
@@ -85,17 +84,17 @@ def rewritten(skew: FeatureText, own: Own, texts: Sequence[str], owner: Ints, se
             made.append(text)
             continue
         shares = (own["typos"][k], own["short"][k], own["capitals"][k])
-        said = [
+        changed = [
             styled(word, *(chance < share for chance, share in zip(dice[:, i], shares, strict=True)))
             for i, word in enumerate(words)
         ]
         opening, closing = TEMPLATES[int(own["template"][k])] if dice[0, -1] < own["framed"][k] else ("", "")
-        made.append(" ".join(filter(None, (opening, *said, closing))))
+        made.append(" ".join(filter(None, (opening, *changed, closing))))
     return made
 
 
 def styled(word: str, typo: bool, short: bool, capitals: bool) -> str:
-    """A word with a short form, its second and third letter exchanged if it has four, in capitals."""
+    """Change a word: to its short form, with its second and third letter exchanged if it has four, to capitals."""
     if short:
         word = SHORT.get(word.lower(), word)
     if typo and len(word) > 3:

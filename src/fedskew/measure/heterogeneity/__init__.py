@@ -1,4 +1,4 @@
-"""How different the clients' data are, before any training: labels, sizes, features, concepts; how sure, and against chance."""
+"""Heterogeneity of the clients' data before any training: labels, sizes, features, concepts; intervals and chance."""
 
 from fedskew.measure.heterogeneity.label import label_distance, label_distance_by_chance
 

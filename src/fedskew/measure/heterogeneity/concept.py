@@ -1,4 +1,4 @@
-"""How far clients give the same inputs different labels, whatever inputs and labels each of them has."""
+"""Distance between the labels that clients give to the same inputs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by, t
 
 DIRECTIONS = 12
 TRUSTED = 10
-"""Rows of a client at which its own moments count as much as everybody's."""
+"""Rows of a client from which its own moments count more than the pooled ones."""
 ITERATIONS = 12
 
 
 def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
-    """(clients,) total variation between each client's table of input kind by label and the table without a concept of its own.
+    """Return each client's total variation (clients,) between its table of input kinds by labels and the expected table.
 
-    The kinds are clusters of inputs. The second table has the client's number of rows of each kind, its number of each label, and
-    everybody's association between the two (odds ratios; by iterative proportional fitting): label skew and a shift among
-    kinds leave both tables equal. Positive by chance alone in small clients.
+    The kinds are clusters of inputs. The expected table has the client's numbers of rows of each kind and label, and the pooled
+    odds ratios between the two (iterative proportional fitting). Label skew and a shift among kinds leave the distance at 0.
+    Small clients have a positive distance by chance.
     """
     kinds, number = strata(z, y, client, clients, classes)
     counts = table(client * number + kinds, y, (clients * number, classes)).reshape(clients, number, classes)
@@ -27,7 +27,7 @@ def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
 
 
 def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
-    """(k, a, c) tables with the margins ``rows`` (k, a) and ``columns`` (k, c) and the odds ratios of ``seed`` (a, c)."""
+    """Fit tables (k, a, c) with the margins ``rows`` (k, a) and ``columns`` (k, c) and the odds ratios of ``seed`` (a, c)."""
     made = np.broadcast_to(seed, (len(rows), *seed.shape)).copy()
     for _ in range(ITERATIONS):
         made *= divided(columns, made.sum(1))[:, None, :]
@@ -36,9 +36,9 @@ def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
 
 
 def strata(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> tuple[Ints, int]:
-    """The kind of each row, and how many kinds: clusters along the directions in which labels part *within* clients.
+    """Return the kind of each row (n,) and the number of kinds: clusters along the directions that separate labels within clients.
 
-    What a label is called does not enter, so that clients who name the same things differently agree on the kinds.
+    The names of the labels do not matter, so clients with different names for the same inputs get the same kinds.
     """
     from sklearn.cluster import KMeans
 
@@ -53,15 +53,15 @@ def strata(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> tupl
     ridge = 0.05 * np.trace(within) / len(within) + 1e-9
     _, vectors = linalg.eigh(between.T @ between / len(z), within + ridge * np.eye(len(within)))
     number = int(np.clip(3 * classes, 6, max(6, min(40, len(z) // 30))))
-    seen = z @ vectors[:, -min(DIRECTIONS, 2 * (classes - 1)) :]
-    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(seen)
+    projected = z @ vectors[:, -min(DIRECTIONS, 2 * (classes - 1)) :]
+    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(projected)
     return kinds.astype(np.int64), number
 
 
 def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
-    """Columns of each client moved and stretched to the mean and variance that its labels would have at everybody's.
+    """Shift and scale each client's columns to the pooled mean and variance of its labels.
 
-    What a client's sensor or style does to all its rows is taken out; small clients are trusted less.
+    This removes the effect of a client's sensor or style on all its rows; small clients are changed less.
     """
     counts = table(client, y, (clients, classes))
     sizes = counts.sum(1, keepdims=True)

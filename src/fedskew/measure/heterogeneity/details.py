@@ -1,4 +1,4 @@
-"""The field's other measures of heterogeneity, beside the four headline numbers."""
+"""Further measures of heterogeneity of the literature, beside the four faces of `diagnose`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedskew.measure.heterogeneity.quantity import size_measures
 from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
 
 COMPARED_CLIENTS = 20
-"""Clients, drawn at random, over which the distances between sets of rows are averaged."""
+"""Number of random clients over which distances between sets of rows are averaged."""
 
 FITTED_ROWS = 5000
 
@@ -29,11 +29,10 @@ FITTED_ROWS = 5000
 def details(
     x: NDArray[np.floating], y: Ints, client: Ints, counts: Ints, seed: int = 0
 ) -> dict[str, dict[str, float | None]]:
-    """By face: label (means weighted by rows, and unweighted), quantity, feature (within classes), gradient.
+    """Compute the measures by face: label (weighted by rows, and unweighted), quantity, feature (within classes), gradient.
 
-    Rows, clients and ``counts`` as of `diagnose`. A distance between sets of rows is followed by what it is ``by chance``, where
-    rows are dealt anew among the clients: within labels, or all for the gap between each client's best model and the best for all.
-    None where it cannot be had.
+    Arguments are those of `diagnose`. Each distance between sets of rows also has a value ``by chance``, after shuffling rows
+    among the clients: within labels, or all rows for the optimum gap. None if a measure is undefined.
     """
     rng = stream(seed, "diagnose", 2)
     rows = sample(client, rng)
@@ -54,9 +53,9 @@ def details(
     }
     dealt = shuffled(client, y, rng)
     feature = {}
-    for name, (distance, whom, fewest) in ways.items():
+    for name, (distance, compared, fewest) in ways.items():
         for title, owner in ((name, client), (f"{name} by chance", dealt)):
-            feature[title] = within_classes(distance, z, y, owner, whom, fewest)
+            feature[title] = within_classes(distance, z, y, owner, compared, fewest)
     found: dict[str, dict[str, float]] = {
         "label": label,
         "quantity": size_measures(sizes),
@@ -70,9 +69,9 @@ def details(
 
 
 def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float]:
-    """Dissimilarity of softmax regression's gradients at zero and at a model fitted to everybody's rows.
+    """Compute the gradient dissimilarity of softmax regression at zero and at a model fitted to the pooled rows.
 
-    Not finite at the fit where the fitted rows have one label.
+    Not finite at the fitted model if its rows have one label only.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -90,6 +89,6 @@ def gradients(z: Floats, y: Ints, client: Ints, counts: Ints) -> dict[str, float
         end[model.classes_] = np.stack([-own[0] / 2, own[0] / 2]) if len(own) == 1 else own
     found: dict[str, float] = {}
     for place, at in (("at zero", start), ("at the pooled fit", end)):
-        told = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)
-        found |= {f"{name} {place}": value for name, value in told.items()}
+        values = gradient_dissimilarity(softmax_gradients(z, y, client, clients, at), weights)
+        found |= {f"{name} {place}": value for name, value in values.items()}
     return found

@@ -1,4 +1,4 @@
-"""The diagnosis: one number on one scale for each of the four faces, its interval, what chance gives, and which dominates."""
+"""The diagnosis: one number on one scale for each of the four faces, with its interval, its value by chance and a test."""
 
 from __future__ import annotations
 
@@ -21,43 +21,41 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints, embed
 from fedskew.measure.statistics import holm
 
 LEVEL = 0.05
-"""Of the test whether anything at all differs; the four tests share it (Holm)."""
+"""Level of the four tests together (Holm)."""
 
 TABLES, RESAMPLES = 999, 999
 """Random tables for labels and sizes; bootstrap samples of clients."""
 
 PERMUTATIONS, MANY_ROWS = (199, 99), 15_000
-"""Permutations for features and concepts, up to so many rows and above."""
+"""Permutations for features and concepts: up to `MANY_ROWS` rows, and above."""
 
 FEW_CLIENTS = 5
-"""With fewer there is no interval: resampling three clients says nothing."""
+"""Below this number of clients there is no interval: resampling three clients says nothing."""
 
 FEWEST_ROWS = 30
 
 MOST_ROWS = 30_000
-"""Rows that features and concepts are measured on; of larger data an equal number of each client, as far as it goes."""
+"""Number of rows for features and concepts; larger data sets give equally many rows of each client if possible."""
 
 MEANINGS = {
-    "label": "how far a client's label frequencies are from everybody's",
-    "feature": "how far a client's inputs are from everybody's of the same labels",
-    "quantity": "share of the rows to be moved until all clients hold equally many",
-    "concept": "how far a client's labels for the same kind of input are from everybody's",
+    "label": "distance of a client's label frequencies from the pooled ones",
+    "feature": "distance of a client's inputs from the pooled ones of the same labels",
+    "quantity": "share of the rows to move until all clients hold equally many",
+    "concept": "distance of a client's labels for the same kind of input from the pooled ones",
 }
-"""The faces; each number is a total variation distance, 0 alike, at most 1 - 1/clients: every client is part of everybody."""
+"""The faces. Each number is a total variation distance in 0..1 - 1/clients; 0 means equal clients."""
 
 STRENGTHS = ((0.05, "slight"), (0.2, "mild"), (0.5, "strong"), (math.inf, "very strong"))
 """Words for a strength below these bounds: conventions, not tests."""
-
-Tell = Callable[[float], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Face:
     """One way in which clients differ.
 
-    ``value`` in 0..1 with its 95 % interval over resampled clients; ``chance`` what rows dealt at random give on average to
-    clients of these sizes; ``p`` how often chance gives as much or more, corrected for the four tests; ``strength`` is
-    (value - chance) / (1 - chance), at least 0.
+    ``value`` is in 0..1 with its 95 % interval over resampled clients. ``chance`` is its mean for randomly dealt rows and
+    clients of the same sizes. ``p`` is the probability of a value as large by chance, corrected for four tests. ``strength``
+    is (value - chance) / (1 - chance), at least 0.
     """
 
     name: str
@@ -74,7 +72,7 @@ class Face:
 
     @property
     def real(self) -> bool:
-        """More than chance."""
+        """Whether the value is significantly above chance."""
         return self.p <= LEVEL
 
     @property
@@ -84,20 +82,21 @@ class Face:
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What was found; ``faces`` in the order of `MEANINGS`, ``counts`` (clients, classes)."""
+    """The results; ``faces`` in the order of `MEANINGS`, ``counts`` (clients, classes)."""
 
     faces: tuple[Face, ...]
     counts: Ints
     measured_rows: int
-    alone: int  # measured rows whose class no other client holds: features and concepts of theirs cannot be told from label skew
+    alone: int  # measured rows of classes that one client holds: their features and concepts look like label skew
 
     @property
     def dominant(self) -> str:
-        """The face of the greatest strength among those beyond chance, or nothing."""
+        """The strongest face among those above chance; empty if there is none."""
         real = [face for face in self.faces if face.real]
         return max(real, key=lambda face: face.strength).name if real else ""
 
     def face(self, name: str) -> Face:
+        """Return the face of this name."""
         return next(face for face in self.faces if face.name == name)
 
 
@@ -109,12 +108,12 @@ def diagnose(
     counts: Ints | None = None,
     seed: int = 0,
     permutations: int | None = None,
-    tell: Tell = lambda share: None,
+    on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Diagnosis:
     """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
 
-    ``counts`` (clients, classes) holds all rows' labels where x, y and client are only a sample; ``tell`` hears the share that is
-    done. Raises `BadInput` for one client, one class, clients without rows, or hardly any rows.
+    ``counts`` (clients, classes) holds the labels of all rows if x, y and client are a sample. ``on_progress(fraction)`` is
+    called as work completes. Raises `BadInput` for one client, one class, clients without rows, or fewer than 30 rows.
     """
     if counts is None:
         counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
@@ -143,13 +142,13 @@ def diagnose(
     for done in range(permutations):
         for name, values in zip(by_chance, both(shuffled(client, y, rng)), strict=True):
             by_chance[name].append(float(weights @ values))
-        tell((done + 1) / permutations)
+        on_progress((done + 1) / permutations)
     each["label"] = label_measures(counts)["total variation"]
     by_chance["label"] = label_chance(counts, rng)
     each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
     equal = np.full(clients, 1 / clients)
     by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(counts.sum()), equal, TABLES)]
-    # a face's number is the mean over clients: by rows, or for sizes over clients as such
+    # the mean over clients, weighted by rows except for quantity
     totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
     raw = {name: p_value(float(totals[name].mean()), by_chance[name]) for name in MEANINGS}
     corrected = dict(zip(raw, holm(list(raw.values())), strict=True))
@@ -175,13 +174,13 @@ def diagnose(
 
 
 def sample(client: Ints, rng: np.random.Generator, most: int = MOST_ROWS) -> Ints:
-    """At most ``most`` rows in random order: of each client all, or as many as of the others."""
+    """Draw at most ``most`` rows in random order: all rows of small clients, equally many of the others."""
     rows = fair_sample(client, rng.random(len(client)), level(np.bincount(client), most))
     return rng.permutation(rows)
 
 
 def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
-    """The clients dealt anew among the rows of each label: every client keeps its size and its labels."""
+    """Shuffle the clients among the rows of each label: every client keeps its size and its labels."""
     order = np.argsort(y, kind="stable")
     dealt = np.lexsort((rng.random(len(y)), y))
     result = np.empty_like(client)
@@ -190,22 +189,22 @@ def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
 
 
 def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
-    """The label face of `TABLES` random tables with these margins: what dealing all rows at random gives."""
+    """Return the label face of `TABLES` random tables with these margins, as if all rows were dealt at random."""
     sizes, n = counts.sum(1), counts.sum()
-    everybody = counts.sum(0) / n
+    pooled = counts.sum(0) / n
     tables = stats.random_table(sizes, counts.sum(0))
-    # one after the other: all of them take 8 kB a client and class
+    # one by one: together they need 8 kB a client and class
     drawn = (tables.rvs(size=1, random_state=rng) for _ in range(TABLES))
-    return [float(np.abs(t - sizes[:, None] * everybody).sum() / (2 * n)) for t in drawn]
+    return [float(np.abs(t - sizes[:, None] * pooled).sum() / (2 * n)) for t in drawn]
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:
-    """How often chance gives as much, the observed value counted in: exact for exchangeable rows."""
+    """Return the share of values by chance that are as large, with the observed one: exact for exchangeable rows."""
     return float((1 + (np.asarray(by_chance) >= value - 1e-12).sum()) / (1 + len(by_chance)))
 
 
 def interval(name: str, each: Floats, sizes: Ints, draws: Ints) -> dict[str, float]:
-    """The 2.5 % and 97.5 % points of the face's number over resampled clients; NaN with fewer than `FEW_CLIENTS`."""
+    """Return the 2.5 % and 97.5 % points of the face's number over resampled clients; NaN below `FEW_CLIENTS` clients."""
     if len(sizes) < FEW_CLIENTS:
         return {"low": math.nan, "high": math.nan}
     if name == "quantity":

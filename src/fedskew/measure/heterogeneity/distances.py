@@ -12,14 +12,14 @@ Distance = Callable[[Floats, Floats], float]
 
 
 def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, directions: int = 128) -> float:
-    """Root of the mean over random unit directions of the squared 2-Wasserstein distance of the projections.
+    """Return the root mean square over random directions of the 2-Wasserstein distance of the projections.
 
     Exact in each direction. A shift by v gives about ||v|| / sqrt(d).
     """
     lines = rng.standard_normal((a.shape[1], directions))
     lines /= np.linalg.norm(lines, axis=0)
     one, other = np.sort(a @ lines, axis=0), np.sort(b @ lines, axis=0)
-    # both quantile functions are steps: their difference is integrated over the union of the jumps
+    # both quantile functions are step functions: integrate their difference over the union of the jumps
     jumps = np.union1d(np.arange(1, len(a) + 1) / len(a), np.arange(1, len(b) + 1) / len(b))
     middle = jumps - np.diff(jumps, prepend=0) / 2
     at = [np.minimum((middle * len(v)).astype(int), len(v) - 1) for v in (one, other)]
@@ -27,47 +27,49 @@ def sliced_wasserstein(a: Floats, b: Floats, rng: np.random.Generator, direction
 
 
 def frechet(a: Floats, b: Floats) -> float:
-    """||m_a - m_b||^2 + tr(S_a + S_b - 2 (S_a^1/2 S_b S_a^1/2)^1/2), with covariances shrunk by Ledoit and Wolf.
+    """Return ||m_a - m_b||^2 + tr(S_a + S_b - 2 (S_a^1/2 S_b S_a^1/2)^1/2), with covariances shrunk by Ledoit and Wolf.
 
-    The squared 2-Wasserstein distance of two Gaussians; a shift by v gives ||v||^2.
+    It is the squared 2-Wasserstein distance of two Gaussians; a shift by v gives ||v||^2.
     """
     from sklearn.covariance import ledoit_wolf
 
     first, second = (ledoit_wolf(v)[0] for v in (a, b))
     root = symmetric_root(first)
-    spread = np.trace(first) + np.trace(second) - 2 * np.trace(symmetric_root(root @ second @ root))
-    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(spread, 0.0))
+    shapes = np.trace(first) + np.trace(second) - 2 * np.trace(symmetric_root(root @ second @ root))
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + max(shapes, 0.0))
 
 
 def symmetric_root(s: Floats) -> Floats:
+    """Return the positive semidefinite square root of a symmetric matrix."""
     values, vectors = np.linalg.eigh((s + s.T) / 2)
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
 
 
 def classifier_auc(a: Floats, b: Floats, seed: int = 0) -> float:
-    """Area under the curve of a logistic regression on the columns and their squares that tells the sets apart, by five folds.
+    """Return the area under the ROC curve of a classifier between the sets, by five-fold cross-validation.
 
-    0.5: it cannot; 1: always. Each set needs five rows. (Lopez-Paz and Oquab 2017.)
+    The classifier is a logistic regression on the columns and their squares. 0.5: equal sets; 1: separate ones. Each set needs
+    five rows (Lopez-Paz and Oquab 2017).
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     phi = np.concatenate([np.column_stack([v, v * v]) for v in (a, b)])
-    whose = np.repeat([0, 1], [len(a), len(b)])
+    set_of = np.repeat([0, 1], [len(a), len(b)])
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     model = LogisticRegression(C=0.1, max_iter=1000, tol=1e-3, class_weight="balanced")
-    told = cross_val_predict(model, phi, whose, cv=folds, method="decision_function")
-    return float(roc_auc_score(whose, told))
+    scores = cross_val_predict(model, phi, set_of, cv=folds, method="decision_function")
+    return float(roc_auc_score(set_of, scores))
 
 
 def within_classes(
     distance: Distance, z: Floats, y: Ints, client: Ints, clients: Ints, fewest: int = 5, most: int = 200
 ) -> float:
-    """The mean distance between a client's rows of a class and the others' rows of that class, NaN if there is no such pair.
+    """Return the mean distance between a client's rows of a class and the others' rows of that class; NaN without such pairs.
 
-    Over ``clients`` and classes with at least ``fewest`` rows on both sides, weighted by the client's rows; at most the first
-    ``most`` rows of each side are compared.
+    It covers ``clients`` and classes with at least ``fewest`` rows on both sides, weighted by the client's rows. At most the
+    first ``most`` rows of each side are compared.
     """
     found, weights = [], []
     for k in clients:

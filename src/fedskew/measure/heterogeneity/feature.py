@@ -1,4 +1,4 @@
-"""How far clients' inputs differ beyond what their labels explain."""
+"""Distance between the clients' inputs beyond the effect of their labels."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import numpy as np
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by, table
 
 REFERENCE = 1500
-"""Rows of everybody against which a client is told."""
+"""Number of pooled rows with which each client is compared."""
 
 RIDGE = 0.1
 """Added to the variances of the standardised columns."""
 
 
 def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, half: Ints) -> Floats:
-    """(clients,) how far each client's inputs can be told from everybody's of the same labels, about 0 by chance, to 1.
+    """Return the distance of each client's inputs from the pooled ones of the same labels, (clients,); at most 1, by chance 0.
 
-    A lower bound of the total variation between p_k(x) and sum_y p_k(y) p(x | y), by a classifier: a discriminant on the columns
-    ``z`` (n, d) and their squares, with everybody's covariance, fitted on one ``half`` (n,) of the rows (0 or 1) and tested on the
-    other, both ways; the value is the rate of right minus that of false alarms on everybody's rows weighted to the client's
-    labels. A change of labels alone, or of the labels' meaning at equal class sizes, leaves it at 0.
+    It is a lower bound of the total variation between p_k(x) and sum_y p_k(y) p(x | y): the true positive rate minus the false
+    positive rate of a classifier on pooled rows, weighted to the client's labels. The classifier is a discriminant on the
+    columns ``z`` (n, d) and their squares with the pooled covariance. It is fitted on one ``half`` (n,) of the rows (0 or 1) and
+    tested on the other, both ways. Label skew, or concept skew with equal class sizes, leaves the value at 0.
     """
     phi = np.column_stack([z, z * z - 1])
     found = np.zeros(clients)
@@ -35,16 +35,16 @@ def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
         hit = (phi[test] * beta[client[test]]).sum(1) > threshold[client[test]]
         tested = np.bincount(client[test], minlength=clients)
         right = divided(np.bincount(client[test], hit, clients), tested)
-        everybody, labels = phi[test][:REFERENCE], y[test][:REFERENCE]
+        pooled, labels = phi[test][:REFERENCE], y[test][:REFERENCE]
         counts = np.bincount(labels, minlength=classes)
         weight = divided(shares(client[test], y[test], clients, classes), counts[None])
         weight = divided(weight, (weight * counts).sum(1, keepdims=True))
-        false = ((everybody @ beta.T > threshold).T * weight[:, labels]).sum(1)
+        false = ((pooled @ beta.T > threshold).T * weight[:, labels]).sum(1)
         found += (right - false) / 2
     return found
 
 
 def shares(client: Ints, y: Ints, clients: int, classes: int) -> Floats:
-    """(clients, classes) each client's label frequencies."""
+    """Return each client's label frequencies, (clients, classes)."""
     counts = table(client, y, (clients, classes))
     return divided(counts, counts.sum(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""How far the clients' gradients differ at a model that they share."""
+"""Dissimilarity of the clients' gradients at a common model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by
 
 
 def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, float]:
-    """Of full local gradients (clients, P) with weights that sum to 1.
+    """Measure full local gradients (clients, P) with ``weights`` (clients,) that sum to 1.
 
     ``zeta^2`` = sum p_k ||g_k - g||^2, so that sum p_k ||g_k||^2 = ||g||^2 + zeta^2; ``B^2`` = 1 + zeta^2 / ||g||^2 (FedProx,
     infinite at a stationary point);
@@ -25,7 +25,10 @@ def gradient_dissimilarity(gradients: Floats, weights: Floats) -> dict[str, floa
 
 
 def softmax_gradients(z: Floats, y: Ints, client: Ints, clients: int, weights: Floats) -> Floats:
-    """(clients, classes x (d + 1)) gradients of each client's mean cross-entropy at a softmax regression (classes, d + 1)."""
+    """Return each client's gradient of the mean cross-entropy of a softmax regression (classes, d + 1).
+
+    The result is (clients, classes x (d + 1)).
+    """
     rows = np.column_stack([z, np.ones(len(z))])
     logits = rows @ weights.T
     probability = np.exp(logits - logits.max(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""How far clients' label frequencies differ. Tables of counts are (clients, classes); logarithms are to base 2."""
+"""Distances between the clients' label frequencies. Counts are (clients, classes); logarithms are to base 2."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def label_distance(counts: NDArray[np.int64]) -> float:
-    """Total variation between each client's label frequencies and everybody's, averaged with the clients' sizes; in 0..1.
+    """Return the total variation between each client's label frequencies and the pooled ones, averaged by rows; in 0..1.
 
-    ``counts`` is (clients, classes). 0: identical; one class a client, balanced: 1 - 1/classes.
+    0: equal frequencies; one class a client, balanced: 1 - 1/classes.
     """
     sizes = counts.sum(1)
     p_k = counts / np.maximum(sizes, 1)[:, None]
@@ -18,22 +18,22 @@ def label_distance(counts: NDArray[np.int64]) -> float:
 
 
 def label_distance_by_chance(counts: NDArray[np.int64]) -> float:
-    """What `label_distance` is expected to be if rows were dealt at random to clients of these sizes.
+    """Return the expected `label_distance` of rows that are dealt at random to clients of these sizes.
 
-    E[TV_k] ~ sqrt(1 - n_k/n) sum_c sqrt(p (1 - p) / (2 pi n_k)): clients are cut without replacement from the pool.
+    E[TV_k] ~ sqrt(1 - n_k/n) sum_c sqrt(p (1 - p) / (2 pi n_k)), for draws without replacement.
     """
     sizes = counts.sum(1).astype(float)
     n = sizes.sum()
     p = counts.sum(0) / n
-    spread = np.sqrt(p * (1 - p)).sum()
+    deviation = np.sqrt(p * (1 - p)).sum()
     held = sizes > 0
     expected = np.zeros(len(sizes))
-    expected[held] = np.sqrt(1 - sizes[held] / n) * spread / np.sqrt(2 * np.pi * sizes[held])
+    expected[held] = np.sqrt(1 - sizes[held] / n) * deviation / np.sqrt(2 * np.pi * sizes[held])
     return float((sizes / n) @ expected)
 
 
 def label_measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-    """Each client's frequencies against everybody's, (clients,) each; a client without rows is at distance 0.
+    """Compare each client's frequencies with the pooled ones, (clients,) each; a client without rows has distance 0.
 
     ``total variation`` in 0..1; ``L1`` twice that, the earth mover's distance of Zhao et al. 2018; ``Jensen-Shannon`` divergence
     and ``Hellinger`` distance in 0..1; ``Kullback-Leibler`` divergence in bits, whose weighted mean is the mutual information of
@@ -41,48 +41,48 @@ def label_measures(counts: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """
     sizes = counts.sum(1, keepdims=True)
     held = sizes[:, 0] > 0
-    everybody = counts.sum(0) / counts.sum()
-    own = np.where(sizes > 0, counts / np.maximum(sizes, 1), everybody)
-    variation = np.abs(own - everybody).sum(1) / 2
+    pooled = counts.sum(0) / counts.sum()
+    own = np.where(sizes > 0, counts / np.maximum(sizes, 1), pooled)
+    variation = np.abs(own - pooled).sum(1) / 2
     return {
         "total variation": variation,
         "L1": 2 * variation,
-        "Jensen-Shannon": np.clip(entropy((own + everybody) / 2) - entropy(own) / 2 - entropy(everybody) / 2, 0, 1),
-        "Hellinger": np.sqrt(np.clip(1 - np.sqrt(own * everybody).sum(1), 0, 1)),
-        "Kullback-Leibler": np.maximum(relative_entropy(own, everybody), 0),
+        "Jensen-Shannon": np.clip(entropy((own + pooled) / 2) - entropy(own) / 2 - entropy(pooled) / 2, 0, 1),
+        "Hellinger": np.sqrt(np.clip(1 - np.sqrt(own * pooled).sum(1), 0, 1)),
+        "Kullback-Leibler": np.maximum(relative_entropy(own, pooled), 0),
         "effective classes": np.where(held, 2 ** entropy(own), 0),
         "classes held": (counts > 0).sum(1).astype(float),
     }
 
 
 def entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the last axis, in bits."""
+    """Return the entropy of the last axis, in bits."""
     return -np.where(p > 0, p * np.log2(np.where(p > 0, p, 1)), 0).sum(-1)
 
 
 def relative_entropy(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of ``p`` against ``q`` over the last axis, in bits; ``q`` is positive wherever ``p`` is."""
+    """Return the relative entropy of ``p`` to ``q`` over the last axis, in bits; ``q`` is positive wherever ``p`` is."""
     both = p > 0
     return np.where(both, p * np.log2(np.where(both, p, 1) / np.where(both, np.broadcast_to(q, p.shape), 1)), 0).sum(-1)
 
 
 def pairwise_variation(counts: NDArray[np.int64]) -> float:
-    """Mean total variation between two different clients with rows, in 0..1; 0 for fewer than two."""
+    """Return the mean total variation over pairs of clients with rows, in 0..1; 0 for fewer than two clients."""
     sizes = counts.sum(1)
     own = counts[sizes > 0] / sizes[sizes > 0, None]
     if len(own) < 2:
         return 0.0
-    # per class, sum over pairs |a - b| from the order of the values: no (clients, clients) table
+    # sum over pairs |a - b| from the sorted values of each class: no (clients, clients) table
     ranked = np.sort(own, axis=0)
     factors = 2 * np.arange(len(own)) - len(own) + 1
     return float((factors @ ranked).sum() / (len(own) * (len(own) - 1)))
 
 
 def dirichlet_alpha(counts: NDArray[np.int64]) -> float:
-    """The concentration of a symmetric Dirichlet whose clients would lie as far from uniform as these do, by moments.
+    """Estimate the concentration of a symmetric Dirichlet from the clients' mean square distance to uniform.
 
-    E sum_c (p_c - 1/C)^2 = (1 - 1/C) / (C alpha + 1). For plain draws of clients; where columns are then normalised to the classes'
-    sizes (`label-dirichlet`) it comes out too large. Infinite for uniform clients, 0 for one class a client.
+    E sum_c (p_c - 1/C)^2 = (1 - 1/C) / (C alpha + 1) for plain draws of clients. It is too large where columns are normalised
+    afterwards (`label-dirichlet`). Infinite for uniform clients, 0 for one class a client, NaN for a single class.
     """
     own = counts[counts.sum(1) > 0]
     own = own / own.sum(1, keepdims=True)

@@ -1,4 +1,4 @@
-"""How far what is best for each client alone is from what is best for all together."""
+"""The gap between the clients' own optima and the common optimum."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from scipy import optimize, special
 from fedskew.measure.heterogeneity.rows import Floats, Ints
 
 Objective = Callable[[Floats], tuple[float, Floats]]
-"""The value and the gradient at w (P,)."""
+"""Parameters (P,) to the value and the gradient (P,)."""
 
 RIDGE = 0.01
 
 
 def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats) -> float:
-    """Gamma = F(w*) - sum p_k F_k(w_k*), with F = sum p_k F_k, for convex objectives that have minima (Li et al. 2020,
-    "On the Convergence of FedAvg on Non-IID Data").
+    """Return Gamma = F(w*) - sum p_k F_k(w_k*), with F = sum p_k F_k, for convex objectives with minima.
 
-    ``weights`` (K,) sum to 1. 0 where one w is best for every client; never negative but for rounding.
+    ``weights`` p (K,) sum to 1. 0 if one w is the optimum of every client (Li et al. 2020, "On the Convergence of FedAvg on
+    Non-IID Data").
     """
 
     def whole(w: Floats) -> tuple[float, Floats]:
@@ -30,13 +30,13 @@ def optimum_gap(objectives: Sequence[Objective], weights: Floats, start: Floats)
 
 
 def least(objective: Objective, start: Floats) -> float:
-    """The minimum of a smooth convex function."""
+    """Return the minimum of a smooth convex function."""
     found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "ftol": 1e-10})
     return float(found.fun)
 
 
 def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) -> Objective:
-    """Mean cross-entropy of softmax regression with bias on rows (n, d), plus ridge / 2 ||w||^2; w holds classes x (d + 1)."""
+    """Return the mean cross-entropy of softmax regression on rows (n, d) plus ridge / 2 ||w||^2; w is classes x (d + 1)."""
     rows = np.column_stack([z, np.ones(len(z))])
     each = np.arange(len(y))
 
@@ -52,9 +52,9 @@ def softmax_objective(z: Floats, y: Ints, classes: int, ridge: float = RIDGE) ->
 
 
 def softmax_gap(z: Floats, y: Ints, client: Ints, classes: int, clients: Ints, ridge: float = RIDGE) -> float:
-    """The gap of softmax regression between ``clients``, weighted by their rows; NaN if fewer than two of them have rows.
+    """Return the optimum gap of softmax regression of ``clients``, weighted by rows; NaN if fewer than two have rows.
 
-    Small clients have a gap by chance: they fit their few rows.
+    Small clients have a gap by chance, because they fit their few rows.
     """
     held = [rows for k in clients if len(rows := np.flatnonzero(client == k))]
     if len(held) < 2:

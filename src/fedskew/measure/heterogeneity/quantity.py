@@ -1,4 +1,4 @@
-"""How unequal the clients' numbers of rows are."""
+"""Inequality of the clients' numbers of rows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 
 def size_distance(sizes: NDArray[np.int64]) -> float:
-    """Total variation between the clients' shares of the rows and equal shares, in 0..1 - 1/clients (Hoover's index).
+    """Return the total variation between the clients' shares of the rows and equal shares, in 0..1 - 1/clients (Hoover's index).
 
-    It is the share of all rows that would have to change hands for all to hold equally many.
+    It is the share of all rows to move until all clients hold equally many.
     """
     return float(np.abs(sizes / sizes.sum() - 1 / len(sizes)).sum() / 2)
 
 
 def size_measures(sizes: NDArray[np.int64]) -> dict[str, float]:
-    """``Gini`` in 0..1 - 1/clients; ``variation``: standard deviation over mean; ``effective clients`` n^2 / sum n_k^2; ``ratio``
-    of the largest to the smallest, infinite with an empty client.
+    """Return ``Gini`` in 0..1 - 1/clients, ``variation`` (standard deviation over mean), ``effective clients`` n^2 / sum n_k^2,
+    and ``ratio`` of the largest to the smallest, infinite with an empty client.
     """
     n = np.sort(sizes.astype(float))
     count, total = len(n), n.sum()

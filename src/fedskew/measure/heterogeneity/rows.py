@@ -1,30 +1,29 @@
-"""Rows of any kind as a few dozen standardised numbers, so that images, signals and tables can be compared in the same way."""
+"""Rows of any kind as a few dozen standardised columns, so that images, signals and tables are compared in the same way."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Numbers = NDArray[np.floating] | NDArray[np.integer]
 
 WIDTH = 48
-"""Wider rows are projected to so many principal directions of everybody's rows."""
+"""Wider rows are projected to this number of principal directions."""
 
 MANY = 1000
-"""Columns above which the smaller eigenvalues are left out."""
+"""From this number of columns on, only the largest eigenvalues are computed."""
 
 CLIP = 5.0
-"""Standard deviations beyond which a value counts as this far: a few huge values would be all that is seen."""
+"""Values are clipped at this number of standard deviations, so that a few huge values do not hide the others."""
 
 
-def embed(x: NDArray[Any]) -> Floats:
-    """(n, ...) rows of one shape to (n, at most `WIDTH` + 1) standardised columns; constant ones are left out.
+def embed(x: NDArray[np.generic]) -> Floats:
+    """Turn rows (n, ...) of one shape into (n, at most `WIDTH` + 1) standardised columns; constant columns are left out.
 
-    Rows of channels by time become each channel's mean, spread and roughness, which do not depend on where a window was cut.
-    Other rows are flattened; wide ones are projected to principal directions, and one more column says how much that leaves out.
+    Windows (channels, time) become each channel's mean, deviation and roughness, which do not depend on where a window starts.
+    Other rows are flattened. Wide ones are projected to principal directions; one more column measures the remainder.
     """
     flat = signals(x) if x.ndim == 3 else np.asarray(x, dtype=np.float64).reshape(len(x), -1)
     z = standardise(flat)
@@ -36,10 +35,7 @@ def embed(x: NDArray[Any]) -> Floats:
 
 
 def principal(z: Floats) -> Floats:
-    """(n, `WIDTH`) coordinates of centred rows along their principal directions, by the smaller of the two products with itself.
-
-    Without all directions where there are many, which takes a third of the time.
-    """
+    """Return (n, `WIDTH`) coordinates of centred rows along their principal directions, from the smaller Gram matrix."""
     n, d = z.shape
     if n < d:
         values, vectors = largest(z @ z.T)
@@ -48,7 +44,7 @@ def principal(z: Floats) -> Floats:
 
 
 def largest(s: Floats) -> tuple[Floats, Floats]:
-    """The `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their vectors."""
+    """Return the `WIDTH` largest eigenvalues of a symmetric matrix, ascending, and their vectors."""
     from scipy import linalg
 
     if len(s) <= MANY:
@@ -58,22 +54,22 @@ def largest(s: Floats) -> tuple[Floats, Floats]:
     return np.asarray(values), np.asarray(vectors)
 
 
-def signals(x: NDArray[Any]) -> Floats:
-    """(n, channels, time) to (n, 3 channels): mean, logarithm of the spread, and of the mean step."""
-    x = np.asarray(x, dtype=np.float64)
-    spread, step = x.std(2), np.abs(np.diff(x, axis=2)).mean(2) if x.shape[2] > 1 else np.zeros(x.shape[:2])
-    return np.concatenate([x.mean(2), np.log(spread + 1e-3), np.log(step + 1e-3)], axis=1)
+def signals(x: NDArray[np.generic]) -> Floats:
+    """Turn windows (n, channels, time) into (n, 3 channels): mean, log deviation, and log mean step."""
+    v = np.asarray(x, dtype=np.float64)
+    step = np.abs(np.diff(v, axis=2)).mean(2) if v.shape[2] > 1 else np.zeros(v.shape[:2])
+    return np.concatenate([v.mean(2), np.log(v.std(2) + 1e-3), np.log(step + 1e-3)], axis=1)
 
 
 def standardise(z: Floats) -> Floats:
-    """Columns of mean 0 and variance 1, clipped; without those that do not vary."""
-    spread = z.std(0)
-    varies = spread > 1e-9 * (1 + np.abs(z).max(0, initial=0))
-    return np.clip((z[:, varies] - z[:, varies].mean(0)) / spread[varies], -CLIP, CLIP)
+    """Scale columns to mean 0 and variance 1 and clip them; leave out constant columns."""
+    std = z.std(0)
+    varies = std > 1e-9 * (1 + np.abs(z).max(0, initial=0))
+    return np.clip((z[:, varies] - z[:, varies].mean(0)) / std[varies], -CLIP, CLIP)
 
 
 def sums_by(groups: Ints, number: int, values: Floats) -> Floats:
-    """(number, d) sums of the rows of each group."""
+    """Return the sums (number, d) of the rows of each group."""
     from scipy.sparse import csr_array
 
     ones = csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)), shape=(len(groups), number))
@@ -81,10 +77,10 @@ def sums_by(groups: Ints, number: int, values: Floats) -> Floats:
 
 
 def table(groups: Ints, columns: Ints, shape: tuple[int, int]) -> Floats:
-    """(groups, columns) counts."""
+    """Return the counts (groups, columns)."""
     return np.bincount(groups * shape[1] + columns, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
 
 
-def divided(a: NDArray[Any], b: NDArray[Any]) -> Floats:
-    """``a / b``, and 0 where ``b`` is 0."""
+def divided(a: Numbers, b: Numbers) -> Floats:
+    """Return ``a / b``, and 0 where ``b`` is 0."""
     return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b != 0)

@@ -1,0 +1,113 @@
+"""Refused skews: each message is one line that names the option and the fix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.skew.compose import mixture, skews_of
+from fedskew.skew.partition import deal
+from tests.skew.test_features import TABLE, WINDOWS, changed_by
+
+
+def message(error: pytest.ExceptionInfo[BadInput]) -> str:
+    text = str(error.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        *[(f"label-dirichlet:alpha={bad}", "alpha") for bad in ("0", "-1.0", "nan", "inf", "-inf")],
+        ("label-dirichlet-per-class:alpha=nan", "alpha"),
+        ("label-dirichlet-balanced:alpha=0", "alpha"),
+        ("label-dirichlet-top-up:alpha=-1", "alpha"),
+        ("label-dirichlet:remainder=keep", "remainder"),
+        ("label-dirichlet-per-class:min_size=-1", "min_size"),
+        ("label-dirichlet:alpah=1", "alpha"),
+        ("label-dirichle", "label-dirichlet"),
+        ("label-shards:shards=0", "shards"),
+        ("label-classes:k=0", "k must be"),
+        ("label-similarity:similarity=1.1", "similarity"),
+        ("label-blocks:primary=2", "primary"),
+        ("quantity-lognormal:sigma=-0.1", "sigma"),
+        ("quantity-lognormal:sigma=nan", "sigma"),
+        ("quantity-dirichlet:beta=0", "beta"),
+        ("quantity-dirichlet:min_size=0", "min_size"),
+        ("quantity-sizes:rows=[]", "rows"),
+        ("quantity-sizes:rows=[3,0]", "rows"),
+        ("feature-text:strength=2", "strength must be at least 0"),
+        ("concept-swap:clusters=1", "use clusters=2, or say at_round"),
+        ("concept-swap:clusters=0", "clusters"),
+        ("concept-swap:clients=0", "clients"),
+        ("concept-swap:rho=1.5", "rho"),
+        ("concept-swap:at_round=-1", "at_round"),
+        ("concept-swap:rounds=0", "rounds"),
+        ("concept-swap:stagger=-1", "stagger"),
+        ("concept-swap:strength=0", "strength"),
+        ("concept-flip:share=0", "share"),
+        ("concept-swap:course=slow", "course"),
+        ([], "the list is empty"),
+        (["label-sorted", "label-shards"], "label-sorted and label-shards both say which client gets which rows"),
+        (["natural", "iid"], "both say which client gets which rows"),
+        (["quantity-lognormal", "quantity-dirichlet"], "both set the clients' sizes"),
+        (["natural", "quantity-lognormal"], "natural clients have their own sizes"),
+        (["from-folder:path=x", "quantity-power-law"], "the folder sets the clients' sizes"),
+        (["pooled", "pooled"], "pooled is given twice"),
+    ],
+    ids=str,
+)
+def test_wrong_options_and_combinations_are_refused(spec, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        skews_of(spec)
+    assert words in message(error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "clients", "words"),
+    [
+        *[
+            (skew, clients, str(clients))
+            for skew in ("iid", "label-sorted", "label-dirichlet", "label-dirichlet-per-class:min_size=0")
+            for clients in (-1, 0, 21)
+        ],
+        ("natural", 3, "natural"),
+        ("label-dirichlet-per-class:min_size=10", 3, "30 rows"),
+        # every client's share of a class is below one row
+        ("label-dirichlet:alpha=1e6", 20, "gives no client any rows"),
+        ("label-shards:shards=3", 10, "30 rows"),
+        ("label-classes:k=5", 3, "k = 5 of 4 classes"),
+        ("label-classes:k=4", 8, "5 rows for 8 clients"),
+        ("label-blocks", 5, "use fewer clients"),
+        ("quantity-dirichlet:min_size=10", 3, "30 rows"),
+        ("quantity-sizes:rows=[1,2]", 3, "2 sizes for 3 clients"),
+        ("quantity-sizes:rows=[10,20]", 2, "30 rows in all"),
+        ("quantity-lognormal", 21, "21 clients cannot share 20 rows"),
+        (["label-sorted", "quantity-lognormal"], 0, "at least 1"),
+    ],
+    ids=str,
+)
+def test_twenty_rows_of_four_classes_do_not_allow_these_partitions(spec, clients: int, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        deal(mixture(skews_of(spec)), np.arange(20) % 4, None, clients, 0)
+    assert words in message(error)
+
+
+@pytest.mark.parametrize(
+    ("spec", "x", "words"),
+    [
+        ("feature-rotation", TABLE, "if they are flat images of 6 x 6, add side=6"),
+        ("feature-blur", TABLE[:, :5], "needs images (channels, height, width), these rows have shape (5,)"),
+        ("feature-style", WINDOWS, "needs images"),
+        ("feature-rotation:side=5", TABLE, "25 pixels"),
+        ("feature-sensor", TABLE, "needs windows"),
+        ("feature-sensor", WINDOWS[:, :4], "in threes"),
+    ],
+)
+def test_rows_of_another_shape_are_refused(spec: str, x: np.ndarray, words: str) -> None:
+    with pytest.raises(BadInput) as error:
+        changed_by(spec, x)
+    assert words in message(error)

@@ -47,7 +47,7 @@ class Descriptor:
 def received(found: SharedDataset | None) -> Dataset:
     """The data set as a worker gets it."""
     assert found is not None
-    return mapped(Descriptor(found.file.fileno()), found.pickled, found.places)
+    return mapped(Descriptor(found.file.fileno()), found.places, found.rest)
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from mmap import ACCESS_COPY, mmap
 from multiprocessing.reduction import DupFd
 from os import fdopen
 from tempfile import TemporaryFile, gettempdir
 from typing import IO, Protocol
+
+import numpy as np
 
 from fedskew.core.errors import NoRoom
 from fedskew.data.dataset import Dataset
 
 ALIGNMENT = 64
 """The offset of each array in the file is a multiple of this many bytes."""
+
+Places = Mapping[str, tuple[int, np.dtype[np.generic], tuple[int, ...]]]
+"""Offset in the file, type and shape of each array."""
 
 
 class Descriptor(Protocol):
@@ -30,18 +33,23 @@ class SharedDataset:
     """Pass it to a process that `multiprocessing` starts, which receives a `Dataset`."""
 
     file: IO[bytes]
-    pickled: bytes  # without the arrays
-    places: Sequence[tuple[int, int]]  # first byte of each array, and the byte after its last
+    places: Places
+    rest: Mapping[str, object]  # the other fields
 
     def __reduce__(self) -> tuple[object, ...]:
-        return mapped, (DupFd(self.file.fileno()), self.pickled, self.places)
+        return mapped, (DupFd(self.file.fileno()), self.places, self.rest)
 
 
-def mapped(descriptor: Descriptor, pickled: bytes, places: Sequence[tuple[int, int]]) -> Dataset:
+def mapped(descriptor: Descriptor, places: Places, rest: Mapping[str, object]) -> Dataset:
     """The data set in a worker. Rows are read from the file when needed; a worker's changes stay its own."""
     with fdopen(descriptor.detach(), "rb") as file:
-        memory = memoryview(mmap(file.fileno(), 0, access=ACCESS_COPY))
-    dataset: Dataset = pickle.loads(pickled, buffers=[memory[start:end] for start, end in places])
+        arrays = {
+            name: np.asarray(np.memmap(file, dtype, mode="c", offset=offset, shape=shape))
+            for name, (offset, dtype, shape) in places.items()
+        }
+    # the rows were checked when the data set was made
+    dataset = Dataset.__new__(Dataset)
+    dataset.__dict__.update(rest, **arrays)
     return dataset
 
 
@@ -51,15 +59,15 @@ def shared(dataset: Dataset | None) -> Iterator[SharedDataset | None]:
     if dataset is None:
         yield None
         return
-    buffers: list[pickle.PickleBuffer] = []
-    pickled, places = pickle.dumps(dataset, protocol=5, buffer_callback=buffers.append), []
+    arrays = {name: value for name, value in vars(dataset).items() if isinstance(value, np.ndarray)}
+    rest = {name: value for name, value in vars(dataset).items() if name not in arrays}
+    places: dict[str, tuple[int, np.dtype[np.generic], tuple[int, ...]]] = {}
     with TemporaryFile() as file:
         try:
-            for buffer in buffers:
-                start = file.tell()
-                file.write(buffer.raw())
-                places.append((start, file.tell()))
-                file.write(bytes(ALIGNMENT - file.tell() % ALIGNMENT))
+            for name, array in arrays.items():
+                places[name] = file.tell(), array.dtype, array.shape
+                file.write(np.ascontiguousarray(array).data)
+                file.write(bytes(-file.tell() % ALIGNMENT))
             file.flush()
         except OSError as error:
             with suppress(OSError):  # unwritten bytes in the buffer fail again
@@ -68,4 +76,4 @@ def shared(dataset: Dataset | None) -> Iterator[SharedDataset | None]:
                 f"the rows for worker processes cannot be written to {gettempdir()}: {error.strerror}; set TMPDIR=FOLDER to "
                 "write elsewhere"
             ) from None
-        yield SharedDataset(file, pickled, places)
+        yield SharedDataset(file, places, rest)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def over_seeds(measure: str, runs: Mapping[int, OfRun]) -> tuple[float, float]:
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
-def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, Any]:
+def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, object]:
     """Tables, claims and open settings as plain values."""
     return {
         "document": document.name,

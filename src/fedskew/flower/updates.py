@@ -12,7 +12,8 @@ from fedskew.core.records import Upload
 from fedskew.core.trees import Tree, pick
 from fedskew.flower.wire import Rejected
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Work, codec_draws, shared_model
+from fedskew.loop.transmit import codec_draws, shared_model
+from fedskew.loop.work import Work
 from fedskew.slots import Uncompressed
 from fedskew.slots.codecs import Model
 

@@ -12,7 +12,7 @@ from fedskew.core.vectors import Spread, all_finite, spread
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.prepare import prepare
-from fedskew.loop.transmit import transmit
+from fedskew.loop.transmit import Sent, transmit
 from fedskew.loop.work import Done, Engine, Outcome, States, Work, by_architecture, members_of
 from fedskew.measure.drift import of_spread
 
@@ -60,8 +60,8 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
     nobody = Upload(server.x.new_empty(0, *server.x.shape), {}, {})
-    done, seen, measures, sent = Done(nobody, {}, {}), None, {}, 0
-    uploads, kept = done.uploads, done.states
+    done, seen, measures = Done(nobody, {}, {}), None, {}
+    sent = Sent(nobody, {}, fed.codec, {}, 0)
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.received is None else members_of(work, done.received)
@@ -72,14 +72,14 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             measures = of_spread(seen)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
-            uploads, kept, sent = transmit(fed, work, done)
+            sent = transmit(fed, work, done)
     with span("aggregation"):
-        after = close_round(fed, server, work, done._replace(uploads=uploads), seen)
+        after = close_round(fed, server, work, done._replace(uploads=sent.uploads), seen)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
     with span("client states"):
-        states.put(work.clients, kept)
+        states.put(work.clients, sent.states)
     return Outcome(
         server=after,
         work=work,
@@ -87,5 +87,5 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=down,
-        bytes_up=answers + sent,
+        bytes_up=answers + sent.num_bytes,
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from fedskew.core.contract import Codec
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
@@ -12,6 +15,8 @@ from fedskew.core.trees import Tree, num_bytes
 from fedskew.loop.federation import Federation
 from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.work import Done, Work
+from fedskew.slots import Uncompressed
+from fedskew.slots.codecs import encode
 
 
 def fresh(fed: Federation, x: Tensor) -> Tree:
@@ -34,28 +39,34 @@ def taken_apart(kept: Tree) -> tuple[Tree, Tree]:
     return (kept.get("algorithm", {}), kept["codec"]) if "codec" in kept else (kept, {})
 
 
-def transmit(fed: Federation, work: Work, done: Done) -> tuple[Upload, Tree, int]:
-    """Encode and decode the updates.
+class Sent(NamedTuple):
+    """The messages of a cohort; leading axis C."""
 
-    Returns what the server receives, the clients' new states (see `together`) and the bytes of all messages. The codec sees the
-    shared part of the model; without one nothing is encoded.
-    """
+    uploads: Upload  # as the server decodes them
+    coded: Tree  # the contents of the messages, which ``codec`` packs
+    codec: Codec
+    states: Tree  # the clients' new states, see `together`
+    num_bytes: int  # of all messages
+
+
+def transmit(fed: Federation, work: Work, done: Done) -> Sent:
+    """Encode the shared part of the updates, and decode it as the server does."""
     uploads, states = done.uploads, done.states
-    extras = num_bytes((uploads.extras, uploads.report))
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
-    if not rows.shape[1]:
-        return uploads, together(states, work.memory), extras
-    delta, memory, sizes = fed.codec.encode(rows, work.memory, codec_draws(fed, work, rows), shared_model(fed))
-    received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
-    if delta is not rows and (factors := fed.contract.codec_loss):
-        lost = uploads.delta - received.delta
+    # where clients share nothing, there is nothing to encode
+    codec = fed.codec if rows.shape[1] else Uncompressed()
+    encoded = encode(codec, rows, work.memory, codec_draws(fed, codec, work, rows), shared_model(fed))
+    received = fed.kept.received(encoded.received) if fed.kept else encoded.received
+    if encoded.received is not rows and (factors := fed.contract.codec_loss):
+        lost = uploads.delta - received
         states = {**states, **{name: states[name] + factor * lost for name, factor in factors.items()}}
-    return received, together(states, memory), int(sizes.sum()) + extras
+    size = len(rows) * encoded.size + num_bytes((uploads.extras, uploads.report))
+    return Sent(uploads._replace(delta=received), encoded.coded, codec, together(states, encoded.memory), size)
 
 
-def codec_draws(fed: Federation, work: Work, rows: Tensor) -> Tensor | None:
+def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tensor | None:
     """Uniform random numbers for the codec, of the shape of these updates (C, P); None if it needs none."""
-    if not fed.codec.random:
+    if not codec.random:
         return None
     streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
     return torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)

@@ -236,7 +236,10 @@ def test_invalid_options_are_refused(options: dict[str, object], reason: str) ->
 
 def test_faults_need_a_shared_model() -> None:
     with pytest.raises(BadInput, match="one shared model"):
-        assemble(small("fedmd").replace(faults=Faults(share=0.1, kinds=("missing",))), small().dataset.load())
+        assemble(
+            small("fedmd", server_data={"share": 0.05}).replace(faults=Faults(share=0.1, kinds=("missing",))),
+            small().dataset.load(),
+        )
 
 
 def test_faults_are_read_back_from_toml() -> None:

@@ -176,6 +176,12 @@ class Recorder(TorchDispatchMode):
         if func in (SOFTMAX, SOFTMAX_GRADIENT) and has_few_classes(*args[-3:-1]):
             with self:
                 return by_columns(func, *args)
+        if torch.Tag.inplace_view in func.tags:
+            # only the shape changes: write a view, since the graph's own tensor must keep its shape for the next step
+            before, name = tree_map(self.node, args), func.overloadpacket.__name__.rstrip("_")
+            out = func(*args, **kwargs)
+            self.write(getattr(getattr(aten, name), func._overloadname), before, kwargs, out)
+            return out
         if func._schema.is_mutable and self.split:
             raise Mutates
         if func is aten.lift_fresh.default:

@@ -19,7 +19,7 @@ Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[
 
 
 def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """By the tape, for one client. `torch.func.grad_and_value`, which also stacks, keeps the graph of a second derivative."""
+    """Gradient and value with autograd, for one client; faster than `torch.func.grad_and_value`, which keeps its graph."""
 
     def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
         leaf = w.detach().requires_grad_()
@@ -48,8 +48,8 @@ def gradient_on(
 class Program(NamedTuple):
     """``before -> answer -> init -> step ... -> after, score -> final``.
 
-    ``before`` and ``after`` are None where the method has none. An engine gives ``step`` its way to differentiate; ``stacks`` tells
-    whether PyTorch's function transforms may run over it.
+    ``before`` and ``after`` are None if the method has none. An engine passes its own ``differentiate`` to ``step``; ``stacks`` is
+    True if `vmap` can run over it.
     """
 
     stacks: bool
@@ -66,7 +66,7 @@ class Program(NamedTuple):
 
 @lru_cache(maxsize=32)
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
-    """Bind a method to its task and local solver; the same three give the same program, and engines keep what they made of it."""
+    """Bind a method to its task and local solver. The same three give the same object, so engines record its steps once."""
 
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)

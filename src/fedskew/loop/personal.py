@@ -1,18 +1,18 @@
-"""How good each client's own model is: the one it would use after a round, on the rows on which the client is measured.
+"""Scores of personal models: the model that each client would use after a round, on the client's measured rows.
 
-The engines do the work: a program that starts from the personal model, trains it on the plain local loss for the tuning steps,
-and is measured as local models are.
+An engine runs a program that starts from the personal model, takes the tuning steps on the plain local loss, and measures it like
+a local model.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -24,7 +24,7 @@ from fedskew.loop.work import Engine, States, Work, by_architecture
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
-"""Clients that are measured at a time, each with its own model."""
+"""Number of clients measured at a time, each with its own model."""
 
 
 def measures_personal(fed: Federation) -> bool:
@@ -37,7 +37,7 @@ def evaluate_personal(
 ) -> dict[str, Tensor]:
     """Mean scores (clients,) of each client's personal model on its measured rows; NaN for a client without any.
 
-    A client that has never taken part has a fresh state. Nothing of the tuning is kept.
+    A client that has never taken part gets a fresh state. Tuned models are not kept.
     """
     parts = [
         scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
@@ -76,8 +76,8 @@ def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=32)
-def measuring(method: Program, task: Task, solver: Any) -> Program:
-    """Plain local training from the method's personal model, of which nothing is sent or kept."""
+def measuring(method: Program, task: Task, solver: Solver) -> Program:
+    """Plain local training that starts from the method's personal model; it sends and keeps nothing."""
 
     def init(view: View) -> Carry:
         w = view.x if method.personal is None else method.personal(view)

@@ -1,12 +1,13 @@
-"""Who sees which rows when: a function of (seed, round, client) only, so all methods and engines train on the same batches."""
+"""Plan the batches of a client. They depend on seed, round and client only, so all methods and engines get the same ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+from fedskew.core.contract import Augmentation
 from fedskew.core.errors import require
 from fedskew.core.memory import require_memory
 from fedskew.core.privacy import alone
@@ -15,10 +16,10 @@ from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
 PLAN_BYTES = 24
-"""Of each row of a plan: its number as it is dealt and as it is batched, and its mask."""
+"""Bytes of memory for each row of a plan: its index twice, and its mask."""
 
 PASS_ROWS = 128
-"""Rows of a batch in passes over a client's data that do not train."""
+"""Rows of a batch in a pass over a client's data without training."""
 
 
 class Planner(Protocol):
@@ -27,11 +28,11 @@ class Planner(Protocol):
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        """Rows of a batch of each client (K,), which has so many rows."""
+        """Rows of a batch of each client (K,), from the clients' numbers of rows (K,)."""
         ...
 
     def parts(self, client: int) -> int:
-        """Into how many equal parts the client's plans fall: one may stop after each of them."""
+        """Number of equal parts of the client's plans; a straggler stops after some of them."""
         ...
 
 
@@ -59,13 +60,13 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, purpose, round, client); ``own`` is each client's local work where they differ."""
+    """Batches from the stream (seed, purpose, round, client). ``own`` is the local work of each client, if clients differ."""
 
     local: Local
     seed: int
     own: tuple[Local, ...] = ()
     purpose: str = "batches"
-    augmentation: Any = None
+    augmentation: Augmentation | None = None
 
     def work(self, client: int) -> Local:
         """The local work of one client."""
@@ -91,7 +92,7 @@ class SeededPlanner:
         return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
 
     def check_memory(self, sizes: Ints, cohort: int) -> None:
-        """Raise `BadInput` where the plans of a round, of ``cohort`` clients with the most rows, are more than memory holds."""
+        """Raise `BadInput` if memory does not hold the plans of a round of the ``cohort`` largest clients."""
         works, batch = self.own or (self.local,), self.batch_sizes(sizes)
         epochs, steps = (
             np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")
@@ -103,15 +104,15 @@ class SeededPlanner:
             "lower epochs or steps",
         )
 
-    def extent(self, client: int, num_rows: int) -> tuple[int, int]:
-        """Local steps of a client with so many rows, and rows of a batch."""
+    def shape(self, client: int, num_rows: int) -> tuple[int, int]:
+        """Number of local steps and rows of a batch, for a client with ``num_rows`` rows."""
         local, size = self.work(client), self.batch_size(client, num_rows)
         return local.steps or local.epochs * -(-num_rows // size), size
 
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
-        """The batches of rows as they are."""
+        """The batches, without augmentation."""
         rng = stream(self.seed, self.purpose, round_, client)
-        steps, size = self.extent(client, len(rows))
+        steps, size = self.shape(client, len(rows))
         if self.work(client).batches == "independent":
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
             return Plan(drawn, np.ones((steps, size)))
@@ -125,14 +126,17 @@ def no_steps(rows: Ints) -> Plan:
 
 
 def one_pass(rows: Ints) -> Plan:
-    """All rows once, in large batches; without rows a single one under a mask of 0, so that sums over it are 0."""
+    """All rows once, in large batches. Without rows one row under a mask of 0, so that sums are 0."""
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
     return in_batches(rows[None], min(PASS_ROWS, len(rows)))
 
 
 def in_batches(epochs: Ints, size: int) -> Plan:
-    """Consecutive batches of ``size`` from each row of (epochs, n); an epoch's last is padded with its first under a mask of 0."""
+    """Consecutive batches of ``size`` rows from each row of (epochs, n).
+
+    An epoch's last batch is padded with its own first row under a mask of 0.
+    """
     n = epochs.shape[1]
     count = -(-n // size)
     index = np.empty((len(epochs), count * size), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Clients that keep a part of the model to themselves, around any method's program and without its knowledge.
+"""Clients that keep a part of the model: a wrapper around the program of any method.
 
-Towards the method a client's view holds the model that it starts from: the shared part as received, the rest its own.
+The method sees a view whose model has the received shared part and the client's own part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Kept:
     @staticmethod
     @lru_cache(maxsize=16)
     def everything(size: int, device: torch.device) -> Kept:
-        """All of a model, one object for all runs, so that they share what engines make of it."""
+        """All entries of a model. All runs get the same object, so that engines record its steps once."""
         return Kept.of(torch.arange(size, device=device), size)
 
     def of_model(self, w: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class Kept:
         return w.index_select(0, self.at)
 
     def own(self, view: View) -> View:
-        """What a method sees of a client's view: the model with its own part, and the state without it."""
+        """A client's view for the method: the model includes the client's own part, the state does not."""
         state = {key: value for key, value in view.state.items() if key != PART}
         return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
 
     def without(self, step: Tensor) -> Tensor:
-        """A step (P,) that leaves the kept entries where they are."""
+        """The step (P,) with 0 at the kept entries."""
         return torch.where(self.mask, 0.0, step)
 
     def sent(self, rows: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Kept:
         return rows.index_select(-1, self.others)
 
     def received(self, rows: Tensor) -> Tensor:
-        """Vectors (C, P) with these shared entries (C, P - n), and 0 elsewhere."""
+        """Vectors (C, P) from their shared entries (C, P - n), with 0 at the kept ones."""
         return rows.new_zeros(len(rows), len(self.mask)).index_copy(1, self.others, rows)
 
 
@@ -76,7 +76,7 @@ class Shared:
 
 @lru_cache(maxsize=32)
 def keeping(method: Program, kept: Kept) -> Program:
-    """The program under which clients keep their own part and send a delta of 0 there."""
+    """The method's program for clients that keep their own part; their delta is 0 there."""
 
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None

@@ -19,7 +19,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import call, play_round, prepare, start
+from fedskew.loop.prepare import call, prepare
+from fedskew.loop.round import play_round, start
 from fedskew.loop.system import System
 from fedskew.slots import Always, DayNight, Everyone, Random, Uniform
 from tests.conformance.test_engines import FIRST, federation, record

@@ -3,8 +3,8 @@
     gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
 
 h_k is the client's local problem on all its training rows, with the weight decay of the local loss. Its gradient is the hook
-``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable. It does
-not include the point at which FedSAM and its variants take a gradient. For FedProx grad h_k(x) = grad F_k(x).
+``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable.
+It does not include the point at which FedSAM and its variants take a gradient. For FedProx grad h_k(x) = grad F_k(x).
 0: solved exactly. 1: no nearer than at the start. Above 1: overshot.
 """
 

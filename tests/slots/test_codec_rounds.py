@@ -19,7 +19,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
-from fedskew.loop.round import transmit
+from fedskew.loop.transmit import transmit
 from fedskew.slots import Qsgd, TopK
 from fedskew.store.runs import RunStore
 from tests.conformance.test_engines import assert_close as assert_records_close

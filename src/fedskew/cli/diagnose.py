@@ -18,7 +18,7 @@ from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import Subject, from_experiment, from_files, told
+from fedskew.experiment.diagnose import Subject, diagnosis, from_experiment, from_files
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 
 BAR = 12
@@ -30,7 +30,7 @@ LINE_EVERY = 5.0
 def diagnose(parsed: argparse.Namespace) -> int:
     require(parsed.seed >= 0, f"diagnose: seed must be at least 0, got {parsed.seed}")
     with progress() as tell:
-        found = told(subject(parsed, tell), parsed.seed, tell)
+        found = diagnosis(subject(parsed, tell), parsed.seed, tell)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:

@@ -114,10 +114,10 @@ def head(plans: Sequence[Plan], dataset: Dataset, title: str) -> None:
         trials = [t for t in engines.values() if t["choice"] == chosen]
         names = [name for name, t in engines.items() if t["choice"] == chosen]
         of = "" if len(names) == len(engines) else f" for {', '.join(names)}"
-        console.print(f"engine: {chosen}{of} ({told(trials)})", style="dim", markup=False)
+        console.print(f"engine: {chosen}{of} ({trial_times(trials)})", style="dim", markup=False)
 
 
-def told(trials: Sequence[Trial]) -> str:
+def trial_times(trials: Sequence[Trial]) -> str:
     """What trials of engines measured."""
     tables = [trial["estimated_seconds_a_round"] for trial in trials]
     options = dict.fromkeys(option for table in tables for option in table)

@@ -29,7 +29,9 @@ from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import program
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Outcome, Work, close_round, prepare, start
+from fedskew.loop.prepare import prepare
+from fedskew.loop.round import close_round, start
+from fedskew.loop.work import Outcome, Work
 from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn
 from fedskew.slots import (
     SERVER_OPTIMISERS,

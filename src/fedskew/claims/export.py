@@ -1,4 +1,4 @@
-"""What the verdicts and tables of a document rest on, without the store: small enough to be kept beside the page made from it."""
+"""Exports: the numbers behind the tables and verdicts of a document, as a small JSON file without the store."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def page(exports: Sequence[Export]) -> str:
     )
     parts = [
         "# Results",
-        "What the documents' experiments gave when they were repeated. This page is made by `python docs/generate.py` from the "
-        "exports in [results](results), which hold the numbers of every run; `fedskew reproduce NAME --scale SCALE --export FILE` "
-        f"carries the runs out and writes such an export. [claims.md](claims.md) says how a claim is judged. {RULE}",
+        "Results of the documents' experiments, repeated. [claims.md](claims.md) explains claims and verdicts.",
+        RULE,
+        "`python docs/generate.py` makes this page from the files in [results](results), which hold the numbers of every run. "
+        "`fedskew reproduce NAME --scale SCALE --export FILE` carries out the runs and writes such a file.",
         overview(order),
     ]
     for export in order:

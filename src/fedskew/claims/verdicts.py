@@ -1,4 +1,4 @@
-"""A document judged: its numbers beside ours, and a verdict for each claim, from what its runs have measured."""
+"""Verdicts on the claims of a document, and its tables with our numbers beside its own."""
 
 from __future__ import annotations
 
@@ -128,10 +128,9 @@ def tally(judged: list[Judged]) -> str:
 
 
 RULE = (
-    "Ours: mean over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number lies within "
-    "what is claimed, *fails* if it lies wholly outside, and is *undecided* otherwise. Where all seeds give one number there is no "
-    "interval: six seeds are needed then, of which one sign is less likely than 5 % by chance, or, of what is counted (megabytes, "
-    "update amount), two."
+    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number "
+    "lies within the claimed region. It *fails* if the interval lies wholly outside. Otherwise it is *undecided*. If all seeds give "
+    "the same number, there is no interval. Then six seeds decide, or two if the number is counted (megabytes, update amount)."
 )
 
 

@@ -27,7 +27,10 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
+from fedskew.loop.prepare import prepare
+from fedskew.loop.round import close_round, start
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import Engine, Work
 from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
 from fedskew.store import checkpoints
 

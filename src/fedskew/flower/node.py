@@ -19,13 +19,13 @@ from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.prepare import tasks_of
 from fedskew.flower.limits import Limits, check_size
 from fedskew.flower.rows import Rows, read_rows
-from fedskew.flower.updates import message_of
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
 from fedskew.loop.plan import one_pass
-from fedskew.loop.round import Turnout, Work, fresh, taken_apart, transmit
+from fedskew.loop.transmit import fresh, shared_model, taken_apart, transmit
+from fedskew.loop.work import Turnout, Work
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 
@@ -95,10 +95,10 @@ class Visit:
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
         done = Sequential().run(fed.program, work, fed.x, fed.y)
-        _, kept, _ = transmit(fed, work, done)
-        self.keep(pick(kept, 0))
-        sent = {**upload_tree(pick(done.uploads, 0)), "delta": message_of(fed, work, done.uploads)}
-        return {**sent, "scores": pick(done.scores, 0)}
+        sent = transmit(fed, work, done)
+        self.keep(pick(sent.states, 0))
+        message = sent.codec.pack(pick(sent.coded, 0), shared_model(fed))
+        return {**upload_tree(pick(done.uploads, 0)), "delta": message, "scores": pick(done.scores, 0)}
 
     def measure(self) -> Tree:
         """Mean scores of the global model on the client's rows, and of its personal model if it has one."""
@@ -119,7 +119,7 @@ class Visit:
         device, dtype = device_of(training.device), DTYPES[training.dtype]
         bf16 = training.precision == "bf16"
         x = self.tensors.get("x")
-        check_size(self.experiment.model, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
+        check_size(self.experiment, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
         tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)

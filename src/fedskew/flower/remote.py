@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.core.contract import Availability
 from fedskew.core.errors import FedskewError
 from fedskew.core.records import Info, Plan, Server, Upload
 from fedskew.core.trees import Tree, map_leaves, pick, stack
@@ -39,7 +40,9 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.limits import length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, shared_model, taken_apart
+from fedskew.loop.round import play_round
+from fedskew.loop.transmit import fresh, shared_model, taken_apart
+from fedskew.loop.work import Done, Outcome, States, Work
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
@@ -82,7 +85,7 @@ class RemoteStates(ClientStates):
 class Connected:
     """The experiment's availability, without the clients whose nodes are not connected or were silent in this round."""
 
-    inner: Any
+    inner: Availability
     nodes: Nodes
     away: set[int]
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma, polygamma
 
@@ -29,10 +29,8 @@ QUICK = settings(max_examples=60)
 )
 def test_remainder_of_a_class_is_less_than_one_row_a_client(class_sizes, clients, log_alpha, seed):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(class_sizes)), class_sizes))
-    if len(labels) < clients:
-        return
-    n_c, alpha = np.bincount(labels), 10.0**log_alpha
-    classes = len(n_c)
+    assume(len(labels) >= clients)
+    n_c, alpha, classes = np.bincount(labels), 10.0**log_alpha, int(labels.max()) + 1
     dealt = {
         rule: np.array(
             [

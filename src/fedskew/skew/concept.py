@@ -102,7 +102,7 @@ class Concept(ABC):
 class ConceptSwap(Concept):
     """The labels of a random share ``strength`` of the classes are permuted in a circle.
 
-    Any two concepts disagree on all of these classes: no single model is right for both.
+    Two concepts disagree on all of these classes: no single model is right for both.
     """
 
     strength: float = 1.0

@@ -20,8 +20,8 @@ from torch import Tensor
 from fedskew.engine.choose import Option
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
-from fedskew.experiment.choice import chosen
 from fedskew.experiment.machine import cores
+from fedskew.experiment.plan import try_engines
 from fedskew.loop.federation import Federation
 from rounds.work import WORKLOADS, Workload, ours, seconds
 
@@ -62,7 +62,7 @@ def main() -> None:
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:
-        auto, _ = chosen(*of_workload(work, LONG), False, sorted({1, cores()}))
+        auto, _ = try_engines(*of_workload(work, LONG), False, sorted({1, cores()}))
         found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
         shown = ", ".join(f"{option.label} {1000 * a_round:.1f} ms" for option, a_round in found.items())
         print(f"{work.name}: {shown}", flush=True)

@@ -18,19 +18,20 @@ from fedskew.algorithms import ALGORITHMS
 from fedskew.claims import export
 from fedskew.cli.look import KINDS, algorithm_rows, component_rows
 from fedskew.cli.main import parser
+from fedskew.cli.options import EXPERIMENT
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
 from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import COMPONENTS, SETTINGS
 from fedskew.experiment.references import references
-from fedskew.store.runs import MEASUREMENTS
+from fedskew.measure import registry
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-SERVER_HOOKS = ("server_init", "convene", "public", "broadcast", "weights", "shares", "mean_delta", "aggregate")
-NO_HOOKS = ("needs", "hazard", "fewest", "privacy")
+SERVER_HOOKS = ("server_init", "convene", "broadcast", "weights", "shares", "mean_delta", "aggregate")
+NO_HOOKS = ("contract", "accepts")
 CLIENT_HOOKS = tuple(
     name
     for name, value in vars(Algorithm).items()
@@ -71,6 +72,16 @@ def verbs() -> str:
     return table(rows, ["name", "what"])
 
 
+def command_options() -> str:
+    """The options of `run`, `compare` and `tune` that change an experiment."""
+    rows = [
+        {"name": one.name, "sets": f"`{one.sets}`" if one.sets else "", "what": one.help}
+        for options in EXPERIMENT.values()
+        for one in options
+    ]
+    return table(rows, ["name", "sets", "what"])
+
+
 def settings() -> str:
     parts = []
     for section, cls in SETTINGS.items():
@@ -81,8 +92,20 @@ def settings() -> str:
 
 
 def measurements() -> str:
-    rows = [{"split": s, "name": n, "what": w} for s, names in MEASUREMENTS.items() for n, w in names.items()]
-    return table(rows, ["split", "name", "what"])
+    return table(
+        [{"split": m.split, "name": m.name, "what": m.note} for m in registry.stored().values()],
+        ["split", "name", "what"],
+    )
+
+
+def columns() -> str:
+    """The measures in tables and figures of runs."""
+    rows = [
+        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.place, "what": m.note,
+         "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
+        for m in registry.shown()
+    ]  # fmt: skip
+    return table(rows, ["name", "from", "over the rounds", "what", "shown"])
 
 
 def algorithms() -> str:
@@ -215,6 +238,10 @@ def page() -> str:
         "This page is made from the code by `python docs/generate.py`.",
         "## Verbs",
         verbs(),
+        "## Options of an experiment",
+        "`run`, `compare` and `tune` take these options. Each replaces the component or setting of the experiment file in the "
+        "second column. `fedskew VERB --help` lists the other options.",
+        command_options(),
         "## Algorithms",
         "Written `name:option=value,option=value`. The first ones are files of their own under `src/fedskew/algorithms/`; the "
         "others are names for slots and settings on the same code (`src/fedskew/experiment/combinations.py`).",
@@ -232,6 +259,9 @@ def page() -> str:
         "## Measurements",
         "What a run stores, by split and name.",
         measurements(),
+        "These have a column in `fedskew show --json` and `runs.table()`. They are shown in these places: `table` is the "
+        "terminal, LaTeX and Markdown; `page` the table of the report; `curve` a figure; `live` progress and `fedskew watch`.",
+        columns(),
     ]
     return "\n\n".join(parts) + "\n"
 

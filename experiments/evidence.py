@@ -32,8 +32,9 @@ import numpy as np
 
 from fedskew import Experiment
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import execute_all, prepare, register_all
+from fedskew.experiment.compare import execute_all, register_all
 from fedskew.experiment.diagnose import from_experiment
+from fedskew.experiment.plan import prepare
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose
 from fedskew.measure.intervals import mean_interval
 from fedskew.store.runs import RunRecord, RunStore
@@ -111,8 +112,8 @@ def records(
     wanted = planned(case, method, rates, seeds)
     missing = [e for e in wanted if (e.name, e.training.seed) not in known]
     if missing:
-        experiments, data, engines = prepare(missing, None, jobs)
-        runs = register_all(store, experiments, engines, f"{case.title}: {method}")
+        plans, data = prepare(missing, None, jobs)
+        runs = register_all(store, plans, f"{case.title}: {method}")
         execute_all(store, runs, data, jobs, lambda _: None, lambda _: None, lambda: False)
         known |= {(r.name, r.seed): r for r in map(store.run, runs)}
     return [known[e.name, e.training.seed] for e in wanted]

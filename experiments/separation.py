@@ -27,7 +27,8 @@ from typing import Any
 from fedskew import Experiment
 from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import execute_all, prepare, register_all
+from fedskew.experiment.compare import execute_all, register_all
+from fedskew.experiment.plan import prepare
 from fedskew.experiment.tune import Search, tune
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import decided, holm, paired_p
@@ -138,8 +139,8 @@ def records(
     known = {r.seed: r for r in store.runs() if r.name == name and r.status in ("finished", "diverged")}
     missing = [s for s in seeds if s not in known]
     if missing:
-        experiments, data, engines = prepare(planned(dataset, method, rate, missing), None, jobs)
-        runs = register_all(store, experiments, engines, name)
+        plans, data = prepare(planned(dataset, method, rate, missing), None, jobs)
+        runs = register_all(store, plans, name)
         execute_all(store, runs, data, jobs, lambda _: None, lambda _: None, lambda: False)
         known |= {r.seed: r for r in map(store.run, runs)}
     return [known[s] for s in seeds]

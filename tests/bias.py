@@ -50,7 +50,7 @@ def labelled(
 def client_view(x: Tensor, *, extras=None, counts: Sequence[float] = (1.0, 1.0, 1.0)) -> View:
     """What a client sees; ``counts`` are its rows of each class."""
     info = Info(torch.tensor(0), f64(sum(counts)), f64(counts), f64(1.0))
-    return View(x, extras or {}, {}, info, {}, f64(0.1), f64(1.0), {})
+    return View(x, extras or {}, {}, info, {}, f64(0.1), f64(1.0))
 
 
 def rows_of(labels: Sequence[int], x: Tensor | None = None) -> Batch:

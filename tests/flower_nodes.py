@@ -11,15 +11,17 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.flower.node import Node
 from fedskew.flower.rows import rows_of, write_rows
-from fedskew.flower.wire import Kind
+from fedskew.flower.wire import Kind, Request
 
 Spoil = Callable[[int, Kind, int, bytes], bytes | None]
-"""From client, kind, round and reply to what arrives, or None for nothing."""
+"""From client, kind, round and reply to the bytes that arrive, or None for no reply."""
+
+RUN = "0" * 32
 
 
 @dataclass
 class Direct:
-    """A channel whose nodes, with numbers 100, 101, ..., answer at once; ``waited`` are the seconds of those that do not."""
+    """A channel whose nodes, with numbers 100, 101, ..., reply at once. ``waited``: seconds spent on those that do not."""
 
     clients: Sequence[Node]
     spoil: Spoil = lambda client, kind, round_, data: data
@@ -56,6 +58,13 @@ def small(algorithm: Any = "fedavg", rounds: int = 3, **sections: Any) -> Experi
     return base.replace(
         clients__number=4, local__epochs=1, training__rounds=rounds, training__threads=1, clients__held_out=0.2
     )
+
+
+def request(recipe: Experiment | str, kind: Kind = "meet", client: int = 0, round_: int = 0, **facts: Any) -> Request:
+    """A request of a run of four clients on the digits."""
+    toml = recipe if isinstance(recipe, str) else recipe.toml()
+    run = {"run": RUN, "clients": 4, "recipe": toml, "classes": 10, "shape": (64,), **facts}
+    return Request(kind=kind, client=client, round=round_, **run)
 
 
 def nodes_of(experiment: Experiment, folder: Path) -> list[Node]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedskew.core.algorithm import Algorithm
-from fedskew.core.records import Cohort, Server
+from fedskew.core.algorithm import PUBLIC, Algorithm
+from fedskew.core.records import Cohort, Server, ServerView
 from fedskew.core.trees import leaves, map_leaves, num_bytes, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -19,7 +19,7 @@ from fedskew.experiment.site import Here
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import Outcome, codec_draws, shared_model, start
 
-Given = list[tuple[Server, Cohort]]
+Given = list[tuple[ServerView, Cohort]]
 
 OTHER_MEANS = {
     "DpFedAvg": "divides by the expected number of clients",
@@ -51,7 +51,7 @@ def watched(algorithm: Algorithm, given: Given) -> Algorithm:
     """The same method, which notes what its hook ``aggregate`` is given."""
     cls = type(algorithm)
 
-    def aggregate(self: Any, server: Server, cohort: Cohort) -> Any:
+    def aggregate(self: Any, server: ServerView, cohort: Cohort) -> Any:
         given.append((server, cohort))
         return cls.aggregate(algorithm, server, cohort)
 
@@ -113,7 +113,9 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
     """Down: a model and what the method adds for everyone who was reached; up: the codec's messages, and what the method adds."""
     work, uploads = outcome.work, outcome.done.uploads
     shared = len(fed.kept.others) if fed.kept else len(work.view.x)
-    one = shared * work.view.x.element_size() + num_bytes(work.view.extras)
+    one = shared * work.view.x.element_size() + num_bytes(
+        {name: part for name, part in work.view.extras.items() if name != PUBLIC}
+    )
     assert outcome.bytes_down == work.turnout.answered * one or fed.program.convenes
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
     sent = num_bytes((uploads.extras, uploads.report))
@@ -151,7 +153,7 @@ def server_holds_the_mean(fed: Federation, attacked: bool, server: Server, state
         return
     own = rows.get("algorithm", rows)[DUAL[name][1]]
     everyone = Cohort(pick(fed.info, torch.as_tensor(ids)), None)  # type: ignore[arg-type]
-    mean = fed.algorithm.shares(server, everyone) @ own
+    mean = fed.algorithm.shares(fed.view(server), everyone) @ own
     off = float((server.state[DUAL[name][0]] - mean).norm() / mean.norm().clamp(min=1e-12))
     assert off < 1e-9, f"the server's {DUAL[name][0]} is off the mean of the clients' {DUAL[name][1]} by {off:.1e}"
 
@@ -163,12 +165,12 @@ def no_row_twice(rows: list[Any]) -> None:
     assert all(np.isfinite(row[3]) for row in rows)
 
 
-def weights_sum_to_one(algorithm: Algorithm, server: Server, cohort: Cohort) -> None:
+def weights_sum_to_one(algorithm: Algorithm, server: ServerView, cohort: Cohort) -> None:
     total = float(algorithm.weights(server, cohort).sum())
     assert abs(total - 1) < 1e-9, f"the weights of {cohort.size} clients sum to {total}"
 
 
-def a_common_step_is_taken(algorithm: Algorithm, server: Server, cohort: Cohort) -> None:
+def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Cohort) -> None:
     """Where all clients send the same update a mean of updates is that update."""
     if type(algorithm).__name__ in OTHER_MEANS:
         return
@@ -197,7 +199,7 @@ def empty_rounds_move_nothing(fed: Federation, site: Here, server: Server, state
     assert after.round == server.round + 1
     assert (outcome.bytes_down, outcome.bytes_up) == (0, 0)
     assert same(states.export()[1], kept[1]), "an empty round changes what clients keep"
-    if not fed.algorithm.acts_alone:
+    if not fed.contract.steps_alone:
         assert torch.equal(after.x, server.x), "an empty round moves the model"
         assert same((after.opt, after.state), (server.opt, server.state)), "an empty round changes the server"
 

@@ -138,7 +138,7 @@ BASE = Experiment(
 def method_of(spec: str) -> Experiment:
     """The base experiment with a method, and under the sampling that the method asks for."""
     experiment = with_method(BASE, spec)
-    privacy = experiment.algorithm.privacy()
+    privacy = experiment.algorithm.contract().privacy
     return experiment.replace(selection=f"poisson:rate={privacy.q}") if privacy else experiment
 
 

@@ -85,7 +85,7 @@ def test_the_server_clips_what_arrives_whatever_happened_on_the_way() -> None:
     fed = ragged(dp)
     rows = torch.stack([10 * X0 / X0.norm(), 0.3 * X0 / X0.norm()])
     cohort = Cohort(pick(fed.info, torch.arange(2)), Upload(rows, {}, {}))
-    assert_close(dp.aggregate(start(fed, X0), cohort)[0], (0.5 + 0.3) * X0 / X0.norm() / 7)
+    assert_close(dp.aggregate(fed.view(start(fed, X0)), cohort)[0], (0.5 + 0.3) * X0 / X0.norm() / 7)
 
 
 def sums(members: tuple[int, ...], algorithm: DpFedAvg) -> Tensor:
@@ -115,7 +115,7 @@ def test_the_denominator_is_the_expected_number_of_clients() -> None:
 def test_a_round_to_which_nobody_comes_is_noise_only() -> None:
     dp = DpFedAvg(clip=0.5, noise=2.0, q=0.3)
     fed = ragged(dp)
-    server = start(fed, X0)._replace(round=3)
+    server = fed.view(start(fed, X0))._replace(round=3)
     nobody = Cohort(pick(fed.info, torch.arange(0)), Upload(X0.new_zeros(0, len(X0)), {}, {}))
     delta, state = dp.aggregate(server, nobody)
     assert_close(delta, 2.0 * 0.5 * drawn(7, 3, len(X0)) / (0.3 * 7))
@@ -144,7 +144,7 @@ def test_noise_has_its_size_and_is_new_in_every_round_and_seed() -> None:
 
 def test_the_model_keeps_its_type() -> None:
     fed = ragged(DpFedAvg(q=1.0))
-    server = start(fed, X0.float())
+    server = fed.view(start(fed, X0.float()))
     delta = torch.zeros(2, len(X0), dtype=torch.float32)
     info = pick(fed.info, torch.arange(2))
     info = info._replace(num_examples=info.num_examples.float())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedskew.algorithms import DualMetric, FedProx
 from fedskew.algorithms.dualmetric import difference, inter, intra
-from fedskew.core.algorithm import SERVER_DATA
+from fedskew.core.contract import server_rows
 from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch, Info, View
 from fedskew.core.task import accuracy
@@ -111,9 +111,8 @@ def mu_next(d_local: float, d_global: float, lead: float, **options) -> float:
         before={"right": f64(now)},
         lr=f64(0.1),
         steps=f64(1.0),
-        public={},
     )
-    return float(method.local_init(view)[1]["mu"])
+    return float(method.local_init(None, None, view)[1]["mu"])
 
 
 def test_the_reports_examples() -> None:
@@ -230,9 +229,8 @@ def test_a_client_at_a_threshold_keeps_its_mu_at_any_precision(dtype) -> None:
             before={"right": torch.tensor(right, dtype=dtype)},
             lr=torch.tensor(0.1, dtype=dtype),
             steps=torch.tensor(1.0, dtype=dtype),
-            public={},
         )
-        mu = method.local_init(view)[1]["mu"]
+        mu = method.local_init(None, None, view)[1]["mu"]
         assert mu.dtype == dtype
         assert float(mu) == pytest.approx(0.01 * moved, rel=1e-6)
 
@@ -326,7 +324,7 @@ def test_identical_clients_never_lead() -> None:
 
 
 def test_it_needs_rows_on_the_server() -> None:
-    assert SERVER_DATA in DualMetric().needs()
+    assert server_rows in DualMetric().contract().needs
 
 
 @pytest.mark.parametrize(

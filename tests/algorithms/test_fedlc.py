@@ -111,8 +111,8 @@ def test_only_the_papers_denominator_has_no_lower_bound() -> None:
     z = f64([1e4, 0.0, 0.0])
     assert float(loss(FedLc(), z, 0, [5.0, 0.0, 0.0])) >= 0
     assert float(loss(FedLc(denominator="exclude"), z, 0, [5.0, 0.0, 0.0])) < -1e4
-    assert FedLc().hazard(0.1) == ""
-    assert "include" in FedLc(denominator="exclude").hazard(0.1)
+    assert FedLc().contract().hazard(0.1) == ""
+    assert "include" in FedLc(denominator="exclude").contract().hazard(0.1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

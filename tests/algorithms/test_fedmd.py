@@ -139,7 +139,7 @@ def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: F
     told, server = None, play(fed, x0, 1)[0].server
     public = fed.server_data.x
     for t in range(rounds):
-        rows, asked = (method.drawn(server, r) for r in (t, t + 1))
+        rows, asked = (method.drawn(fed.view(server), r) for r in (t, t + 1))
         answers = []
         for k, net in enumerate(models):
             optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -236,10 +236,10 @@ class Nobody:
 def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None:
     fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody())
     outcomes = play(fed, X0, 3)
-    digested = outcomes[2].work.view.public["digested"]
-    assert torch.equal(digested, outcomes[0].work.view.public["asked"])
+    digested = outcomes[2].work.view.extras["public"]["digested"]
+    assert torch.equal(digested, outcomes[0].work.view.extras["public"]["asked"])
     assert torch.equal(outcomes[2].work.view.extras["scores"], outcomes[0].server.state["scores"])
-    later = outcomes[2].work.view.public["asked"]
+    later = outcomes[2].work.view.extras["public"]["asked"]
     assert torch.equal(later, fed.server_data.x[outcomes[2].server.state["rows"]])
 
 
@@ -247,7 +247,7 @@ def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
     """The initial model's scores are nobody's knowledge: clients of other architectures would learn its random start."""
     fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody(0))
     _, second, third = play(fed, X0, 3)
-    assert second.work.view.extras == {}
+    assert second.work.view.extras.keys() == {"public"}
     assert torch.equal(third.work.view.extras["scores"], second.server.state["scores"])
 
 

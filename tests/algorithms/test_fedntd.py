@@ -165,5 +165,5 @@ def test_wrong_options_are_refused(options: dict[str, float], word: str) -> None
 
 
 def test_only_a_strong_term_is_a_hazard() -> None:
-    assert FedNtd(beta=1.0, tau=1.0).hazard(0.1) == ""
-    assert "beta" in FedNtd(beta=100.0, tau=3.0).hazard(0.1)
+    assert FedNtd(beta=1.0, tau=1.0).contract().hazard(0.1) == ""
+    assert "beta" in FedNtd(beta=100.0, tau=3.0).contract().hazard(0.1)

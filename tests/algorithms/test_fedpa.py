@@ -54,7 +54,7 @@ def test_golden_round() -> None:
 def sent(algorithm: FedPa, x: Tensor, samples: Tensor) -> Tensor:
     """The delta of a client at x whose windows had these means (l, P)."""
     number, one = len(samples), x.new_ones(())
-    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one, {})
+    view = View(x, {}, {}, Info(*(one for _ in Info._fields)), {}, one, number * one)
     scratch = {"sums": 3 * (samples - x), "counts": x.new_full((number,), 3.0)}
     carry = Carry(samples[-1], {}, scratch, view.steps)
     return algorithm.local_final(Sgd(lr=0.1), view, carry, {})[0].delta
@@ -131,9 +131,9 @@ def test_windows_divide_the_steps_after_the_burn_in(share: str, number: int, dty
     for steps in (*range(1, 13), 100):
         x = torch.zeros(steps, dtype=dtype)
         view = View(
-            x, {}, {}, Info(*(x.new_zeros(()) for _ in Info._fields)), {}, x.new_tensor(0.1), x.new_tensor(steps), {}
+            x, {}, {}, Info(*(x.new_zeros(()) for _ in Info._fields)), {}, x.new_tensor(0.1), x.new_tensor(steps)
         )
-        scratch = algorithm.local_init(view)[1]
+        scratch = algorithm.local_init(None, None, view)[1]
         for t in range(steps):
             carry = Carry(torch.eye(steps, dtype=dtype)[t], {}, scratch, x.new_tensor(t + 1.0))
             scratch = algorithm.after_step(Sgd(lr=0.1), view, carry)
@@ -252,6 +252,6 @@ def test_wrong_options_are_refused(options: dict) -> None:
 
 
 def test_only_updates_of_twice_the_length_are_a_hazard() -> None:
-    assert FedPa(samples=1, rho=100.0).hazard(0.1) == ""
-    assert FedPa(samples=4, rho=0.3).hazard(0.1) == ""
-    assert "rho below 0.33" in FedPa(samples=4, rho=0.4).hazard(0.1)
+    assert FedPa(samples=1, rho=100.0).contract().hazard(0.1) == ""
+    assert FedPa(samples=4, rho=0.3).contract().hazard(0.1) == ""
+    assert "rho below 0.33" in FedPa(samples=4, rho=0.4).contract().hazard(0.1)

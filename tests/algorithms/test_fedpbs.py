@@ -198,6 +198,6 @@ def test_options_are_checked(options) -> None:
 
 
 def test_the_hazard_names_the_largest_mu() -> None:
-    assert "lr x mu = 2" in FedPBS(mu=20.0).hazard(0.1)
-    assert "lr x 10 mu = 2" in FedPBS(mu=2.0, mu_scale="variance").hazard(0.1)
-    assert FedPBS(mu=2.0).hazard(0.1) == ""
+    assert "lr x mu = 2" in FedPBS(mu=20.0).contract().hazard(0.1)
+    assert "lr x 10 mu = 2" in FedPBS(mu=2.0, mu_scale="variance").contract().hazard(0.1)
+    assert FedPBS(mu=2.0).contract().hazard(0.1) == ""

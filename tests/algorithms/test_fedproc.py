@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.algorithms import FedAvg, FedProc
-from fedskew.core.algorithm import FEATURES
+from fedskew.core.contract import features
 from fedskew.core.errors import BadInput
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -145,7 +145,8 @@ def test_whole_local_training_in_its_textbook_form() -> None:
 
 
 def test_the_weight_falls_to_zero_over_the_planned_rounds() -> None:
-    server = start(replace(ragged(FedProc()), rounds=4), X0)
+    fed = replace(ragged(FedProc()), rounds=4)
+    server = fed.view(start(fed, X0))
     sent = [float(FedProc().broadcast(server._replace(round=t))["alpha"]) for t in range(6)]
     assert sent == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert float(FedProc(alpha=0.3).broadcast(server._replace(round=3))["alpha"]) == pytest.approx(0.3)
@@ -208,7 +209,7 @@ def test_what_travels_is_the_model_the_prototypes_and_the_counts() -> None:
 
 
 def test_it_needs_features_and_refuses_wrong_weights() -> None:
-    assert FEATURES in FedProc().needs()
+    assert features in FedProc().contract().needs
     for alpha in (-0.1, 1.1):
         with pytest.raises(BadInput, match="alpha"):
             FedProc(alpha=alpha)

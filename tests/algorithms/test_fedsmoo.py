@@ -222,5 +222,5 @@ def test_wrong_options_are_refused(options, words: str) -> None:
 
 
 def test_a_strong_penalty_at_a_large_rate_is_named_as_a_hazard() -> None:
-    assert "lr x 1/beta = 5: an explicit proximal step overshoots" in FedSmoo(beta=0.1).hazard(0.5)
-    assert FedSmoo().hazard(0.5) == ""
+    assert "lr x 1/beta = 5: an explicit proximal step overshoots" in FedSmoo(beta=0.1).contract().hazard(0.5)
+    assert FedSmoo().contract().hazard(0.5) == ""

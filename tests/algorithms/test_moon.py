@@ -57,7 +57,7 @@ def contrastive(
     g = torch.Generator().manual_seed(0)
     batch = Batch(torch.randn(rows, 6, generator=g).double(), torch.arange(rows) % 3, torch.ones(rows).double())
     info = Info(*(f64(1.0) for _ in Info._fields))
-    view = View(x, {}, {"previous": previous}, info, {}, f64(0.1), f64(1.0), {})
+    view = View(x, {}, {"previous": previous}, info, {}, f64(0.1), f64(1.0))
 
     def value(w: Tensor) -> Tensor:
         return algorithm.objective(task, view, w, batch) - local_loss(task, w, batch)

@@ -83,7 +83,8 @@ def cohort_of(losses, delta) -> Cohort:
 
 def step_of(q: float, losses, delta) -> torch.Tensor:
     method = QFedAvg(q=q)
-    return method.aggregate(start(sized_pair(method), f64([0.0])), cohort_of(losses, delta))[0]
+    fed = sized_pair(method)
+    return method.aggregate(fed.view(start(fed, f64([0.0]))), cohort_of(losses, delta))[0]
 
 
 DELTA = [[1.0, -0.5], [0.2, 0.7], [-0.3, 0.1]]

@@ -16,9 +16,11 @@ from fedskew.core.records import Cohort, Info, Upload
 from fedskew.core.vectors import square_distances
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import check_clients
-from fedskew.experiment.compare import plan, prepare
-from fedskew.experiment.config import Experiment, Training
+from fedskew.experiment.compare import cross
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.plan import prepare
 from fedskew.experiment.results import run as run_experiment
+from fedskew.experiment.settings import Training
 from fedskew.loop.round import start
 from fedskew.slots import Uniform
 from tests.reference import Only, SameForAll, apart, assert_close, f64, ragged, run, trajectory
@@ -271,7 +273,7 @@ def test_too_small_a_cohort_is_refused_before_anything_starts() -> None:
 def test_a_comparison_with_it_is_refused_too() -> None:
     base = Experiment(selection=Uniform(clients=4), training=Training(rounds=1))
     with pytest.raises(BadInput, match="krum needs at least 5 clients"):
-        prepare(plan(base, ["fedavg", "krum"], [0]), None, 1)
+        prepare(cross(base, ["fedavg", "krum"], [0]), None, 1)
 
 
 def test_too_small_a_cohort_is_refused_before_it_is_aggregated() -> None:

@@ -253,10 +253,10 @@ def test_options_reach_the_experiment(tmp_path: Path, capsys) -> None:
         (["run", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (
             ["run", "fedprox:mu=0.1"],
-            "experiment file fedprox:mu=0.1: cannot be read: No such file or directory; a method ",
+            "experiment file fedprox:mu=0.1: cannot be read: No such file or directory; to name a method, ",
         ),
         (["run", "mine"], "mine: not valid TOML: Invalid value (at end of document)\n"),
-        (["compare", "scaffold"], "is named as in --algorithms scaffold"),
+        (["compare", "scaffold"], "to name a method, write --algorithms scaffold"),
         (["compare", "--algorithms", "fedavg", "fedavg"], "named twice"),
         (["compare", "--seeds", "0"], "at least 1"),
         (["list", "algoritms"], "did you mean 'algorithms'"),
@@ -431,6 +431,6 @@ def test_an_interrupt_before_a_run_promises_no_checkpoint(monkeypatch, capsys):
     def stop(name):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedskew.cli.main.import_module", stop)
+    monkeypatch.setattr("fedskew.cli.verbs.import_module", stop)
     assert main(["run"]) == 130
-    assert capsys.readouterr().err == "fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`\n"
+    assert capsys.readouterr().err == "fedskew: interrupted; `fedskew resume` continues runs that had started\n"

@@ -18,7 +18,7 @@ from fedskew.conformance import miniature
 from fedskew.conformance.cost import measured, units
 from fedskew.core.algorithm import Algorithm, GradFn, local_loss
 from fedskew.core.component import build
-from fedskew.core.records import Batch, Info, Server, View
+from fedskew.core.records import Batch, Info, ServerView, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
@@ -83,13 +83,13 @@ class Busy(Algorithm):
 
     idea: ClassVar[str] = "none"
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"models": torch.stack([server.x] * 3), "lambda": torch.ones(server.num_clients).to(server.x)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"prototypes": server.x.new_zeros(server.task.num_classes, miniature.FEATURES), "two": server.x[:2]}
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         return server.state, candidates.index[:2]
 
     def answer(self, view: View) -> Tree:
@@ -109,7 +109,7 @@ class Busy(Algorithm):
         z, _ = task.outputs(w, batch.x)
         return {"z": batch.sum(z) + batch.sum(task.outputs(view.x, batch.x)[0])}
 
-    def aggregate(self, server: Server, cohort: object) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: object) -> tuple[Tensor, Tree]:
         assert server.data is not None
         server.task.logits(server.x, server.data.x)
         return torch.zeros_like(server.x), server.state

@@ -300,7 +300,7 @@ def test_engines_agree(monkeypatch, spec, solver, engine):
         (spec, server)
         for spec in FIRST
         for server in SERVER
-        if spec == "fedavg" or (server in ("sgd-slow", "yogi") and algorithm(spec).shares_model)
+        if spec == "fedavg" or (server in ("sgd-slow", "yogi") and algorithm(spec).contract().shares_model)
     ],
 )
 def test_engines_agree_under_every_server_optimiser(spec, server):

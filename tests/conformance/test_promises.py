@@ -14,8 +14,8 @@ from torch import Tensor
 from fedskew.algorithms import ALGORITHMS, DpFedAvg
 from fedskew.cli.main import main
 from fedskew.conformance.promises import PROMISES, Verdict, check
-from fedskew.core.algorithm import Algorithm, GradFn, Solver
-from fedskew.core.records import Batch, Carry, Cohort, Privacy, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.records import Batch, Carry, Cohort, Privacy, ServerView, Upload, View
 from fedskew.core.seeding import normals
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -38,7 +38,7 @@ class Base(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class NotFinite(Base):
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         return self.mean_delta(server, cohort), {"log": server.x.new_zeros(()).log()}
 
 
@@ -70,7 +70,7 @@ CALLS: list[int] = []
 
 @dataclass(frozen=True, kw_only=True)
 class RemembersElsewhere(Base):
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         CALLS.append(1)
         return self.mean_delta(server, cohort) * (1 + 1e-6 * len(CALLS)), server.state
 
@@ -84,10 +84,10 @@ class CountsClients(Base):
 
 @dataclass(frozen=True, kw_only=True)
 class Grows(Base):
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"history": server.x.new_zeros(1)}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         return self.mean_delta(server, cohort), {"history": torch.cat([server.state["history"], server.x[:1]])}
 
 
@@ -102,13 +102,13 @@ class FalseReduction(Base):
     scale: float = 0.5
     reduces_to: ClassVar[Mapping[str, str]] = {"scale=1": "fedavg", "": "fedavg", "scale=2": "no-such-method"}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         return self.scale * self.mean_delta(server, cohort), server.state
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raises(Base):
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         raise KeyError("gone")
 
 
@@ -116,17 +116,17 @@ class Raises(Base):
 class ClipsAtClientsOnly(DpFedAvg):
     """A codec or an attacker can make an update longer on its way."""
 
-    def privacy(self) -> Privacy:
-        return Privacy(self.q, self.noise, self.delta)
+    def contract(self) -> Contract:
+        return Contract(privacy=Privacy(self.q, self.noise, self.delta, by=ClipsAtClientsOnly))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         z = normals(server.seed, len(server.x), "noise", server.round)
         return (cohort.uploads.delta.sum(0) + self.noise * self.clip * z) / (self.q * server.num_clients), server.state
 
 
 @dataclass(frozen=True, kw_only=True)
 class LittleNoise(ClipsAtClientsOnly):
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         delta, state = DpFedAvg.aggregate(self, server, cohort)
         silent, _ = DpFedAvg.aggregate(replace(self, noise=0.0), server, cohort)
         return silent + (delta - silent) / 2, state

@@ -18,6 +18,7 @@ from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
 from fedskew.experiment.results import compare, run
 from fedskew.experiment.run import execute, register
+from fedskew.models.mlp import MlpNet
 from fedskew.store.runs import RunStore
 
 torch.set_num_threads(1)
@@ -313,6 +314,27 @@ def test_divergence_stops_with_round_client_and_cause_and_keeps_what_was_finishe
     assert "momentum 0.9" in record.message
     assert any(f"client {name}" in record.message for name in assembly.partition.names)
     assert set(store.measurements([number])["round"]) == set(range(record.rounds_done + 1))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ],
+    ids=["gpu", "cpu", "python"],
+)
+def test_exhausted_memory_names_the_batch_size_and_the_remedies(monkeypatch, tmp_path, error: Exception) -> None:
+    def full(*_) -> None:
+        raise error
+
+    monkeypatch.setattr(MlpNet, "forward", full)
+    remedy = r"^out of memory with --batch-size 8 \(.+\); use a smaller one, --engine sequential"
+    with pytest.raises(BadInput, match=remedy) as caught:
+        run(small(), data=DATA, folder=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert RunStore(tmp_path).run(1).status == "failed"
 
 
 def test_an_overshooting_proximal_step_is_named_as_the_cause(tmp_path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedskew.algorithms import DpFedAvg, FedAvg
+from fedskew.core.algorithm import Contract
 from fedskew.core.errors import BadInput
 from fedskew.core.privacy import alone, check_part
 from fedskew.core.records import Privacy
@@ -172,14 +173,14 @@ def test_a_method_that_extends_a_private_one_states_its_own_bound() -> None:
     object.__setattr__(experiment := replace(experiment), "algorithm", Noiseless(clip=CLIP, q=Q))
     with pytest.raises(BadInput, match="takes its privacy loss from the method that it extends"):
         check_private(experiment, "mine.py::Noiseless")
-    Noiseless.privacy = lambda self: None
+    Noiseless.contract = lambda self: Contract()
     check_private(experiment, "mine.py::Noiseless")
 
 
 def test_methods_without_a_bound_go_with_anything() -> None:
     for slot, tried in (("refine", "distillation:steps=2"), ("faults", {"longest": 1.0})):
         assert not isinstance(made("fedavg", **{slot: tried}), str)
-    assert FedAvg().privacy() is None
+    assert FedAvg().contract().privacy is None
     assert type(BASE.codec) is Uncompressed
     assert "private" in vars(REFINES["none"])
 

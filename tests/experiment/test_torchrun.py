@@ -254,7 +254,7 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
         raise Lost(f"run {number}")
 
     monkeypatch.setattr(compare, "execute", lose)
-    results = compare.execute_all(store, ids, None, 1, lambda _: None, lambda _: None, lambda: False)
+    results = compare.execute_all(store, dict.fromkeys(ids), None, 1, lambda _: None, lambda _: None, lambda: False)
     assert [str(ended.error) for ended in results] == ["run 1"]
 
 

@@ -1,4 +1,4 @@
-"""The way to nodes over Flower's grid: who is late is silent, not refusing, and nobody waits for what is sent without waiting."""
+"""The channel over Flower's grid: a late node gave no answer, and `send` does not wait."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ class Grid:
 
 @pytest.fixture(autouse=True)
 def plain_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's own can only be made within a run."""
+    """Flower's own messages can only be made within a run."""
 
-    def message(content: object, **facts: Any) -> SimpleNamespace:
-        return SimpleNamespace(content=content, metadata=SimpleNamespace(**facts))
+    def message(content: object, node: int, message_type: str, **facts: Any) -> SimpleNamespace:
+        return SimpleNamespace(content=content, metadata=SimpleNamespace(dst_node_id=node, **facts))
 
     monkeypatch.setattr("fedskew.flower.app.Message", message)
 
 
 def test_a_node_that_is_late_gave_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flower's own error for an expired message would count as a refusal, and the node be asked for another whole timeout."""
+    """Flower's error for an expired message would count as a refusal, and the node would be asked for another timeout."""
     monkeypatch.setattr("fedskew.flower.app.POLL", 0.01)
     began = time.monotonic()
     assert GridChannel(Grid({1})).ask({1: b"", 2: b""}, "train", 0, 0.1) == {1: b"\x01"}
     assert 0.1 <= time.monotonic() - began < 1
 
 
-def test_what_is_sent_is_received_when_it_is_there_and_once() -> None:
+def test_received_returns_each_reply_once() -> None:
     grid = Grid({1})
     channel = GridChannel(grid)
     channel.send({1: b"", 2: b""}, "meet", 600.0)

@@ -1,4 +1,4 @@
-"""What server and nodes check of each other, one check at a time, and what they keep for a server that comes back."""
+"""The checks of server and nodes one at a time, and the states that nodes keep for a server that restarts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ from fedskew.core.errors import BadInput
 from fedskew.core.trees import map_leaves
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node, Visit
-from fedskew.flower.nodes import Deployment, Nodes, Recipe
-from fedskew.flower.remote import Elsewhere
-from fedskew.flower.server import serve
-from fedskew.flower.wire import Kind, Rejected, Reply, check_scores, pack, unpack
+from fedskew.flower.nodes import Deployment, Nodes
+from fedskew.flower.remote import RemoteStates
+from fedskew.flower.wire import Rejected, Reply, check_scores, pack, unpack
 from fedskew.store import checkpoints
-from fedskew.store.runs import RunStore
-from tests.flower_nodes import Direct, configuration, nodes_of, small
-
-RUN = "0" * 32
+from tests.flower_nodes import RUN, Direct, nodes_of, request, small
 
 
-def server(**options: bool | int) -> Nodes:
-    return Nodes(Direct([]), Recipe(RUN, "", clients=4, classes=3, shape=(2,), rows=1000), Deployment(**options))
+def server(most_rows: int = 1000, labels: bool = False) -> Nodes:
+    return Nodes(Direct([]), request("", classes=3, shape=(2,)), Deployment(labels=labels), most_rows)
 
 
-def test_an_answer_is_of_this_run_round_kind_and_client() -> None:
+def test_a_reply_to_another_request_is_rejected() -> None:
     asked = {"run": RUN, "round": 1, "kind": "train", "client": 2}
     reply, _ = server().opened(pack(Reply(**asked)), "train", 1, 2)
     assert reply.client == 2
@@ -65,7 +61,7 @@ def met(client: int = 0, rows: int = 6, measured_rows: int = 0, label_counts: tu
         met(label_counts=(-1, 4, 3)),
     ],
 )
-def test_who_tells_of_impossible_rows_is_not_met(reply: Reply) -> None:
+def test_impossible_numbers_of_rows_are_rejected(reply: Reply) -> None:
     nodes = server(labels=True)
     nodes.check_met(met())
     nodes.check_met(met(client=3))
@@ -73,7 +69,7 @@ def test_who_tells_of_impossible_rows_is_not_met(reply: Reply) -> None:
         nodes.check_met(reply)
 
 
-def test_a_client_may_have_as_many_rows_as_agreed_and_no_more() -> None:
+def test_a_client_with_more_rows_than_the_limit_is_rejected() -> None:
     nodes = server(most_rows=2000)
     nodes.check_met(met(rows=2000, label_counts=()))
     for rows in (2001, 1 << 26):
@@ -100,7 +96,7 @@ def test_scores_outside_their_range_are_rejected(scores: dict, rows: int) -> Non
     assert rejected.value.fault == "out_of_range"
 
 
-def test_a_client_that_comes_back_has_the_rows_it_had() -> None:
+def test_a_client_that_comes_back_with_other_rows_is_rejected() -> None:
     nodes = server(labels=True)
     nodes.met[0] = met(measured_rows=2)
     nodes.check_met(met(measured_rows=2))
@@ -110,44 +106,44 @@ def test_a_client_that_comes_back_has_the_rows_it_had() -> None:
 
 
 def test_states_are_needed_back_to_the_checkpoint_before_the_last() -> None:
-    states, clients = Elsewhere(), np.array([1, 3])
+    states, clients = RemoteStates(), np.array([1, 3])
     needed = []
     for stamp in (2, 4, 6):
         states.put(clients, {"stamp": torch.full((2,), stamp)})
         states.saved()
         needed.append(states.get(clients, dict)["needed"].tolist())
     assert needed == [[0, 0], [2, 2], [4, 4]]
-    back = Elsewhere.restore(*states.export())
+    back = RemoteStates.restore(*states.export())
     assert back.get(clients, dict)["needed"].tolist() == [0, 0]
 
 
-def visit(folder: Path, **facts: int) -> Visit:
-    """A request at client 1 of whose run and round alone something is read."""
+def visit(folder: Path, round_: int = 0, **facts: int) -> Visit:
+    """A request to client 1, of which only run, round and stamps are read."""
     made = Visit.__new__(Visit)
     made.node = Node(1, folder / "rows.npz", folder)
-    made.request = Recipe(RUN, "", 4, 3, (2,), 1000).request("train", facts.pop("round", 0), 1, **facts)
+    made.request = request("", "train", 1, round_, **facts)
     return made
 
 
-def test_a_node_keeps_the_states_that_may_be_asked_for_and_no_others(tmp_path: Path) -> None:
+def test_a_node_removes_the_states_that_no_server_asks_for(tmp_path: Path) -> None:
     for round_, needed in ((0, 0), (1, 0), (2, 2), (3, 2)):
-        visit(tmp_path, round=round_, needed=needed).keep({"c": torch.ones(1)})
+        visit(tmp_path, round_, needed=needed).keep({"c": torch.ones(1)})
     assert sorted(path.name for path in (tmp_path / RUN).iterdir()) == ["000002", "000003", "000004"]
 
 
 @pytest.mark.parametrize("stranger", [{"client": 2}, {"run": "1" * 32}])
 def test_a_state_of_another_client_or_run_is_not_used(tmp_path: Path, stranger: dict[str, object]) -> None:
-    visit(tmp_path, round=4).keep({"c": torch.ones(1)})
+    visit(tmp_path, 4).keep({"c": torch.ones(1)})
     assert visit(tmp_path, stamp=5).kept(None, torch.zeros(1)) == {"c": torch.ones(1)}
     facts = {"run": RUN, "client": 1, "round": 5, **stranger}
     checkpoints.save(tmp_path / RUN / "000005", 5, {"state": {"c": torch.ones(1)}}, facts)
-    with pytest.raises(BadInput, match=f"is not of run {RUN} and client 1"):
+    with pytest.raises(BadInput, match=f"not to run {RUN} and client 1"):
         visit(tmp_path, stamp=5).kept(None, torch.zeros(1))
 
 
 @pytest.mark.parametrize("code", ["mine.py", "mine::Mine", "/srv/mine.py::Mine"])
 @pytest.mark.parametrize("place", ['name = "{}"', 'list = ["{}"]', '[algorithm]\nname = "{}"', '[[skew]]\nname = "{}"'])
-def test_a_recipe_names_no_code(place: str, code: str) -> None:
+def test_a_recipe_that_names_a_file_of_code_is_refused(place: str, code: str) -> None:
     with pytest.raises(BadInput, match="names a file of code"):
         Limits().recipe(place.format(code))
 
@@ -160,9 +156,8 @@ def test_a_node_imports_only_what_its_owner_listed(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     node = nodes_of(small(), tmp_path)[0]
     experiment = small(model="module:evil_package.Net")
-    request = Recipe(RUN, experiment.toml(), 4, 10, (64,), 1797).request("train", 0, 0, steps=1)
-    x = {"x": torch.zeros(650)}
-    refused, _ = unpack(node.answer(pack(request, x)), Reply)
+    asked = pack(request(experiment, "train", steps=1), {"x": torch.zeros(650)})
+    refused, _ = unpack(node.answer(asked), Reply)
     assert refused.reason.startswith("recipe: model evil_package.Net is not fedskew's own")
     assert not (tmp_path / "ran").exists()
     assert Limits(allow=("evil_package.Net",)).recipe(experiment.toml()).model == experiment.model
@@ -192,12 +187,11 @@ def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> No
     ],
 )
 def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reason, tmp_path: Path) -> None:
-    """Refused in one line before it costs memory, which is a fault of the kind "refused" at the server."""
+    """The node refuses in one line, before it costs memory. The server counts the fault "refused"."""
     node = nodes_of(small(), tmp_path)[0]
-    asked = {"clients": 4, "classes": 10, "steps": 1, **facts}
-    recipe = Recipe(RUN, small().replace(**change).toml(), asked.pop("clients"), asked.pop("classes"), (64,), 1797)
+    asked = request(small().replace(**change), "train", **{"steps": 1, **facts})
     began = time.monotonic()
-    data = node.answer(pack(recipe.request("train", 0, 0, **asked), {"x": torch.zeros(650)}))
+    data = node.answer(pack(asked, {"x": torch.zeros(650)}))
     assert time.monotonic() - began < 2
     with pytest.raises(Rejected, match=reason) as rejected:
         server().opened(data, "train", 0, 0)
@@ -214,31 +208,3 @@ def test_the_owner_of_a_node_sets_limits_on_the_command_line(tmp_path: Path, mon
     assert held[0].limits == Limits(steps=7, threads=2, allow=("mine.Net",))
     assert main([*words, "--limit", "stepps=7"]) == 2
     assert main([*words, "--limit", "steps"]) == 2
-
-
-def test_an_update_is_rejected_from_the_limit_on(tmp_path: Path) -> None:
-    experiment = small(rounds=1)
-    free = serve(Direct(nodes_of(experiment, tmp_path)), configuration(experiment, tmp_path, measure=False), {})
-    frame = RunStore(tmp_path / "runs").measurements([free], per_client=True)
-    lengths = frame[frame.name == "update_norm"].set_index("client")["value"].sort_values()
-    assert len(lengths) == 4
-    limit = float(lengths.iloc[-2:].mean())
-    bound = serve(
-        Direct(nodes_of(experiment, tmp_path)),
-        configuration(experiment, tmp_path, measure=False, longest=limit, attempts=1),
-        {},
-    )
-    faults = RunStore(tmp_path / "runs").measurements([bound]).query("split == 'fault'")
-    assert faults[["client", "name"]].values.tolist() == [[lengths.index[-1], "too_long"]]
-
-
-def test_a_client_that_was_silent_in_a_survey_is_asked_again_in_the_next_round(tmp_path: Path) -> None:
-    experiment = small("drfa", rounds=3)
-
-    def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
-        return None if (client, kind, round_) == (2, "survey", 1) else data
-
-    channel = Direct(nodes_of(experiment, tmp_path), spoil)
-    number = serve(channel, configuration(experiment, tmp_path, measure=False, labels=True), {})
-    frame = RunStore(tmp_path / "runs").measurements([number], per_client=False)
-    assert frame[frame.name == "available"].value.tolist() == [4, 3, 4]

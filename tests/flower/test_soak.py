@@ -17,7 +17,8 @@ from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind
 from fedskew.measure.intervals import mean_interval
 from fedskew.store.runs import RunStore
-from tests.flower.test_deployed import FAULTS, VERSIONS
+from tests.flower.test_broken_nodes import FAULTS
+from tests.flower.test_deployed import VERSIONS
 from tests.flower_nodes import Direct, configuration, nodes_of, small
 
 ROUNDS, SHARE, MIB = 200, 0.1, 1 << 20

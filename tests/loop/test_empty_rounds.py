@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.component import build
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import Option, next_work
@@ -18,8 +18,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
-from fedskew.experiment.choice import chosen
 from fedskew.experiment.measurements import round_rows
+from fedskew.experiment.plan import try_engines
 from fedskew.loop.round import play_round, start
 from fedskew.slots import SERVER_OPTIMISERS, Adam, Everyone, Momentum
 from tests.conformance.test_engines import FIRST, federation
@@ -48,7 +48,8 @@ class Coin:
 class Breeze(Algorithm):
     """Moves the model by 1/2 in every round, whoever is there."""
 
-    acts_alone: ClassVar[bool] = True
+    def contract(self):
+        return Contract(steps_alone=True)
 
     def server_init(self, server):
         return {"calls": torch.zeros(())}
@@ -76,7 +77,7 @@ def test_nothing_moves_and_the_round_counts(spec: str, engine) -> None:
     after = outcome.server
     assert after.round == 3
     assert after.x.isfinite().all()
-    if fed.algorithm.acts_alone:
+    if fed.contract.steps_alone:
         assert not torch.equal(after.x, before.x)
         return
     assert torch.equal(after.x, before.x)
@@ -174,7 +175,7 @@ def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
 
 def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
-    option, facts = chosen(fed, X0, True, [1])
+    option, facts = try_engines(fed, X0, True, [1])
     assert option == Option(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 

@@ -20,8 +20,8 @@ from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, outliers, too_far
 from fedskew.loop.round import play_round, prepare, start
+from fedskew.measure.registry import stored
 from fedskew.store import checkpoints
-from fedskew.store.runs import MEASUREMENTS
 from tests.flower_nodes import small
 
 
@@ -67,7 +67,7 @@ def test_kinds_are_drawn_alike_and_as_often_as_declared() -> None:
     # standard deviations: sqrt(20000 x 0.1 x 0.9) = 42, sqrt(20000 x 0.025 x 0.975) = 22
     assert len(drawn) == pytest.approx(2000, abs=5 * 42)
     assert all(drawn.count(kind) == pytest.approx(500, abs=5 * 22) for kind in KINDS)
-    assert set(KINDS) <= set(MEASUREMENTS["fault"])
+    assert set(KINDS) <= {name for split, name in stored() if split == "fault"}
 
 
 def updates(faults: Faults) -> list[torch.Tensor]:

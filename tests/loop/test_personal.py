@@ -13,14 +13,14 @@ from torch import Tensor
 from fedskew.algorithms import Ditto, FedAvg, Scaffold
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, Diverged
-from fedskew.core.records import Batch, Carry, Server, Upload, View
+from fedskew.core.records import Batch, Carry, ServerView, Upload, View
 from fedskew.core.trees import leaves
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
-from fedskew.experiment.config import Evaluation
 from fedskew.experiment.results import run
+from fedskew.experiment.settings import Evaluation
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation, Tuning
 from fedskew.loop.personal import evaluate_personal, measures_personal
@@ -40,10 +40,10 @@ EVERYBODY = np.arange(len(RAGGED))
 class Counted(Algorithm):
     """The personal model is the global one, plus how often the client took part, a number from the server, and its rows."""
 
-    def server_init(self, server: Server) -> Any:
+    def server_init(self, server: ServerView) -> Any:
         return {"rounds": server.x.new_zeros(())}
 
-    def broadcast(self, server: Server) -> Any:
+    def broadcast(self, server: ServerView) -> Any:
         return {"rounds": server.state["rounds"]}
 
     def client_init(self, x: Tensor) -> Any:
@@ -56,7 +56,7 @@ class Counted(Algorithm):
     def local_final(self, solver: Any, view: View, carry: Carry, after: Any) -> Any:
         return Upload(carry.w - view.x, {}, {}), {"times": view.state["times"] + 1}
 
-    def aggregate(self, server: Server, cohort: Any) -> Any:
+    def aggregate(self, server: ServerView, cohort: Any) -> Any:
         return self.mean_delta(server, cohort), {"rounds": server.state["rounds"] + 1}
 
     def personal(self, view: View) -> Tensor:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import pytest
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import partition_of
 from fedskew.experiment.results import run
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.skew import Iid, LabelDirichlet, LabelSorted, Natural
@@ -105,17 +102,6 @@ def test_the_batch_sizes_of_all_clients_are_those_of_each(size):
     mixed = SeededPlanner(local, 0, own=(Local(batch_size=2), local, local, Local(batch_size="all"), local))
     expected = [mixed.train(0, k, np.arange(n)).mask.sum(1).max() for k, n in enumerate(sizes.tolist())]
     assert mixed.batch_sizes(sizes).tolist() == expected
-
-
-def test_a_partition_is_dealt_once_and_keeps_no_data_alive():
-    data, experiment = data_of(30), Experiment(skew="iid", clients={"number": 30})
-    first = partition_of(experiment, data)
-    assert partition_of(experiment, data) is first
-    assert partition_of(experiment.replace(clients__partition_seed=1), data) is not first
-    gone = weakref.ref(data)
-    del data
-    gc.collect()
-    assert gone() is None
 
 
 @pytest.fixture

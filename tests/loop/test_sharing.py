@@ -155,7 +155,7 @@ def test_a_client_starts_from_the_shared_part_and_its_own_and_trains_both(mu: fl
     "method", [FedAvg(), FedProx(mu=0.3), FedNova(mu=0.2), PerFedAvg()], ids=lambda m: type(m).__name__
 )
 def test_engines_agree(monkeypatch, method, solver) -> None:
-    if not solver.linear and method.needs():
+    if not solver.linear and method.contract().needs:
         return
     monkeypatch.setattr("fedskew.engine.stacked.SMALL", 0)
     fed = keeping(ragged(method, solver=solver, selection=Uniform(clients=4)), HEAD)

@@ -441,7 +441,7 @@ NEED_MORE = {"fairfed": "adult", "f3": "adult", "f3-gradient": "adult"}
 
 
 @pytest.mark.parametrize(
-    "method", sorted(name for name in set(ALGORITHMS) - set(NEED_MORE) if ALGORITHMS[name].shares_model)
+    "method", sorted(name for name in set(ALGORITHMS) - set(NEED_MORE) if ALGORITHMS[name]().contract().shares_model)
 )
 @pytest.mark.parametrize("options", [{"lora": 1, "frozen": 2}, {}], ids=["lora", "full"])
 def test_every_method_fine_tunes(bert, tmp_path, method, options):

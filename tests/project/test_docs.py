@@ -21,8 +21,8 @@ from fedskew.core.component import build
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
+from fedskew.measure.registry import stored as registered
 from fedskew.skew import SKEWS
-from fedskew.store.runs import MEASUREMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -116,7 +116,7 @@ def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: s
     (tmp_path / "mine.py").write_text(mine[1])
     monkeypatch.chdir(tmp_path)
     parsed = parser().parse_args(shlex.split(line)[1:])
-    assert parsed.function
+    assert parsed.verb
     for spec in getattr(parsed, "algorithms", None) or []:
         from fedskew.experiment.combinations import with_method
 
@@ -181,5 +181,5 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         frame = run(experiment, data=people, folder=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in test_flower.py
-    deployed = {("round", "rejected"), *(("fault", name) for name in MEASUREMENTS["fault"])}
-    assert stored | deployed == {(split, name) for split, names in MEASUREMENTS.items() for name in names}
+    deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}
+    assert stored | deployed == set(registered())

@@ -35,13 +35,13 @@ from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, read
 from fedskew.flower.limits import Limits
 from fedskew.flower.node import Node
-from fedskew.flower.nodes import Recipe
 from fedskew.flower.rows import Rows, read_rows, write_rows
 from fedskew.flower.wire import Reply, pack, unpack
 from fedskew.skew.exported import FromFolder, export
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
+from tests.flower_nodes import request
 
 QUICK = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -271,10 +271,9 @@ def asked(seed: int) -> None:
     """A node answers whatever comes, and keeps nothing that it was not asked for."""
     text = Experiment().replace(clients__number=2).toml()
     luck = random.Random(seed)
-    request = Recipe("ab", damaged(text.encode(), seed).decode(errors="replace"), 2, 2, (2,), 100).request(
-        "meet", 0, luck.randrange(-1, 3)
-    )
-    message = pack(request) if luck.random() < 0.7 else damaged(pack(request), seed)
+    recipe = damaged(text.encode(), seed).decode(errors="replace")
+    asking = request(recipe, client=luck.randrange(-1, 3), clients=2, classes=2, shape=(2,))
+    message = pack(asking) if luck.random() < 0.7 else damaged(pack(asking), seed)
     with TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.npz"
         rows.write_bytes(samples()["rows"])

@@ -185,7 +185,7 @@ def test_any_column_client_and_class_is_shown_as_it_is_written(name: str, call: 
     [
         ("def direction(self, ctx, g, w, batch):", "direction"),
         ("def client_init(self, x):", "client_init"),
-        ("def needs(self):", "needs"),
+        ("def contract(self):", "contract"),
         ("def __post_init__(self):", "__post_init__"),
     ],
 )

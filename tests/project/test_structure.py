@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedskew
+from fedskew.core.algorithm import Algorithm
 
 SOURCE = Path(fedskew.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -26,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"core", "measure", "store"},
     "engine": {"core", "loop", "skew"},
     "loop": {"core", "measure", "skew", "slots"},
-    "store": {"core"},
+    "store": {"core", "measure"},
     "skew": {"core"},
     "algorithms": {"core"},
     "slots": {"core"},
@@ -322,6 +323,51 @@ def test_hooks_do_not_read_values(path):
 @pytest.mark.parametrize("source", ["x.item()", "x.sum().item()", "x.tolist()", "f = x.item"])
 def test_reading_a_value_is_found(source):
     assert leaves_torch(source)
+
+
+# methods and slots are flat
+
+FLAT = [path for path in FILES if room_of(path) in ("algorithms", "slots")]
+MOST_HOOKS = 16
+
+
+def deep_classes(source: str) -> list[str]:
+    """Uses of ``super()``, and classes whose base has a base of its own in the same file or is another method."""
+    tree = ast.parse(source)
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: [name_of(base) for base in node.bases] for node in classes}
+    other_methods = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("fedskew.algorithms", "fedskew.slots"))
+        for alias in node.names
+    }
+    found = [name for name, own in bases.items() if any(bases.get(base) or base in other_methods for base in own)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node.func) == "super"]
+    return found + ["super()"] * len(calls)
+
+
+@pytest.mark.parametrize("path", FLAT, ids=[str(path.relative_to(SOURCE)) for path in FLAT])
+def test_methods_and_slots_inherit_one_level_without_super(path):
+    assert deep_classes(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A(Base):\n    pass\nclass B(A):\n    pass",
+        "from fedskew.algorithms.fedsam import FedSam\nclass B(FedSam):\n    pass",
+        "class A(Base):\n    def f(self):\n        super().f()",
+    ],
+)
+def test_deep_inheritance_is_found(source):
+    assert deep_classes(source)
+
+
+def test_a_method_has_few_hooks():
+    hooks = [name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")]
+    overridable = [name for name in hooks if not getattr(getattr(Algorithm, name), "__final__", False)]
+    assert len(overridable) <= MOST_HOOKS, overridable
 
 
 def test_the_source_was_found():

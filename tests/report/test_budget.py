@@ -14,7 +14,8 @@ from fedskew.report.files import write_figures
 from fedskew.report.html import page
 from fedskew.report.plots import plot
 from fedskew.report.ranks import ranking
-from fedskew.report.tables import per_client, summary
+from fedskew.report.series import per_client
+from fedskew.report.tables import summary
 from fedskew.store.runs import RunStore
 
 

@@ -18,13 +18,14 @@ from fedskew.cli.output import print_summary, summary_json
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.experiment.results import Runs
 from fedskew.measure.intervals import mean_interval
-from fedskew.report import experiments, html, plots, tables, words
+from fedskew.measure.registry import primary
+from fedskew.report import experiments, html, plots, series, tables, words
 from fedskew.report.files import write_tables
 from fedskew.report.html import write_report
 from fedskew.report.svg import inline
 from fedskew.store.runs import Row, RunStore
 
-OF_ONE_DATA_SET = [what for what in plots.PICTURES if what != "ranks"]
+OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks"]
 T2, T3 = 4.302652730, 3.182446305  # 97.5 % points of Student's t with 2 and 3 degrees of freedom, from a printed table
 
 
@@ -205,7 +206,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
         ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
         ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
         ({"a": {0: "finished", 1: "interrupted"}}, "one seed: no interval"),
-        ({"a": {0: "interrupted"}}, "no run has finished;"),
+        ({"a": {0: "interrupted"}}, "no run has finished"),
     ],
 )
 def test_the_table_counts_seeds_and_not_runs(
@@ -251,7 +252,7 @@ def test_unfinished_runs_are_listed(store: RunStore) -> None:
 
 
 def test_curves_use_every_run_as_far_as_it_came(store: RunStore) -> None:
-    table = tables.curves(store, store.runs(), "test", "accuracy").set_index(["method", "round"])
+    table = series.curves(store, store.runs(), primary()).set_index(["method", "round"])
     assert list(dict.fromkeys(table.index.get_level_values(0))) == ["fedavg", "fedprox:mu=0.1", "scaffold"]
     first = table.loc["fedprox:mu=0.1", 1]
     mean, half = mean_interval([0.5, 0.5, 0.5, 0.2])
@@ -270,7 +271,7 @@ def test_clients_are_ranked_within_each_run(tmp_path: Path) -> None:
     add(store, "a", 2, [0.1, 0.5], clients=(0.0, 0.0, 0.0), status="diverged")
     store.set_partition(1, [(k, f"hospital {k}", "0", 1) for k in range(3)])
     store.set_partition(2, [(k, f"hospital {k}", "0", 1) for k in range(3)])
-    table = tables.per_client(store, store.runs())
+    table = series.per_client(store, store.runs())
     assert table["rank"].tolist() == [1, 2, 3]
     assert table.accuracy.tolist() == pytest.approx([0.15, 0.5, 0.95])
     assert table.runs.tolist() == [2, 2, 2]
@@ -284,7 +285,7 @@ def test_a_number_names_no_client_over_several_partition_seeds(tmp_path: Path, s
         text = toml("a", seed, seed, 1).replace("label-dirichlet", skew)
         add(store, "a", seed, [0.1, 0.5], partition_seed=seed, experiment=text)
         add(store, "b", seed, [0.1, 0.5], partition_seed=7, experiment=text)
-    table = tables.per_client(store, store.runs()).set_index("method")
+    table = series.per_client(store, store.runs()).set_index("method")
     assert table.loc["b", "client_name"].tolist() == ["0", "2", "1"]
     assert table.loc["a", "client_name"].tolist() == (["0", "2", "1"] if named else ["", "", ""])
 
@@ -402,7 +403,7 @@ def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Pa
     assert tables.summary(store, store.runs())["accuracy"].tolist() == pytest.approx([0.5, 0.705])
     assert Runs(store, (1, 2)).table()["method"].tolist() == names
     assert [row["method"] for row in summary_json(store, store.runs())["methods"]] == names
-    assert tables.per_client(store, store.runs())["method"].drop_duplicates().tolist() == names
+    assert series.per_client(store, store.runs())["method"].drop_duplicates().tolist() == names
     assert [line.get_label() for line in plots.plot(store, store.runs()).axes[0].lines[:3:2]] == names
     text = report(store, tmp_path)
     assert all(f"a, <wbr>{name[3:]}" in text or name in text for name in names)

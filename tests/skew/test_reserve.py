@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.algorithm import SERVER_DATA, Algorithm
+from fedskew.core import contract
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble, check_needs
-from fedskew.experiment.config import Experiment, SharedData, from_toml
+from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import partition_of, server_rows, shared_rows
 from fedskew.experiment.results import run
+from fedskew.experiment.settings import SharedData
 from fedskew.loop.round import start
 from fedskew.measure.heterogeneity import label_distance
 from fedskew.skew import SKEWS, Natural
@@ -142,7 +144,7 @@ def test_the_draw_depends_on_the_partition_seed_only() -> None:
 def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     experiment = small(server_data={"share": 0.1})
     assembly = assemble(experiment, DATA)
-    server = start(assembly.federation, assembly.x0)
+    server = assembly.federation.view(start(assembly.federation, assembly.x0))
     rows = server_rows(experiment, DATA)
     assert torch.equal(server.data.x, torch.as_tensor(DATA.x[rows]))
     assert server.data.y.tolist() == DATA.y[rows].tolist()
@@ -151,7 +153,7 @@ def test_the_server_sees_its_rows_and_the_facts_count_them() -> None:
     facts = assembly.partition_facts()
     assert facts["server_rows"] == 12
     assert facts["rows"] + facts["unassigned"] == 108
-    assert start(assemble(small(), DATA).federation, assembly.x0).data is None
+    assert assemble(small(), DATA).federation.server_data is None
     assert assemble(small(), DATA).partition_facts()["server_rows"] == 0
 
 
@@ -164,8 +166,8 @@ def test_no_server_row_is_a_test_row() -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needy(Algorithm):
-    def needs(self) -> frozenset[str]:
-        return frozenset({SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(contract.server_rows,))
 
 
 def test_a_method_that_needs_server_data_is_refused_without_and_taken_with(monkeypatch) -> None:
@@ -303,7 +305,7 @@ def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
     experiment = small("data-sharing:beta=0.25,alpha=0.5", server_data={"share": 0.1})
     assembly = assemble(experiment, DATA)
     part, facts = assembly.partition, assembly.partition_facts()
-    assert start(assembly.federation, assembly.x0).clients.num_examples.tolist() == part.sizes.tolist()
+    assert assembly.federation.info.num_examples.tolist() == part.sizes.tolist()
     assert (facts["shared_rows"], facts["shared_rows_each"]) == (21, 10)
     # five float32 features and a label of 8 bytes
     assert facts["shared_bytes"] == len(part) * 10 * (5 * 4 + 8)

@@ -39,7 +39,8 @@ class FreeLogits:
 
 def two_clients(refinement, x, **changes) -> Tensor:
     """One row, the models (log 4, 0) and (log 9, log 9), whose mean logits give q = softmax(log 6, log 3) = (2/3, 1/3)."""
-    server = start(ragged(FedAvg()), X0)
+    fed = ragged(FedAvg())
+    server = fed.view(start(fed, X0))
     data = Batch(f64([[0.0]]), torch.zeros(1, dtype=torch.long), f64([1.0]))
     server = server._replace(x=f64([1.0, -2.0]), task=FreeLogits(), data=data, **changes)
     models = f64([[math.log(4), 0.0], [math.log(9), math.log(9)]])
@@ -138,7 +139,8 @@ def test_the_labels_of_the_servers_rows_are_not_used() -> None:
 
 def agreeing(dtype: torch.dtype):
     """Three clients with one and the same update, and the model that averages them."""
-    server = start(ragged(FedAvg()), X0.to(dtype))
+    fed = ragged(FedAvg())
+    server = fed.view(start(fed, X0.to(dtype)))
     server = server._replace(data=server.data._replace(x=server.data.x.to(dtype)))
     delta = torch.full_like(server.x, 0.1) * torch.sin(torch.arange(len(X0))).to(dtype)
     deltas = delta.expand(3, -1)
@@ -174,7 +176,7 @@ def test_the_order_of_clients_does_not_matter() -> None:
     fed = ragged(FedAvg())
     outcome = play(fed, X0, 1)[0]
     cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
-    server, options = start(fed, X0), Distillation(steps=20)
+    server, options = fed.view(start(fed, X0)), Distillation(steps=20)
     ours = options.refine(server, outcome.server.x, cohort)
     assert_close(options.refine(server, outcome.server.x, pick(cohort, [3, 0, 6, 2, 5, 1, 4])), ours)
 
@@ -186,7 +188,7 @@ def test_it_starts_from_what_the_server_optimiser_made_and_leaves_its_state_alon
     fed = replace(plain, refinement=options)
     one, two = (play(f, X0, 1)[0] for f in (plain, fed))
     cohort = Cohort(two.work.view.info, two.done.uploads)
-    assert_close(two.server.x, options.refine(start(fed, X0), one.server.x, cohort))
+    assert_close(two.server.x, options.refine(fed.view(start(fed, X0)), one.server.x, cohort))
     assert_close(two.server.opt["v"], one.server.opt["v"])
 
 
@@ -199,7 +201,7 @@ def test_batches_differ_by_round_and_seed() -> None:
     fed, options = ragged(FedAvg()), Distillation(steps=3, lr=0.01, batch_size=4)
     outcome = play(fed, X0, 1)[0]
     cohort = Cohort(outcome.work.view.info, outcome.done.uploads)
-    server = start(fed, X0)
+    server = fed.view(start(fed, X0))
     results = [
         options.refine(s, X0, cohort) for s in (server, server, server._replace(round=1), server._replace(seed=8))
     ]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.simplex import project_onto_simplex
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -48,7 +48,7 @@ class Afl(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
         zero = torch.zeros_like
@@ -60,16 +60,12 @@ class Afl(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, {}, {"F": view.before["loss"] / view.info.num_examples}), view.state
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        lambda_k: Tensor = server.state["lambda"][cohort.info.index]
-        return lambda_k * (server.num_clients / cohort.size)
-
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        state = server.state
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        state, members, scale = server.state, cohort.info.index, server.num_clients / cohort.size
         t = state["steps"] + 1  # rounds without clients take no step and do not count in the means
         f = torch.zeros_like(state["lambda"])
-        f[cohort.info.index] = cohort.uploads.report["F"].double() * (server.num_clients / cohort.size)
-        return self.mean_delta(server, cohort), {
+        f[members] = cohort.uploads.report["F"].double() * scale
+        return cohort.sum(state["lambda"][members] * scale), {
             "lambda": project_onto_simplex(state["lambda"] + self.gamma * f),
             "mean_lambda": state["mean_lambda"] + (state["lambda"] - state["mean_lambda"]) / t,
             "mean_x": state["mean_x"] + (server.x - state["mean_x"]) / t,

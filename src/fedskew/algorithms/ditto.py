@@ -20,9 +20,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, GradFn, Solver
-from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.contract import proximal_hazard
+from fedskew.core.errors import require
 from fedskew.core.records import Carry, Upload, View
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
 
@@ -40,15 +42,15 @@ class Ditto(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.lam < math.inf, f"lam must be a finite number, at least 0, got {self.lam}")
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("lam", self.lam, lr)
+    def contract(self) -> Contract:
+        return Contract(hazard=proximal_hazard("lam", self.lam))
 
     def client_init(self, x: Tensor) -> Tree:
         return {"v": x}
 
-    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         v = view.state["v"]
-        return {"v": v, "d": v.new_zeros(v.shape), "opt": solver.init(v)}
+        return view.x, {"v": v, "d": v.new_zeros(v.shape), "opt": solver.init(v)}
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
         v = scratch["v"]

@@ -35,9 +35,9 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedskew.core.algorithm import Algorithm, Solver, Weighting
+from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
 from fedskew.core.errors import require
-from fedskew.core.records import Carry, Cohort, Privacy, Server, Upload, View
+from fedskew.core.records import Carry, Cohort, Privacy, ServerView, Upload, View
 from fedskew.core.seeding import normals
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -64,7 +64,6 @@ class DpFedAvg(Algorithm):
         "delta": "below 1 / K, such as K^-1.1",
     }
     reduces_to: ClassVar[Mapping[str, str]] = {"clip=inf,noise=0,q=1": "fedavg:weighting=uniform"}
-    acts_alone: ClassVar[bool] = True  # noise is added even if nobody comes
 
     def __post_init__(self) -> None:
         require(self.weighting == "uniform", "weighting must be uniform: noise is made for clients that count alike")
@@ -74,8 +73,9 @@ class DpFedAvg(Algorithm):
         require(0 < self.q <= 1, f"q is a probability, above 0 and at most 1, got {self.q}")
         require(0 < self.delta < 1, f"delta must be above 0 and below 1, got {self.delta}")
 
-    def privacy(self) -> Privacy:
-        return Privacy(self.q, self.noise, self.delta)
+    def contract(self) -> Contract:
+        # noise is added in a round without clients, too
+        return Contract(privacy=Privacy(self.q, self.noise, self.delta, by=DpFedAvg), steps_alone=True)
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         delta = carry.w - view.x
@@ -85,7 +85,7 @@ class DpFedAvg(Algorithm):
         """What brings updates (..., P) to length S where they are longer, (...) in float64."""
         return (self.clip / vector_norm(rows, dim=-1, dtype=torch.float64)).clamp(max=1)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = cohort.uploads.delta
         total = weighted_sum(self.factor(rows), rows)
         if self.noise:

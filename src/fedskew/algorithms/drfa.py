@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.simplex import project_onto_simplex
 from fedskew.core.task import Task
@@ -50,7 +50,7 @@ class Drfa(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.gamma < math.inf, f"gamma must be a finite number, at least 0, got {self.gamma}")
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()
         zero = n.new_zeros(())  # no steps so far: before the first round lambda stays where it is
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
@@ -63,7 +63,7 @@ class Drfa(Algorithm):
             "tau": zero,
         }
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         state, m, zero = server.state, len(candidates.index), torch.zeros_like(server.state["drawn"])
         v = torch.zeros_like(state["lambda"])
         v[candidates.index] = answers["F"].double() * (server.num_clients / m)
@@ -76,7 +76,7 @@ class Drfa(Algorithm):
         changed = {"lambda": mixture, "copies": copies, "drawn": zero + server.round, "share": share, "tau": zero}
         return {**state, **changed}, copies.nonzero()[:, 0]
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         """The snapshot to those who are asked, then the place of the next one to those who train."""
         drawn = int(server.state["drawn"]) == server.round
         return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
@@ -87,7 +87,7 @@ class Drfa(Algorithm):
     def answer(self, view: View) -> Tree:
         return {"F": view.before["loss"] / view.info.num_examples}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         return view.x, {"w'": view.x}
 
     def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
@@ -98,13 +98,10 @@ class Drfa(Algorithm):
         moved = carry.scratch["w'"] - view.x
         return Upload(carry.w - view.x, {"w'": moved}, {"steps": carry.steps}), view.state
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        copies: Tensor = server.state["copies"][cohort.info.index]
-        return copies / copies.sum()
-
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        p, uploads = self.weights(server, cohort), cohort.uploads
-        return self.mean_delta(server, cohort), {
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        copies, uploads = server.state["copies"][cohort.info.index], cohort.uploads
+        p = copies / copies.sum()
+        return cohort.sum(p), {
             **server.state,
             "w": server.x + weighted_sum(p, uploads.extras["w'"]),
             "tau": (p * uploads.report["steps"]).sum(),

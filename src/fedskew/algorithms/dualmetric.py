@@ -23,9 +23,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import SERVER_DATA, Algorithm, GradFn, Solver
-from fedskew.core.errors import proximal_hazard, require
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.contract import proximal_hazard, server_rows
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task, accuracy, score
 from fedskew.core.trees import Tree
 
@@ -69,13 +70,10 @@ class DualMetric(Algorithm):
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
         require(0 <= self.mu_min <= self.mu <= self.mu_max, "mu must be between mu_min and mu_max, both at least 0")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(server_rows,), hazard=proximal_hazard("mu_max", self.mu_max))
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("mu_max", self.mu_max, lr)
-
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         zero = server.x.new_zeros((), dtype=torch.float64)
         return dict.fromkeys(("accuracy", "d_global", "mean", "aggregated"), zero)
 
@@ -89,7 +87,7 @@ class DualMetric(Algorithm):
     def answer(self, view: View) -> Tree:
         return {"accuracy": view.before["right"].double() / view.info.num_examples.double()}
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         assert server.data is not None
         state = {**server.state, "mean": answers["accuracy"].mean()}
         if bool(state["aggregated"]):  # until then nobody has an earlier accuracy to use d_global with
@@ -97,10 +95,10 @@ class DualMetric(Algorithm):
             state |= {"accuracy": now, "d_global": difference(now, server.state["accuracy"])}
         return state, candidates.index
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {name: server.state[name] for name in ("d_global", "mean", "aggregated")}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         now, last, mu = self.answer(view)["accuracy"], view.state["accuracy"], view.state["mu"]
         factor = intra(difference(now, last), view.extras["d_global"]) * inter(difference(now, view.extras["mean"]))
         moved = (mu * factor).clamp(self.mu_min, self.mu_max).to(mu.dtype)
@@ -114,6 +112,6 @@ class DualMetric(Algorithm):
         kept = torch.where(view.extras["aggregated"] > 0, now, view.state["accuracy"])
         return Upload(carry.w - view.x, {}, {"mu": mu}), {"mu": mu, "accuracy": kept}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         yes = torch.ones_like(server.state["aggregated"])
         return self.mean_delta(server, cohort), server.state | {"aggregated": yes}

@@ -22,17 +22,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import SENSITIVE, SERVER_DATA, Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.contract import sensitive_attribute, server_rows
 from fedskew.core.errors import require
 from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportunity, parity
-from fedskew.core.records import Cohort, Server
+from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
 
 Gap = Literal["opportunity", "odds", "parity"]
 GAPS = {"opportunity": opportunity, "odds": odds, "parity": parity}
 
 
-def on_server_rows(server: Server, w: Tensor, gap: Gap, column: int) -> tuple[float, float]:
+def on_server_rows(server: ServerView, w: Tensor, gap: Gap, column: int) -> tuple[float, float]:
     """|gap| and accuracy of the model ``w`` (P,) on the server's rows."""
     assert server.data is not None
     x, y, mask = server.data
@@ -59,14 +60,14 @@ class F3(Algorithm):
         require(0 < self.alpha <= 1, f"alpha is a share of the cohort, above 0 and at most 1, got {self.alpha}")
         require(0 <= self.beta <= 1, f"beta must be between 0 and 1, got {self.beta}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SENSITIVE, SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(sensitive_attribute, server_rows))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         check_groups(server.data, self.column)
         return {}
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         told = [on_server_rows(server, server.x + d, self.gap, self.column) for d in cohort.uploads.delta]
         beta = self.beta if self.rule == "fair-accuracy-average" else 0.0
         score = [beta * a + (1 - beta) * (1 - f) for f, a in told]
@@ -74,4 +75,4 @@ class F3(Algorithm):
         best = sorted(range(cohort.size), key=lambda k: -score[k])[:size]
         p = torch.zeros_like(cohort.info.num_examples)
         p[best] = 1 / size
-        return p
+        return cohort.sum(p), server.state

@@ -20,14 +20,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import SENSITIVE, SERVER_DATA, Algorithm, GradFn
+from fedskew.core.algorithm import Algorithm, Contract, GradFn
+from fedskew.core.contract import sensitive_attribute, server_rows
 from fedskew.core.errors import require
 from fedskew.core.fairness import check_groups
-from fedskew.core.records import Server, View
+from fedskew.core.records import ServerView, View
 from fedskew.core.trees import Tree
 
 
-def soft_gap(server: Server, w: Tensor, column: int) -> Tensor:
+def soft_gap(server: ServerView, w: Tensor, column: int) -> Tensor:
     """The equal-opportunity difference with probabilities in the place of predictions, ()."""
     assert server.data is not None
     x, y, mask = server.data
@@ -51,14 +52,14 @@ class F3Gradient(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.lam < math.inf, f"lam must be a finite number, at least 0, got {self.lam}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SENSITIVE, SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(sensitive_attribute, server_rows))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         check_groups(server.data, self.column)
         return {}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"g_fair": torch.func.grad(lambda w: soft_gap(server, w, self.column).square())(server.x)}
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:

@@ -21,10 +21,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import SENSITIVE, Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.contract import sensitive_attribute
 from fedskew.core.errors import require
 from fedskew.core.fairness import accuracy, counts, opportunity, parity
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -46,10 +47,10 @@ class FairFed(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SENSITIVE})
+    def contract(self) -> Contract:
+        return Contract(needs=(sensitive_attribute,))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"omega": server.clients.num_examples / server.num_examples}
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
@@ -66,7 +67,7 @@ class FairFed(Algorithm):
         gaps = (measure(pooled) - measure(local)).abs()
         return torch.where(gaps.isfinite(), gaps, (accuracy(pooled) - accuracy(local)).abs())
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         at = cohort.info.index
         delta = self.differences(cohort.uploads.report["counts"].double())
         omega = server.state["omega"].clone()

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
@@ -56,7 +56,7 @@ class FedBS(Algorithm):
         require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
 
-    def scores(self, server: Server, info: Info, v: Tensor) -> Tensor:
+    def scores(self, server: ServerView, info: Info, v: Tensor) -> Tensor:
         """a_q V_q, (C,)."""
         return v * (server.clients.num_examples.mean() / info.num_examples) if self.importance == "size" else v
 
@@ -66,14 +66,14 @@ class FedBS(Algorithm):
     def answer(self, view: View) -> Tree:
         return {"V": variance_of(view.before, view.info.num_examples)}
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         chosen = lowest(self.scores(server, candidates, answers["V"]), self.cohort)
         return server.state, candidates.index[chosen]
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, {}, {"V": variance_of(view.before, view.info.num_examples)}), view.state
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         v = cohort.uploads.report["V"]
         scores = self.scores(server, cohort.info, v) if self.weigh_by == "score" else v
-        return soft_weights(Algorithm.weights(self, server, cohort), scores, self.tau, self.tau_scale)
+        return cohort.sum(soft_weights(self.weights(server, cohort), scores, self.tau, self.tau_scale)), server.state

@@ -24,9 +24,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Solver, Weighting, local_loss
-from fedskew.core.errors import proximal_hazard, require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting, local_loss
+from fedskew.core.contract import proximal_hazard
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -46,10 +47,10 @@ class FedDyn(Algorithm):
     def __post_init__(self) -> None:
         require(0 < self.alpha < math.inf, f"alpha must be a finite number above 0, got {self.alpha}")
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("alpha", self.alpha, lr)
+    def contract(self) -> Contract:
+        return Contract(hazard=proximal_hazard("alpha", self.alpha), codec_loss={"g_k": self.alpha})
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"h": torch.zeros_like(server.x)}
 
     def client_init(self, x: Tensor) -> Tree:
@@ -63,9 +64,6 @@ class FedDyn(Algorithm):
         delta = carry.w - view.x
         return Upload(delta, {}, {}), {"g_k": view.state["g_k"] - self.alpha * delta}
 
-    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
-        return {"g_k": state["g_k"] + self.alpha * lost}
-
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         h = server.state["h"] - self.alpha * weighted_sum(self.shares(server, cohort), cohort.uploads.delta)
         return self.mean_delta(server, cohort) - h / self.alpha, {"h": h}

@@ -21,9 +21,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import SERVER_DATA, Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.contract import server_rows
 from fedskew.core.errors import require
-from fedskew.core.records import Cohort, Server
+from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import all_finite, weighted_sum
 
@@ -46,10 +47,10 @@ class FedGA(Algorithm):
             "weighting unbiased does not sum to 1 over a subset of the clients; use samples or uniform",
         )
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(server_rows,))
 
-    def value(self, server: Server, w: Tensor) -> float:
+    def value(self, server: ServerView, w: Tensor) -> float:
         """L_V(w), or minus the accuracy; infinite where it is undefined."""
         assert server.data is not None
         scores = server.task.scores(server.task.logits(w, server.data.x), server.data.y)
@@ -57,7 +58,7 @@ class FedGA(Algorithm):
         signed = -mean if self.score == "accuracy" else mean
         return signed if math.isfinite(signed) else math.inf
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         deltas = cohort.uploads.delta
         finite = [k for k in range(cohort.size) if all_finite(deltas[k])]
         if not finite:
@@ -74,7 +75,7 @@ class FedGA(Algorithm):
             better = self.value(server, server.x + full) <= best
         return full if better else mean(chosen), server.state
 
-    def search(self, server: Server, p: Tensor, deltas: Tensor, clients: list[int]) -> tuple[list[int], float]:
+    def search(self, server: ServerView, p: Tensor, deltas: Tensor, clients: list[int]) -> tuple[list[int], float]:
         """The greedy subset A of these positions of the cohort, and L_V(avg(A))."""
         chosen: list[int] = []
         outside, best = list(clients), math.inf

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Solver
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -48,7 +48,7 @@ class FedGAGeneralisation(Algorithm):
         require(0 <= self.d <= 1, f"d must be at least 0 and at most 1, got {self.d}")
         require(self.weighting != "unbiased", "the adjusted weights sum to 1; use weighting samples or uniform")
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples
         a = torch.full_like(n, 1 / len(n)) if self.weighting == "uniform" else n / n.sum()
         return {"a": a}
@@ -68,7 +68,7 @@ class FedGAGeneralisation(Algorithm):
         state = {"trained": after["loss"] / n, "seen": torch.ones_like(view.state["seen"])}
         return Upload(carry.w - view.x, {}, report), state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         a, members, report = server.state["a"], cohort.info.index, cohort.uploads.report
         mass = a[members].sum()
         share = torch.where(mass > 0, a[members] / mass, self.weights(server, cohort))

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
@@ -45,10 +45,12 @@ class FedLc(Algorithm):
         require(0 <= self.tau < math.inf, f"tau must be a finite number, at least 0, got {self.tau}")
         require(0 < self.n_min <= 1, f"n_min must be above 0 and at most 1, got {self.n_min}")
 
-    def hazard(self, lr: float) -> str:
+    def contract(self) -> Contract:
         if self.denominator == "include":
-            return ""
-        return "denominator=exclude makes a loss without a lower bound; use denominator=include"
+            return Contract()
+        return Contract(
+            hazard=lambda lr: "denominator=exclude makes a loss without a lower bound; use denominator=include"
+        )
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         n = view.info.label_counts.clamp(min=self.n_min)

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedskew.core.algorithm import SERVER_DATA, Algorithm, Solver, Weighting
+from fedskew.core.algorithm import PUBLIC, Algorithm, Contract, Solver, Weighting
+from fedskew.core.contract import server_rows
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -50,7 +51,6 @@ class FedMd(Algorithm):
     paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"
     cites: ClassVar[tuple[str, ...]] = ("fedmd",)
     ranges: ClassVar[Mapping[str, str]] = {"rows": "5000, or all there are"}
-    shares_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, f"rows must be at least 1, got {self.rows}")
@@ -58,39 +58,38 @@ class FedMd(Algorithm):
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
         require(self.weighting != "unbiased", "weighting is of the cohort's scores: uniform or samples")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({SERVER_DATA})
+    def contract(self) -> Contract:
+        return Contract(needs=(server_rows,), shares_model=False)
 
-    def drawn(self, server: Server, round_: int) -> Tensor:
+    def drawn(self, server: ServerView, round_: int) -> Tensor:
         """The positions (n,) of a round's public rows among the server's, in random order."""
         assert server.data is not None
         order = torch.randperm(len(server.data.y), generator=torch_stream(server.seed, "public", round_))
         return order[: self.rows].to(server.data.x.device)
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         assert server.data is not None
         rows = self.drawn(server, server.round)
         none = server.x.new_zeros(len(rows), server.task.num_classes)
         return {"rows": rows, "scores": none, "exchanged": server.x.new_zeros(())}
 
-    def public(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         assert server.data is not None
-        inputs = server.data.x
-        return {"digested": inputs[server.state["rows"]], "asked": inputs[self.drawn(server, server.round + 1)]}
+        inputs, state = server.data.x, server.state
+        rows = {"digested": inputs[state["rows"]], "asked": inputs[self.drawn(server, server.round + 1)]}
+        return {PUBLIC: rows} | ({"scores": state["scores"]} if bool(state["exchanged"]) else {})
 
-    def broadcast(self, server: Server) -> Tree:
-        return {"scores": server.state["scores"]} if bool(server.state["exchanged"]) else {}
-
-    def digest(self, task: Task, solver: Solver, view: View, w: Tensor) -> Tensor:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
+        w = view.x
         if "scores" not in view.extras:
-            return w
-        inputs, scores = view.public["digested"], view.extras["scores"]
+            return w, {}
+        inputs, scores = view.extras[PUBLIC]["digested"], view.extras["scores"]
         batch, opt = min(self.batch_size, len(inputs)), solver.init(w)
         for t in range(self.steps):
             at = torch.arange(t * batch, (t + 1) * batch, device=w.device) % len(inputs)
             g = grad(lambda w, at=at: self.apart(task.logits(w, inputs[at]), scores[at]))(w)
             w, opt = solver.update(g, opt, w, view.lr)
-        return w
+        return w, {}
 
     def apart(self, logits: Tensor, scores: Tensor) -> Tensor:
         difference = logits - scores
@@ -101,13 +100,13 @@ class FedMd(Algorithm):
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
         # summed over the client's rows and divided by their number, since hooks see the model only with a batch
-        return {"scores": batch.mask.sum() * task.logits(w, view.public["asked"])}
+        return {"scores": batch.mask.sum() * task.logits(w, view.extras[PUBLIC]["asked"])}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         scores = after["scores"] / view.info.num_examples
         return Upload(carry.w - view.x, {"scores": scores}, {}), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         scores = weighted_sum(self.weights(server, cohort), cohort.uploads.extras["scores"])
         return torch.zeros_like(server.x), {
             "rows": self.drawn(server, server.round + 1),

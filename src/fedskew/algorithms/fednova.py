@@ -22,9 +22,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, Solver, local_loss
-from fedskew.core.errors import proximal_hazard, require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, Solver, local_loss
+from fedskew.core.contract import linear_solver, proximal_hazard
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -44,13 +45,10 @@ class FedNova(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("mu", self.mu, lr)
+    def contract(self) -> Contract:
+        return Contract(needs=(linear_solver,), hazard=proximal_hazard("mu", self.mu))
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({LINEAR_SOLVER})
-
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         zero = view.x.new_zeros(())
         return view.x, {"probe": zero, "momentum": zero} if self.mu else {}
 
@@ -70,7 +68,7 @@ class FedNova(Algorithm):
         report = {"a": a} if self.tau_eff == "response" else {"a": a, "tau": carry.steps}
         return Upload(carry.w - view.x, {}, report), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         p, report = self.weights(server, cohort), cohort.uploads.report
         a = report["a"]
         tau_eff = (p * (a if self.tau_eff == "response" else report["tau"])).sum() / p.sum()

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
@@ -42,7 +42,10 @@ class FedNtd(Algorithm):
         require(0 <= self.beta < math.inf, f"beta must be a finite number, at least 0, got {self.beta}")
         require(0 < self.tau < math.inf, f"tau must be a finite number above 0, got {self.tau}")
 
-    def hazard(self, lr: float) -> str:
+    def contract(self) -> Contract:
+        return Contract(hazard=self.overshoot)
+
+    def overshoot(self, lr: float) -> str:
         strength = self.beta * self.tau
         if strength <= 1:
             return ""

@@ -27,9 +27,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
-from fedskew.core.records import Carry, Server, Upload, View
+from fedskew.core.records import Carry, ServerView, Upload, View
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
 
@@ -59,7 +60,10 @@ class FedPa(Algorithm):
         require(0 <= self.burn_in <= 0.99, f"burn_in must be from 0 to 0.99, got {self.burn_in}")
         require(self.burn_in_rounds >= 0, f"burn_in_rounds must be at least 0, got {self.burn_in_rounds}")
 
-    def hazard(self, lr: float) -> str:
+    def contract(self) -> Contract:
+        return Contract(hazard=self.overshoot)
+
+    def overshoot(self, lr: float) -> str:
         gain = 1 + (self.samples - 1) * self.rho
         if gain < 2:
             return ""
@@ -68,12 +72,12 @@ class FedPa(Algorithm):
             f"overshoot; set the server optimiser's lr to {1 / gain:.2g}, or rho below {1 / (self.samples - 1):.2g}"
         )
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         if not self.burn_in_rounds:
             return {}
         return {"sampling": server.x.new_tensor(float(server.round >= self.burn_in_rounds))}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         sums = view.x.new_zeros(self.samples, len(view.x))
         return view.x, {"sums": sums, "counts": sums.new_zeros(self.samples)}
 

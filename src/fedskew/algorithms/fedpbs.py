@@ -26,9 +26,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, GradFn, Solver
-from fedskew.core.errors import proximal_hazard, require
-from fedskew.core.records import Batch, Carry, Cohort, Info, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
+from fedskew.core.contract import proximal_hazard
+from fedskew.core.errors import require
+from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
@@ -67,11 +68,11 @@ class FedPBS(Algorithm):
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
         require(self.variance_threshold == self.variance_threshold, "variance_threshold must be a number or 'median'")
 
-    def hazard(self, lr: float) -> str:
+    def contract(self) -> Contract:
         most, factor = ("10 mu", 10) if self.mu_scale == "variance" else ("mu", 1)
-        return proximal_hazard(most, factor * self.mu, lr)
+        return Contract(hazard=proximal_hazard(most, factor * self.mu))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         # no variance is below 0: without a median so far nobody is steady
         start = 0.0 if self.variance_threshold == "median" else self.variance_threshold
         return {"V_th": server.x.new_full((), start, dtype=torch.float64)}
@@ -82,15 +83,15 @@ class FedPBS(Algorithm):
     def answer(self, view: View) -> Tree:
         return {"V": variance_of(view.before, view.info.num_examples)} if self.selection == "stable" else {}
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         if self.selection == "random":
             return server.state, candidates.index
         return server.state, candidates.index[lowest(answers["V"], self.cohort)]
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"V_th": server.state["V_th"], "B_th": self.batch_threshold * server.clients.batch_size.max()}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         v, v_th = variance_of(view.before, view.info.num_examples), view.extras["V_th"]
         steady = (view.info.batch_size > view.extras["B_th"]) & (v < v_th)
         mu = torch.full_like(v, self.mu)
@@ -105,13 +106,9 @@ class FedPBS(Algorithm):
         report = {"V": variance_of(view.before, view.info.num_examples), "mu": carry.scratch["mu"]}
         return Upload(carry.w - view.x, {}, report), view.state
 
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
-        p = Algorithm.weights(self, server, cohort)
-        if self.aggregation == "plain":
-            return p
-        return soft_weights(p, cohort.uploads.report["V"], self.tau, self.tau_scale)
-
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
-        median = self.variance_threshold == "median"
-        v_th = torch.quantile(cohort.uploads.report["V"], 0.5) if median else server.state["V_th"]
-        return self.mean_delta(server, cohort), {"V_th": v_th}
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
+        p, v = self.weights(server, cohort), cohort.uploads.report["V"]
+        if self.aggregation == "softmax":
+            p = soft_weights(p, v, self.tau, self.tau_scale)
+        v_th = torch.quantile(v, 0.5) if self.variance_threshold == "median" else server.state["V_th"]
+        return cohort.sum(p), {"V_th": v_th}

@@ -25,9 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedskew.core.algorithm import FEATURES, Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.contract import features
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task, one_hot
 from fedskew.core.trees import Tree
 
@@ -46,13 +47,13 @@ class FedProc(Algorithm):
     def __post_init__(self) -> None:
         require(self.alpha is None or 0 <= self.alpha <= 1, f"alpha must be from 0 to 1, got {self.alpha}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({FEATURES})
+    def contract(self) -> Contract:
+        return Contract(needs=(features,))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"c": server.x.new_zeros(server.task.num_classes, server.task.num_features)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         alpha = max(0.0, 1 - server.round / server.rounds) if self.alpha is None else self.alpha
         return {"c": server.state["c"], "alpha": server.x.new_tensor(alpha)}
 
@@ -74,7 +75,7 @@ class FedProc(Algorithm):
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         return Upload(carry.w - view.x, after, {}), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         sums, rows = (cohort.uploads.extras[name].double().sum(0) for name in ("sums", "rows"))
         mean = (sums / rows.clamp(min=1)[:, None]).to(server.x.dtype)
         c = torch.where(rows[:, None] > 0, mean, server.state["c"])

@@ -24,8 +24,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, GradFn, local_loss
-from fedskew.core.errors import proximal_hazard, require
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, local_loss
+from fedskew.core.contract import linear_solver, proximal_hazard
+from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -46,11 +47,10 @@ class FedProx(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("mu", self.mu, lr) if self.step == "explicit" else ""
-
-    def needs(self) -> frozenset[str]:
-        return frozenset({LINEAR_SOLVER}) if self.step == "implicit" else frozenset()
+    def contract(self) -> Contract:
+        if self.step == "implicit":
+            return Contract(needs=(linear_solver,))
+        return Contract(hazard=proximal_hazard("mu", self.mu))
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         return local_loss(task, w, batch) + self.mu / 2 * (w - view.x).square().sum()

@@ -44,10 +44,11 @@ class FedSam(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
 
-    def sharp_gradient(self, grad_fn: GradFn, w: Tensor) -> Tensor:
-        """g~ (P,)."""
-        g = grad_fn(w)[0]
-        return grad_fn(w + self.rho * unit(g))[0] if self.rho else g
-
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        return self.sharp_gradient(grad_fn, w), scratch
+        return sharp_gradient(grad_fn, w, self.rho), scratch
+
+
+def sharp_gradient(grad_fn: GradFn, w: Tensor, rho: float) -> Tensor:
+    """g~ (P,): the gradient at a distance ``rho`` along the gradient."""
+    g = grad_fn(w)[0]
+    return grad_fn(w + rho * unit(g))[0] if rho else g

@@ -26,9 +26,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, GradFn, Solver, Weighting
-from fedskew.core.errors import proximal_hazard, require
-from fedskew.core.records import Carry, Cohort, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weighting
+from fedskew.core.contract import proximal_hazard
+from fedskew.core.errors import require
+from fedskew.core.records import Carry, Cohort, ServerView, Upload, View
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import unit, weighted_sum
 
@@ -50,19 +52,19 @@ class FedSmoo(Algorithm):
         require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
         require(0 < self.beta < math.inf, f"beta must be a finite number above 0, got {self.beta}")
 
-    def hazard(self, lr: float) -> str:
-        return proximal_hazard("1/beta", 1 / self.beta, lr)
+    def contract(self) -> Contract:
+        return Contract(hazard=proximal_hazard("1/beta", 1 / self.beta), codec_loss={"lambda_k": 1 / self.beta})
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"s": torch.zeros_like(server.x), "lambda": torch.zeros_like(server.x)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"s": server.state["s"]}
 
     def client_init(self, x: Tensor) -> Tree:
         return {"mu_k": torch.zeros_like(x), "lambda_k": torch.zeros_like(x)}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         return view.x, {"mu_k": view.state["mu_k"], "s_hat": torch.zeros_like(view.x)}
 
     def pull(self, view: View, w: Tensor) -> Tensor:
@@ -84,10 +86,7 @@ class FedSmoo(Algorithm):
         lambda_k = view.state["lambda_k"] - delta / self.beta
         return Upload(delta, {"s": mu_k - carry.scratch["s_hat"]}, {}), {"mu_k": mu_k, "lambda_k": lambda_k}
 
-    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
-        return state | {"lambda_k": state["lambda_k"] + lost / self.beta}
-
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         s = self.rho * unit(weighted_sum(self.weights(server, cohort), cohort.uploads.extras["s"]))
         moved = weighted_sum(self.shares(server, cohort), cohort.uploads.delta)
         dual = server.state["lambda"] - moved / self.beta

@@ -23,9 +23,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import PLAIN_SERVER, Algorithm, Solver, Weighting
+from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
+from fedskew.core.contract import one_global_model
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -54,17 +55,17 @@ class Ifca(Algorithm):
         require(0 <= self.spread < math.inf, f"spread must be a finite number, at least 0, got {self.spread}")
         require(self.weighting != "unbiased", "weighting is within a cluster: uniform or samples")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({PLAIN_SERVER})
+    def contract(self) -> Contract:
+        return Contract(needs=(one_global_model,))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         x = server.x
         random = torch.randn(self.k - 1, len(x), generator=torch_stream(server.seed, "clusters"), dtype=torch.float64)
         size = x.double().square().mean().sqrt()
         size = torch.where(size > 0, size, 1.0)
         return {"others": x + (self.spread * size * random.to(x.device)).to(x.dtype)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"others": server.state["others"]}
 
     def theta(self, view: View) -> Tensor:
@@ -83,14 +84,14 @@ class Ifca(Algorithm):
     def personal(self, view: View) -> Tensor:
         return self.theta(view).index_select(0, self.cluster(view)[None])[0]
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         return self.personal(view), {}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         report = {"cluster": self.cluster(view).to(carry.w.dtype)}
         return Upload(carry.w - self.personal(view), {}, report), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         p, chosen = self.weights(server, cohort), cohort.uploads.report["cluster"]
         deltas = []
         for j in range(self.k):

@@ -21,9 +21,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
-from fedskew.core.records import Cohort, Server
+from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import finite_rows, square_distances, weighted_sum
 
@@ -44,12 +44,12 @@ class Krum(Algorithm):
         require(self.f >= 0, f"f is how many clients may be broken, at least 0, got {self.f}")
         require(self.c >= 1, f"c is how many updates are averaged, at least 1, got {self.c}")
 
-    def fewest(self, cohort: int) -> int:
-        return max(2 * self.f + 3, self.c + self.f)
+    def contract(self) -> Contract:
+        return Contract(fewest=max(2 * self.f + 3, self.c + self.f))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = finite_rows(cohort.uploads.delta)
-        m, needed = len(rows), self.fewest(cohort.size)
+        m, needed = len(rows), self.contract().updates_needed(cohort.size)
         require(
             m >= needed, f"krum with f={self.f} and c={self.c} needs {needed} updates in a round, got {m}; lower f or c"
         )

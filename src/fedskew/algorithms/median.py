@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
-from fedskew.core.records import Cohort, Server
+from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import finite_rows, trimmed_mean
 
@@ -29,9 +29,9 @@ class Median(Algorithm):
     paper: ClassVar[str] = "Yin et al. 2018, arXiv:1803.01498"
     cites: ClassVar[tuple[str, ...]] = ("trimmed-mean",)
 
-    def fewest(self, cohort: int) -> int:
-        return 1
+    def contract(self) -> Contract:
+        return Contract(fewest=1)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = finite_rows(cohort.uploads.delta)
         return trimmed_mean(rows, (len(rows) - 1) // 2), server.state

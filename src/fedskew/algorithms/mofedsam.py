@@ -15,6 +15,7 @@ Elsewhere: one number of steps, that of the first client, stands for all of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,43 +23,48 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedskew.algorithms.fedsam import FedSam
-from fedskew.core.algorithm import LINEAR_SOLVER, GradFn, Solver
+from fedskew.algorithms.fedsam import FedSam, sharp_gradient
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weighting
+from fedskew.core.contract import linear_solver
 from fedskew.core.errors import require
-from fedskew.core.records import Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Carry, Cohort, ServerView, Upload, View
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoFedSam(FedSam):
+class MoFedSam(Algorithm):
+    weighting: Weighting = "uniform"
+    rho: float = 0.1
     beta: float = 0.1
 
     idea: ClassVar[str] = "FedSAM's gradient, mixed with the previous round's mean direction"
+    changes: ClassVar[str] = FedSam.changes
+    paper: ClassVar[str] = FedSam.paper
     cites: ClassVar[tuple[str, ...]] = ("fedsam", "fedcm")
     ranges: ClassVar[Mapping[str, str]] = {**FedSam.ranges, "beta": "0.05, 0.1, 0.5"}
     reduces_to: ClassVar[Mapping[str, str]] = {"beta=1": "fedsam", "beta=1,rho=0": "fedavg:weighting=uniform"}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
         require(0 < self.beta <= 1, f"beta is the weight of the fresh gradient, above 0 and at most 1, got {self.beta}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({LINEAR_SOLVER})
+    def contract(self) -> Contract:
+        return Contract(needs=(linear_solver,))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"D": torch.zeros_like(server.x)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"D": server.state["D"]}
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        return self.beta * self.sharp_gradient(grad_fn, w) + (1 - self.beta) * view.extras["D"], scratch
+        return self.beta * sharp_gradient(grad_fn, w, self.rho) + (1 - self.beta) * view.extras["D"], scratch
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         length = solver.unit_response(carry.steps) * view.lr
         return Upload(carry.w - view.x, {}, {"length": length}), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         per_step = self.weights(server, cohort) / cohort.uploads.report["length"]
         return self.mean_delta(server, cohort), {"D": -weighted_sum(per_step, cohort.uploads.delta)}

@@ -23,7 +23,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedskew.core.algorithm import FEATURES, Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Contract, Solver
+from fedskew.core.contract import features
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Upload, View
 from fedskew.core.task import Task
@@ -46,8 +47,8 @@ class Moon(Algorithm):
         require(0 <= self.mu < math.inf, f"mu must be a finite number, at least 0, got {self.mu}")
         require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({FEATURES})
+    def contract(self) -> Contract:
+        return Contract(needs=(features,))
 
     def client_init(self, x: Tensor) -> Tree:
         return {"previous": x}

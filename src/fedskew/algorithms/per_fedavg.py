@@ -26,9 +26,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, GradFn, Loss, Solver, Weighting, local_loss
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Loss, Solver, Weighting, local_loss
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, View
+from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
@@ -52,7 +52,10 @@ class PerFedAvg(Algorithm):
         require(0 <= self.alpha < math.inf, f"alpha must be a finite number, at least 0, got {self.alpha}")
         require(0 < self.delta < math.inf, f"delta must be a finite number above 0, got {self.delta}")
 
-    def hazard(self, lr: float) -> str:
+    def contract(self) -> Contract:
+        return Contract(hazard=self.overshoot)
+
+    def overshoot(self, lr: float) -> str:
         if self.alpha <= lr:
             return ""
         return (
@@ -60,9 +63,9 @@ class PerFedAvg(Algorithm):
             f"goes uphill; lower alpha below {lr:g}"
         )
 
-    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         # weight decay belongs to F_k, and the local loop adds it to the whole batch's gradient only
-        return {"decay": view.x.new_full((), solver.weight_decay if solver.linear else 0.0)}
+        return view.x, {"decay": view.x.new_full((), solver.weight_decay if solver.linear else 0.0)}
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
         def g(w: Tensor, number: int) -> Tensor:

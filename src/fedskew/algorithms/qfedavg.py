@@ -22,9 +22,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedskew.core.algorithm import PLAIN_SOLVER, Algorithm, Solver, Weighting
+from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
+from fedskew.core.contract import plain_solver
 from fedskew.core.errors import require
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -48,8 +49,8 @@ class QFedAvg(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.q < math.inf, f"q must be a finite number, at least 0, got {self.q}")
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({PLAIN_SOLVER}) if self.q else frozenset()
+    def contract(self) -> Contract:
+        return Contract(needs=(plain_solver,) if self.q else ())
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
         return {"loss": batch.sum(task.loss(task.logits(view.x, batch.x), batch.y))}
@@ -61,7 +62,7 @@ class QFedAvg(Algorithm):
         delta = carry.w - view.x
         return Upload(delta, {}, {"F": f_k.double(), "LD2": delta.double().square().sum() / view.lr}), view.state
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         p, report = self.weights(server, cohort).double(), cohort.uploads.report
         f = report["F"] + EPSILON
         s = p * (f / f.max()) ** self.q

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedskew.core.algorithm import LINEAR_SOLVER, Algorithm, GradFn, Solver, Weighting
-from fedskew.core.records import Batch, Carry, Cohort, Server, Upload, View
+from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver, Weighting
+from fedskew.core.contract import linear_solver
+from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
@@ -41,13 +42,13 @@ class Scaffold(Algorithm):
     cites: ClassVar[tuple[str, ...]] = ("scaffold",)
     ranges: ClassVar[Mapping[str, str]] = {"option": "II; I costs a pass over the local data in each round"}
 
-    def needs(self) -> frozenset[str]:
-        return frozenset({LINEAR_SOLVER})
+    def contract(self) -> Contract:
+        return Contract(needs=(linear_solver,))
 
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         return {"c": torch.zeros_like(server.x)}
 
-    def broadcast(self, server: Server) -> Tree:
+    def broadcast(self, server: ServerView) -> Tree:
         return {"c": server.state["c"]}
 
     def client_init(self, x: Tensor) -> Tree:
@@ -70,6 +71,6 @@ class Scaffold(Algorithm):
             c_plus = c_k - c - delta / (solver.unit_response(carry.steps) * view.lr)
         return Upload(delta, {"c": c_plus - c_k}, {}), {"c_k": c_plus}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         dc = weighted_sum(self.shares(server, cohort), cohort.uploads.extras["c"])
         return self.mean_delta(server, cohort), {"c": server.state["c"] + dc}

@@ -16,9 +16,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
 from fedskew.core.errors import require
-from fedskew.core.records import Cohort, Server
+from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import finite_rows, trimmed_mean
 
@@ -40,10 +40,10 @@ class TrimmedMean(Algorithm):
             0 <= self.beta < 0.5, f"beta is the share cut on either side, at least 0 and below 0.5, got {self.beta}"
         )
 
-    def fewest(self, cohort: int) -> int:
-        return 1
+    def contract(self) -> Contract:
+        return Contract(fewest=1)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = finite_rows(cohort.uploads.delta)
         # 0.29 * 100 is 28.999... in floating point; the floor that is meant is 29
         return trimmed_mean(rows, int(self.beta * len(rows) + 1e-9)), server.state

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedskew.claims.quantities import COUNTED, Run, curve, quantity
+from fedskew.claims.quantities import Run, counted, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import Floats, alike, decided, paired_p
@@ -85,7 +85,7 @@ class Claim:
     @property
     def counted(self) -> bool:
         """Whether its number is counted, and not estimated."""
-        return {self.of, self.against or self.of} <= COUNTED
+        return {self.of, self.against or self.of} <= counted()
 
     def statistic(self, runs: Sequence[Run]) -> float:
         """The number of one seed, from its run of each arm."""

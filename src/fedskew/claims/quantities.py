@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.measure import registry
+from fedskew.measure.registry import OF_MODELS, Measure, primary
 from fedskew.measure.statistics import Floats
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -35,11 +37,15 @@ class Measured:
     def status(self) -> str:
         return self.record.status
 
-    def curve(self, split: str, name: str) -> Floats:
-        """The values in order of rounds."""
-        found = self.frame[(self.frame["split"] == split) & (self.frame["name"] == name)]
-        values: Floats = found.sort_values("round")["value"].to_numpy(dtype=float)
+    def curve(self, split: str, *names: str) -> Floats:
+        """The values in order of rounds; several names are added up."""
+        found = self.frame[(self.frame["split"] == split) & self.frame["name"].isin(names)]
+        values: Floats = found.groupby("round")["value"].sum(min_count=1).to_numpy(dtype=float)
         return values
+
+    def values(self, measure: Measure) -> Floats:
+        """The measure after each round; models before training do not count."""
+        return self.curve(measure.split, *measure.of)[1 if measure.split in OF_MODELS else 0 :] * measure.factor
 
     def layer(self, last: bool) -> Floats:
         """The first or the last layer's mean cosine over all pairs of updates, in order of rounds."""
@@ -99,15 +105,6 @@ def least(values: Floats) -> float:
     return float(values.min()) if len(values) else NAN
 
 
-def accuracy(run: Measured) -> Floats:
-    """Test accuracy after each round from the first on; the model before training does not count."""
-    return run.curve("test", "accuracy")[1:]
-
-
-def losses(run: Measured) -> Floats:
-    return run.curve("test", "loss")[1:]
-
-
 def later_half(values: Floats) -> Floats:
     return values[len(values) // 2 :]
 
@@ -151,6 +148,10 @@ def local_loss(run: Measured, early: bool) -> float:
     return float(rows.loc[chosen, "value"].mean()) if len(rows) else NAN
 
 
+def losses(run: Measured) -> Floats:
+    return run.values(measures()["loss"])
+
+
 def variance_fall(run: Measured) -> float:
     """The variance of accuracy over the clients after the last round over that after the first five."""
     deviations = run.curve("clients", "accuracy_std")[1:]
@@ -163,12 +164,7 @@ def partition(run: Measured, name: str) -> float:
 
 
 QUANTITIES: dict[str, Callable[[Measured], float]] = {
-    "accuracy": lambda run: last(accuracy(run)),
-    "best-accuracy": lambda run: float(accuracy(run).max()) if len(accuracy(run)) else NAN,
-    "mean-accuracy": lambda run: mean(accuracy(run)),
-    "fluctuation": lambda run: deviation(later_half(accuracy(run))),
-    "loss": lambda run: last(losses(run)),
-    "lowest-loss": lambda run: least(losses(run)),
+    "fluctuation": lambda run: deviation(later_half(run.values(primary()))),
     "round-of-lowest-loss": lambda run: float(losses(run).argmin() + 1) if len(losses(run)) else NAN,
     "overfitting": lambda run: overfitting(losses(run)),
     "training-loss-rises": lambda run: rises(run.curve("clients", "loss_mean")),
@@ -176,71 +172,95 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
     "client-loss-spread": client_spread,
-    "drift": lambda run: mean(run.curve("round", "drift")),
-    "first-drift": lambda run: float(run.curve("round", "drift")[0]),
-    "last-drift": lambda run: last(run.curve("round", "drift")),
-    "drift-trend": lambda run: trend(run.curve("round", "drift")),
-    "divergence": lambda run: mean(run.curve("round", "divergence")),
-    "first-divergence": lambda run: float(run.curve("round", "divergence")[0]),
-    "last-divergence": lambda run: last(run.curve("round", "divergence")),
-    "divergence-trend": lambda run: trend(run.curve("round", "divergence")),
-    "relative-drift": lambda run: mean(run.curve("round", "relative_drift")),
-    "cosine": lambda run: mean(run.curve("round", "cosine")),
     "first-layer-cosine": lambda run: mean(run.layer(last=False)),
     "last-layer-cosine": lambda run: mean(run.layer(last=True)),
-    "update-norm": lambda run: mean(run.curve("round", "update_norm")),
-    "update-amount": lambda run: float(run.curve("round", "update_amount").sum()),
-    "megabytes": lambda run: float(
-        (run.curve("round", "bytes_up").sum() + run.curve("round", "bytes_down").sum()) / 1e6
-    ),
-    "worst-client": lambda run: last(run.curve("clients", "accuracy_worst")),
     "client-variance": lambda run: last(run.curve("clients", "accuracy_std")) ** 2,
     "early-client-variance": lambda run: mean(run.curve("clients", "accuracy_std")[1:][:5]) ** 2,
     "variance-fall": variance_fall,
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
-"""What a claim may be about. Means are over the rounds; what belongs to the end is after the last round."""
+"""Quantities that are no measure, nor a statistic of one."""
 
-COUNTED = frozenset({"megabytes", "update-amount"})
-"""Quantities that are counted: the same in every seed because of the settings, not by chance."""
+REDUCTIONS: dict[str, Callable[[Floats], float]] = {
+    "last": last,
+    "mean": mean,
+    "max": lambda values: float(values.max()) if len(values) else NAN,
+    "sum": lambda values: float(values.sum()),
+}
+
+STATISTICS: dict[str, Callable[[Floats], float]] = {
+    "first": lambda values: float(values[0]) if len(values) else NAN,
+    "last": last,
+    "mean": mean,
+    "lowest": least,
+}
+"""Statistics over the rounds, before the name of a measure: ``first-drift``. After it: ``drift-trend``."""
 
 CURVES: dict[str, Callable[[Measured], Floats]] = {
-    "accuracy": accuracy,
-    "loss": losses,
-    "drift": lambda run: run.curve("round", "drift"),
-    "divergence": lambda run: run.curve("round", "divergence"),
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
 }
-"""What a claim about every round may be about."""
+"""Curves that are no measure."""
+
+
+def measures() -> dict[str, Measure]:
+    """The measures of a round by their names in claims: ``worst-client``."""
+    named: dict[str, Measure] = {}
+    for measure in registry.MEASURES:
+        if measure.split in (*OF_MODELS, "round"):
+            named.setdefault(measure.figure, measure)
+    return named
+
+
+def counted() -> set[str]:
+    """Quantities that follow from the settings: the same in every seed, not by chance."""
+    return {name for name, measure in measures().items() if measure.counted}
+
+
+def reader(name: str) -> Callable[[Measured], float]:
+    """Computes the quantity of that name from a run.
+
+    ``rounds-to:0.8`` is the first round with that test accuracy, or one more than there are. Raises `BadInput` for an unknown name.
+    """
+    if name in QUANTITIES:
+        return QUANTITIES[name]
+    known = measures()
+    if measure := known.get(name):
+        return lambda run: REDUCTIONS[measure.reduce](run.values(measure))
+    if name.startswith("rounds-to:"):
+        return lambda run: rounds_to(run, float(name.partition(":")[2]))
+    statistic, _, rest = name.partition("-")
+    if statistic in STATISTICS and rest in known:
+        return lambda run: STATISTICS[statistic](run.values(known[rest]))
+    rest = name.removesuffix("-trend")
+    if rest in known:
+        return lambda run: trend(run.values(known[rest]))
+    raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*known, *QUANTITIES])}")
+
+
+def rounds_to(run: Measured, level: float) -> float:
+    reached = np.flatnonzero(run.values(primary()) >= level)
+    return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
 
 
 def quantity(name: str, run: Run) -> float:
-    """The number of that name; ``rounds-to:0.8`` is the first round of that test accuracy, or one more than there are.
-
-    Raises `BadInput` for an unknown name, and for one that an export does not hold.
-    """
-    if isinstance(run, Numbers):
-        require(
-            name in run.values, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
-        )
-        return run.values[name]
-    if name.startswith("rounds-to:"):
-        reached = np.flatnonzero(accuracy(run) >= float(name.partition(":")[2]))
-        return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
-    if name not in QUANTITIES:
-        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, QUANTITIES)}")
-    return QUANTITIES[name](run)
+    """The number of that name; raises `BadInput` for an unknown name, and for one that an export does not hold."""
+    if not isinstance(run, Numbers):
+        return reader(name)(run)
+    require(name in run.values, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`")
+    return run.values[name]
 
 
 def curve(name: str, run: Run) -> Floats:
-    """As `quantity`."""
+    """A measure after each round; raises as `quantity` does."""
     if isinstance(run, Numbers):
         require(
-            name in run.curves, f"claim: the export holds no {name}; write it again with `fedskew reproduce --export`"
+            name in run.curves, f"claim: the export has no {name}; write it again with `fedskew reproduce --export`"
         )
         return run.curves[name]
-    if name not in CURVES:
-        raise BadInput(f"claim: unknown curve {name!r}; {suggestion(name, CURVES)}")
-    return CURVES[name](run)
+    if name in CURVES:
+        return CURVES[name](run)
+    known = measures()
+    require(name in known, f"claim: unknown curve {name!r}; {suggestion(name, [*known, *CURVES])}")
+    return run.values(known[name])

@@ -21,11 +21,7 @@ from fedskew.flower.node import Node
 from fedskew.flower.rows import rows_of, write_rows
 from fedskew.store.runs import RunStore
 
-
-def flower(parsed: argparse.Namespace) -> int:
-    """One of the parts of a deployment."""
-    require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
-    return {"init": init, "node": node, "check": check, "demo": demo}[parsed.what](parsed)
+require(find_spec("flwr") is not None, "flower: the package flwr is not installed; pip install 'fedskew[flower]'")
 
 
 def recipe(name: str) -> Experiment:
@@ -83,7 +79,9 @@ def check(parsed: argparse.Namespace) -> int:
     """Say within seconds whether nodes reach the SuperLink, and whether its certificate lets it start runs."""
     from fedskew.flower.reach import Trust, check_superlink
 
-    warning = check_superlink(parsed.superlink, Trust(parsed.insecure, parsed.root_certificates))
+    certificates = parsed.root_certificates
+    require(not (parsed.insecure and certificates), "flower check: give --root-certificates or --insecure, not both")
+    warning = check_superlink(parsed.superlink, Trust(parsed.insecure, certificates))
     if warning:
         raise FedskewError(warning)
     Console(highlight=False).print(f"superlink {parsed.superlink}: it answers", markup=False)
@@ -92,7 +90,7 @@ def check(parsed: argparse.Namespace) -> int:
 
 def demo(parsed: argparse.Namespace) -> int:
     """A SuperLink and nodes over loopback, one run on them, and nothing left of them but the run."""
-    from fedskew.flower.local import CONNECTION, Loopback
+    from fedskew.flower.local import CONNECTION, loopback
     from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
@@ -106,7 +104,7 @@ def demo(parsed: argparse.Namespace) -> int:
         nodes = write_nodes(experiment, folder / "rows")
         app = write_app(folder / "demo", experiment, str(runs))
         console.print(f"{len(nodes)} nodes and a SuperLink on 127.0.0.1; Flower needs some seconds a round")
-        with Loopback(folder / "flower", nodes) as there:
+        with loopback(folder / "flower", nodes) as there:
             submitted = there.submit(app)
             said, status = 0, "pending"
             while not status.startswith("finished"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,10 +31,11 @@ from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import citations, without_code
+from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.tables import read
+from fedskew.report.tables import read, rows_of
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -52,13 +54,6 @@ KINDS = {
     "sharings": "sharing",
     "engines": "engine",
 }
-
-TITLES = {
-    "clients accuracy_worst": "worst client",
-    "personal accuracy_mean": "personal",
-    "personal accuracy_worst": "worst personal",
-}
-"""What the table of a run calls these measurements."""
 
 
 def list_(parsed: argparse.Namespace) -> int:
@@ -213,20 +208,15 @@ def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -
     frame = read(store, [record], budget)
     if frame.empty:
         return
-    wide = frame.assign(key=frame["split"] + " " + frame["name"]).pivot_table(
-        index="round", columns="key", values="value"
-    )
-    columns = {"test accuracy": 4, "test loss": 4, "clients accuracy_worst": 4, "round drift": 4, "round divergence": 4}
-    if "personal accuracy_mean" in wide:
-        columns |= {"personal accuracy_mean": 4, "personal accuracy_worst": 4}
+    curves = {m: rows_of(frame, m).groupby("round")["value"].sum(min_count=1) for m in registry.shown("curve")}
     table = Table(box=None, pad_edge=False)
     table.add_column("round", justify="right")
-    for name in columns:
-        table.add_column(TITLES.get(name, name.removeprefix("round ")), justify="right")
-    rounds = list(wide.index)
+    curves = {m: curve for m, curve in curves.items() if len(curve)}
+    for measure in curves:
+        table.add_column(measure.label if measure.split == "test" else measure.title, justify="right")
+    rounds = sorted(frame["round"].unique())
     for at in rounds if len(rounds) <= 12 else [*rounds[:: -(-len(rounds) // 11)], rounds[-1]]:
-        cells = [number(float(wide[c].get(at, float("nan"))), d) if c in wide else "–" for c, d in columns.items()]
-        table.add_row(str(at), *cells)
+        table.add_row(str(at), *(number(float(curve.get(at, math.nan)), 4) for curve in curves.values()))
     console.print(table)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):

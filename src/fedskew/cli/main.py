@@ -1,4 +1,4 @@
-"""``fedskew``: the verbs, and how their errors become one line and an exit code."""
+"""The `fedskew` command: parses the arguments, calls the verb, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,49 +9,30 @@ import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from fedskew.cli import deploy_options, laboratory, options
+from fedskew.cli.help import HELP, TOP
 from fedskew.cli.terminal import HelpFormatter
+from fedskew.cli.verbs import GROUPS, VERBS, Verb
 from fedskew.core.errors import BadInput, FedskewError, visible
-
-DESCRIPTION = """\
-Federated learning when clients' data differ: simulate it, measure the drift,
-compare methods over seeds, and get a report.
-
-  fedskew compare                     the demo: FedAvg, FedProx and SCAFFOLD on
-                                      digits, 10 clients with skewed labels
-  fedskew compare --dataset uci-har --skew natural --lr 0.05 --momentum 0.9 \\
-          --batch-size 32 --epochs 1 --algorithms fedavg fedprox:mu=0.01
-  fedskew list algorithms             what there is, with the papers
-  fedskew run my.toml                 an experiment from a file
-"""
-
 
 NUMBERS = {"int": "a whole number", "float": "a number"}
 
-ELSEWHERE = {
-    "--method": ("--algorithms", "--algorithm"),
-    "--methods": ("--algorithms", "--algorithm"),
-    "--strategy": ("--algorithms", "--algorithm"),
+OTHER_NAMES = {
+    **dict.fromkeys(("--method", "--methods", "--strategy"), ("--algorithms", "--algorithm")),
     "--optimizer": ("--solver",),
     "--learning-rate": ("--lr",),
-    "--alpha": ("--skew",),
-    "--partition": ("--skew",),
-    "--fraction": ("--cohort",),
-    "--participation": ("--cohort",),
-    "--gpu": ("--device",),
-    "--cuda": ("--device",),
-    "--out": ("--runs",),
-    "--output": ("--runs",),
+    **dict.fromkeys(("--alpha", "--partition"), ("--skew",)),
+    **dict.fromkeys(("--fraction", "--participation"), ("--cohort",)),
+    **dict.fromkeys(("--gpu", "--cuda"), ("--device",)),
+    **dict.fromkeys(("--out", "--output"), ("--runs",)),
 }
-"""What other tools call options that have another name here, of which a verb has one."""
+"""Options as other tools call them, and our names; a verb has at most one of these."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are one line; the usage is what ``--help`` is for."""
+    """Prints one line for an error; the usage is left to ``--help``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **options})
@@ -70,59 +51,50 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = Parser(prog="fedskew", description=DESCRIPTION)
+    top = Parser(prog="fedskew", description=TOP)
     top.add_argument("--version", action="version", version=f"fedskew {version('fedskew')}")
-    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
-
-    def verb(name: str, room: str, function: str, summary: str, description: str) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=summary, description=description)
-        made.set_defaults(room=room, function=function, parser=made)
-        return made
-
-    options.for_run(verb("run", "train", "run", "run one experiment", options.RUN))
-    options.for_compare(verb("compare", "train", "compare", "run several methods on equal terms", options.COMPARE))
-    laboratory.for_tune(verb("tune", "tune", "tune", "find each method's best settings", laboratory.TUNE))
-    laboratory.for_watch(verb("watch", "watch", "watch", "follow runs that are going on", laboratory.WATCH))
-    options.for_diagnose(verb("diagnose", "diagnose", "diagnose", "how clients' data differ", options.DIAGNOSE))
-    options.for_resume(verb("resume", "train", "resume", "go on with runs that were interrupted", options.RESUME))
-    options.for_list(verb("list", "look", "list_", "list runs, algorithms, data sets, skews, ...", options.LIST))
-    options.for_show(verb("show", "look", "show", "show one run or a comparison", options.SHOW))
-    laboratory.for_report(verb("report", "look", "report", "write the HTML report of some runs", laboratory.REPORT))
-    laboratory.for_landscape(
-        verb("landscape", "landscape", "picture", "draw the loss around a run's model", laboratory.LANDSCAPE)
-    )
-    options.for_check(verb("check", "check", "check", "check a method's promises", options.CHECK))
-    options.for_skew(verb("skew", "skew", "skew", "deal data to clients, look at it, export it", options.SKEW))
-    options.for_cite(verb("cite", "look", "cite", "BibTeX of what some runs used", options.CITE))
-    options.for_data(verb("data", "data", "data", "list, fetch, verify and find data sets", options.DATA))
-    laboratory.for_reproduce(
-        verb("reproduce", "reproduce", "reproduce", "repeat a document's experiment", laboratory.REPRODUCE)
-    )
-    deploy_options.for_export(
-        verb("export", "export", "export", "write a run's model to a file", deploy_options.EXPORT)
-    )
-    deploy_options.for_flower(
-        verb("flower", "deploy", "flower", "run between real machines, on Flower", deploy_options.FLOWER)
-    )
+    verbs = {"": top.add_subparsers(title="verbs", metavar="VERB", required=True)}
+    for verb in VERBS:
+        group, _, name = verb.name.rpartition(" ")
+        if group not in verbs:
+            above = verbs[""].add_parser(group, help=GROUPS[group], description=HELP[group])
+            verbs[group] = above.add_subparsers(title="verbs", metavar="VERB", required=True)
+        made = verbs[group].add_parser(
+            name, help=verb.summary, description=HELP.get(verb.name, verb.summary), usage=usage(verb)
+        )
+        made.set_defaults(verb=verb, parser=made)
+        for title, options in {"": verb.options, **verb.groups}.items():
+            place = made.add_argument_group(title) if title else made
+            for one in options:
+                place.add_argument(one.name, help=one.help, **one.how)
     return top
+
+
+def usage(verb: Verb) -> str | None:
+    """A usage line without the options; `argparse` writes it if some of them are required."""
+    if any(one.how.get("required") for one in verb.options):
+        return None
+    brackets = {"?": "[{}]", "*": "[{} ...]"}
+    words = [(one.how["metavar"], one.how.get("nargs", "")) for one in verb.options if not one.name.startswith("-")]
+    return " ".join(["%(prog)s [options]", *(brackets.get(nargs, "{}").format(word) for word, nargs in words)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0 done, 2 bad input, 3 diverged, 130 interrupted, 1 anything else."""
     try:
         try:
-            return carried_out(sys.argv[1:] if arguments is None else arguments)
+            return call_verb(sys.argv[1:] if arguments is None else arguments)
         finally:
-            # a device that is full says so here, and not while Python ends
+            # a full device raises its error here and not while Python ends
             sys.stdout.flush()
     except FedskewError as error:
         print(f"fedskew: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("fedskew: interrupted; runs that had begun, if any, go on with `fedskew resume`", file=sys.stderr)
+        print("fedskew: interrupted; `fedskew resume` continues runs that had started", file=sys.stderr)
         return 130
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # that is a reader who went away, as in `fedskew list | head`
+        if not isinstance(error, BrokenPipeError):  # the reader has gone, as in `fedskew list | head`
             where = f": {error.filename}" if error.filename else ", standard output or a temporary file"
             print(visible(f"fedskew: {error.strerror or error}{where}"), file=sys.stderr)
         drop_output()
@@ -140,56 +112,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def drop_output() -> None:
-    """Send what is left in the buffer to nowhere, if it cannot be written: Python would try once more at its end."""
+    """Discard buffered output that cannot be written; Python would try to write it again when it ends."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def carried_out(arguments: Sequence[str]) -> int:
-    """The exit code of a verb; whatever goes wrong is raised."""
+def call_verb(arguments: Sequence[str]) -> int:
+    """Parse the arguments and carry out their verb; its exit code."""
     parsed, unknown = parser().parse_known_args(arguments or ["--help"])
     if unknown:
-        parsed.parser.error(not_understood(unknown[0], parsed.parser))
-    # the rooms below import PyTorch, which takes longer than printing a help text
-    room = import_module(f"fedskew.cli.{parsed.room}")
+        parsed.parser.error(unknown_word(unknown[0], parsed.parser))
     try:
-        code: int = getattr(room, parsed.function)(parsed)
+        code: int = parsed.verb(parsed)
     except SystemExit as error:
-        # of code of the user's: no verb ends so, and an exit code of 0 would say that all is done
+        # a user's code called it; its exit code 0 would mean success
         raise FedskewError(
-            f"code that it called ended the program, sys.exit({error.code!r}); raise an error instead"
+            f"your code ended the program with sys.exit({error.code!r}); raise an error instead"
         ) from None
     return code
 
 
-def not_understood(word: str, verb: argparse.ArgumentParser) -> str:
-    """What to say of a word that a verb has no use for."""
+def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
+    """The error message for an argument that a verb does not take."""
     known = [option for action in verb._actions for option in action.option_strings]
     if not word.startswith("-"):
-        named = [option for option in ELSEWHERE["--method"] if option in known and not word.endswith(".toml")]
+        named = [option for option in OTHER_NAMES["--method"] if option in known and not word.endswith(".toml")]
         return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in named)
     wanted = word.partition("=")[0]
-    near = [option for option in ELSEWHERE.get(wanted, ()) if option in known] or get_close_matches(wanted, known)
+    near = [option for option in OTHER_NAMES.get(wanted, ()) if option in known] or get_close_matches(wanted, known)
     return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])
 
 
 def entry() -> NoReturn:
-    """The command line as a process."""
+    """Run the command line as a process."""
     for stream in (sys.stdout, sys.stderr):
-        # a terminal without our characters gets their escapes
+        # characters outside the terminal's encoding become escapes
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code = main()
     if code == BadInput.exit_code:
-        # Arrow's threads may still be starting when files are refused at once, and an interpreter that then ends aborts
-        # (apache/arrow#34314); after bad input nothing is left to tidy up
+        # Python aborts if it ends while Arrow's threads are still starting (apache/arrow#34314); nothing needs cleaning up
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
-
-
-if __name__ == "__main__":
-    entry()

@@ -7,17 +7,19 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
+from fedskew.measure.registry import primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, warnings
+from fedskew.report.files import readable
+from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
-from fedskew.report.tables import measuring, profiles, summary, unfinished
-from fedskew.report.words import SEEDS_ONLY, interval, read_after, signed
+from fedskew.report.tables import columns, summary, unfinished
+from fedskew.report.words import SEEDS_ONLY, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
@@ -60,53 +62,35 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
 def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
     """One row a method."""
     frame = summary(store, records, budget)
+    shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
     first = str(frame["method"].iloc[0])
+    headings = {"against the first": f"vs {re.split('[:,]', first)[0]}", "verdict": ""}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("method", overflow="fold")
-    personal = bool(frame["personal"].notna().any())
-    for title in ("accuracy %", "worst client %", *(["personal %"] if personal else []), "drift", "MB"):
-        table.add_column(title, justify="right")
-    private = bool(frame["epsilon"].notna().any())
-    if private:
-        table.add_column("epsilon", justify="right")
-    if len(frame) > 1:
-        table.add_column(f"vs {re.split('[:,]', first)[0]}", justify="right")
-        table.add_column("")
-    for row in frame.to_dict("records"):
-        cells = [
-            row["method"],
-            interval(row["accuracy"], row["accuracy_half"]),
-            interval(row["worst_client"], row["worst_client_half"]),
-            *([interval(row["personal"], row["personal_half"])] if personal else []),
-            interval(row["drift"], row["drift_half"], partial(number, digits=2), high=math.inf),
-            number(row["megabytes_down"] + row["megabytes_up"], 1),
-        ]
-        if private:
-            cells.append(number(row["epsilon"], 2))
-        if len(frame) > 1:
-            gap = interval(row["difference"], row["difference_half"], signed, low=-1.0)
-            cells += [gap, row["verdict"]] if row["method"] != first else ["", ""]
-        table.add_row(*cells)
+    for column in map(str, shown):
+        justify: Any = "left" if column in ("method", "verdict") else "right"
+        table.add_column(
+            headings.get(column, column), justify=justify, overflow="fold" if column == "method" else "ellipsis"
+        )
+    for row in shown.itertuples(index=False):
+        table.add_row(*row)
     console = Console(highlight=False)
     console.print(table)
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
         f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds; {SEEDS_ONLY}"
         if seeds > 1
-        else "one seed: no interval; add --seeds 5"
+        else "only one seed: no interval; add --seeds 5"
         if seeds
         else "no run has finished"
     )
+    measures = columns(frame, "table")
+    of_clients = [m.title for m in measures if m.of_clients]
     notes = [
-        f"accuracy on the unseen test set {read_after(frame, budget)}",
+        f"{primary().label} {read_after(frame, budget)}",
         what,
         CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "",
-        f"worst client{' and personal' if personal else ''}: on each client's {measured_rows(records)}"
-        if frame[["worst_client", "personal"]].notna().any(axis=None)
-        else "",
-        "personal: mean over the clients of each one's own model" if personal else "",
-        "MB: all rounds, both ways",
-        "epsilon: privacy loss of the models of all rounds, every other number is outside it" if private else "",
+        f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
+        *(m.remark for m in measures),
     ]
     console.print("; ".join(filter(None, notes)), style="dim")
 

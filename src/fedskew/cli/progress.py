@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 
 from rich.console import Group, RenderableType
@@ -20,6 +20,8 @@ from rich.text import Text
 from fedskew.cli.terminal import Console, say
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Progress
+from fedskew.measure.registry import shown
+from fedskew.report.words import value
 
 LINE_EVERY = 5.0
 """Seconds between two lines where nothing can be redrawn."""
@@ -33,8 +35,7 @@ class Method:
     done: int = 0
     finished: int = 0
     runs: int = 0
-    accuracy: float | None = None
-    drift: float | None = None
+    values: dict[str, float] = field(default_factory=dict)  # the newest, by key of the measure
 
 
 class Board:
@@ -73,10 +74,7 @@ class Board:
         method.done += progress.round - (before or 0)
         if before is not None:
             self.fresh += progress.round - before
-        if progress.accuracy is not None:
-            method.accuracy = progress.accuracy
-        if progress.drift is not None:
-            method.drift = progress.drift
+        method.values |= progress.values
         now = time.perf_counter()
         if not self.console.is_terminal and now - self.said > LINE_EVERY:
             self.said = now
@@ -93,12 +91,8 @@ class Board:
             self.console.print(message, style="red", highlight=False, markup=False)
 
     def line(self, progress: Progress) -> str:
-        parts = [f"round {progress.round}/{progress.rounds}"]
-        if progress.accuracy is not None:
-            parts.append(f"accuracy {100 * progress.accuracy:.1f} %")
-        if progress.drift is not None:
-            parts.append(f"drift {progress.drift:.3g}")
-        return ", ".join(parts)
+        own = [f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values]
+        return ", ".join([f"round {progress.round}/{progress.rounds}", *own])
 
     def pace(self) -> str:
         """Rate and time left over all runs."""
@@ -111,7 +105,8 @@ class Board:
 
     def draw(self) -> RenderableType:
         table = Table(box=None, pad_edge=False)
-        for title in ("method", "rounds", "", "runs", "accuracy", "drift"):
+        measures = shown("live")
+        for title in ("method", "rounds", "", "runs", *(m.title for m in measures)):
             table.add_column(title, justify="left" if title in ("method", "") else "right", no_wrap=True)
         for name, m in self.methods.items():
             table.add_row(
@@ -119,8 +114,7 @@ class Board:
                 f"{m.done}/{m.rounds}",
                 ProgressBar(total=m.rounds, completed=m.done, width=14),
                 f"{m.finished}/{m.runs}",
-                "" if m.accuracy is None else f"{100 * m.accuracy:.1f} %",
-                "" if m.drift is None else f"{m.drift:.3g}",
+                *(value(measure, m.values[measure.key]) if measure.key in m.values else "" for measure in measures),
             )
         return Group(table, Text(self.pace() + "; Ctrl-C stops after the round", style="dim"))
 

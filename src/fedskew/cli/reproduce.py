@@ -74,11 +74,11 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
         bar = progress.add_task("estimating", total=len({p.arm for p in left}))
         seconds = estimate(left, jobs, lambda: progress.advance(bar))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
-    ids = registered(store, left, f"reproduce {document.name} {parsed.scale}")
-    records = [store.run(i) for i in ids]
+    runs = registered(store, left, f"reproduce {document.name} {parsed.scale}")
+    records = [store.run(i) for i in runs]
     with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
         try:
-            execute_all(store, ids, None, jobs, board.heard, board.ended, stopper)
+            execute_all(store, runs, None, jobs, board.heard, board.ended, stopper)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; the same command goes on") from None
 

@@ -43,6 +43,7 @@ class HelpFormatter(RawDescriptionRichHelpFormatter):
 
     help_markup = False
     text_markup = False
+    group_name_formatter = str
 
 
 def say(line: str, *, error: bool = False) -> None:

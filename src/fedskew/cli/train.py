@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from fedskew.cli.output import (
     print_json,
@@ -23,17 +22,9 @@ from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import (
-    check_processes,
-    execute_all,
-    plan,
-    prepare,
-    register_all,
-    seeds_from,
-    worst_error,
-)
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
 from fedskew.experiment.machine import cores
+from fedskew.experiment.plan import Plan, Trial, check_processes, prepare
 from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import launcher, on_ranks
 from fedskew.experiment.tune import Tuned, at_best
@@ -45,11 +36,11 @@ from fedskew.store.runs import RunStore
 @on_ranks
 def run(parsed: argparse.Namespace) -> int:
     """One experiment."""
-    experiments, dataset, engines = prepare([experiment_from(parsed)], None, jobs=1)
+    [plan], dataset = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
-    ids = [register(store, experiments[0], engines.get(experiments[0].name))]
-    head(experiments, engines, dataset, f"run {ids[0]}")
-    return carry_out(store, ids, dataset, 1, parsed, f"fedskew resume {ids[0]}")
+    number = register(store, plan.experiment, plan.trial)
+    head([plan], dataset, f"run {number}")
+    return carry_out(store, {number: plan}, dataset, 1, parsed, f"fedskew resume {number}")
 
 
 @on_ranks
@@ -58,7 +49,7 @@ def compare(parsed: argparse.Namespace) -> int:
     base = experiment_from(parsed)
     asked_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
-    planned = plan(base, parsed.algorithms, seeds)
+    planned = cross(base, parsed.algorithms, seeds)
     jobs = jobs_for(parsed, len(planned))
     store = RunStore(parsed.runs)
     tuned: dict[str, Tuned] = {}
@@ -67,14 +58,14 @@ def compare(parsed: argparse.Namespace) -> int:
         planned = at_best(base, tuned, planned)
         for found in tuned.values():
             print_choice(found)
-    experiments, dataset, engines = prepare(planned, None, jobs)
-    ids = register_all(store, experiments, engines, " vs ".join(parsed.algorithms))
-    for number, experiment in zip(ids, experiments, strict=True):
-        if experiment.name in tuned:
-            store.add_facts(number, {"tuned": tuned[experiment.name].facts()})
-    comparison = f"c{store.run(ids[0]).comparison}"
-    head(experiments, engines, dataset, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
-    return carry_out(store, ids, dataset, jobs, parsed, f"fedskew resume {comparison}")
+    plans, dataset = prepare(planned, None, jobs)
+    runs = register_all(store, plans, " vs ".join(parsed.algorithms))
+    for number, plan in runs.items():
+        if plan.experiment.name in tuned:
+            store.add_facts(number, {"tuned": tuned[plan.experiment.name].facts()})
+    comparison = f"c{store.run(min(runs)).comparison}"
+    head(plans, dataset, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
+    return carry_out(store, runs, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 
 @on_ranks
@@ -92,7 +83,7 @@ def resume(parsed: argparse.Namespace) -> int:
     require(not all(reasons), reasons[0])
     jobs = jobs_for(parsed, len(ids))
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
-    return carry_out(store, ids, None, jobs, parsed, again, shown=[r.id for r in chosen])
+    return carry_out(store, dict.fromkeys(ids), None, jobs, parsed, again, shown=[r.id for r in chosen])
 
 
 def asked_budget(parsed: argparse.Namespace) -> Budget | None:
@@ -111,11 +102,12 @@ def jobs_for(parsed: argparse.Namespace, runs: int) -> int:
     return max(1, min(jobs, runs))
 
 
-def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], dataset: Dataset, title: str) -> None:
-    """What is about to run, on standard error."""
+def head(plans: Sequence[Plan], dataset: Dataset, title: str) -> None:
+    """Print what is about to run, on standard error."""
     console = Console(stderr=True, highlight=False)
     console.print(title, style="bold")
-    console.print(described(experiments[0]), markup=False)
+    console.print(described(plans[0].experiment), markup=False)
+    engines = {plan.experiment.name: plan.trial for plan in plans if plan.trial}
     if dataset.notes:
         console.print(f"data: {dataset.notes}", style="dim", markup=False)
     for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
@@ -125,7 +117,7 @@ def head(experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], 
         console.print(f"engine: {chosen}{of} ({told(trials)})", style="dim", markup=False)
 
 
-def told(trials: Sequence[dict[str, Any]]) -> str:
+def told(trials: Sequence[Trial]) -> str:
     """What trials of engines measured."""
     tables = [trial["estimated_seconds_a_round"] for trial in trials]
     options = dict.fromkeys(option for table in tables for option in table)
@@ -141,8 +133,8 @@ def spread(values: Sequence[float]) -> str:
 
 def carry_out(
     store: RunStore,
-    ids: Sequence[int],
-    dataset: Any,
+    runs: Mapping[int, Plan | None],
+    dataset: Dataset | None,
     jobs: int,
     parsed: argparse.Namespace,
     again: str,
@@ -151,15 +143,15 @@ def carry_out(
     """Execute with live progress, then print the table and write the report."""
     from fedskew.report.html import write_report
 
-    records = [store.run(i) for i in ids]
+    records = [store.run(i) for i in runs]
     began = time.perf_counter()
     with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
         try:
-            results = execute_all(store, ids, dataset, jobs, board.heard, board.ended, stopper)
+            results = execute_all(store, runs, dataset, jobs, board.heard, board.ended, stopper)
         except Interrupted as error:
             raise Interrupted(f"{error}; everything finished is stored; `{again}` goes on") from None
     seconds = time.perf_counter() - began
-    records = [store.run(i) for i in shown or ids]
+    records = [store.run(i) for i in shown or runs]
     budget = asked_budget(parsed)
     comparison = records[0].comparison
     path = getattr(parsed, "report", None) or store.folder / (

@@ -20,8 +20,10 @@ from fedskew.cli.progress import duration
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
+from fedskew.measure.registry import shown
 from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.sinks import SINKS, Feed
+from fedskew.report.words import heading, listed, plain
 from fedskew.store.lease import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -42,9 +44,7 @@ class Seen:
     """A run as the store has it: its newest numbers, and the seconds that its last five rounds took on average."""
 
     record: RunRecord
-    accuracy: float
-    worst_client: float
-    drift: float
+    values: dict[str, float]  # by key, NaN where not measured
     pace: float
     owner: Owner | None  # the process that carries it out, or did when it was killed
 
@@ -78,9 +78,8 @@ class Seen:
         signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
             **{"run": r.id, "name": r.name, "seed": r.seed, "status": r.status, "round": r.rounds_done},
-            **{"rounds": r.rounds, "accuracy": self.accuracy, "worst_client": self.worst_client},
-            **{"drift": self.drift, "seconds_a_round": self.pace, "seconds_left": self.left, "warnings": signs},
-            "lost": self.lost,
+            **{"rounds": r.rounds, **self.values, "seconds_a_round": self.pace, "seconds_left": self.left},
+            **{"warnings": signs, "lost": self.lost},
         }
 
 
@@ -137,9 +136,7 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 
     return Seen(
         record=record,
-        accuracy=newest("test", "accuracy"),
-        worst_client=newest("clients", "accuracy_worst"),
-        drift=newest("round", "drift"),
+        values={m.key: newest(m.split, m.name) for m in shown("live")},
         pace=newest("round", "seconds", rounds=5),
         owner=store.owner(record.id),
     )
@@ -148,17 +145,19 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 def drawn(seen: Sequence[Seen]) -> RenderableType:
     """One line a run, then what is left and what went wrong."""
     table = Table(box=None, pad_edge=False)
-    for title in ("run", "method", "seed", "rounds", "accuracy %", "worst client %", "drift", "s a round", "status"):
+    measures = shown("live")
+    for title in ("run", "method", "seed", "rounds", *map(heading, measures), "s a round", "status"):
         table.add_column(title, justify="left" if title in ("method", "status") else "right", overflow="fold")
     for s in seen:
         r = s.record
-        cells = [number(100 * s.accuracy, 1), number(100 * s.worst_client, 1), number(s.drift, 3), number(s.pace, 2)]
+        cells = [*(plain(m, s.values[m.key]) for m in measures), number(s.pace, 2)]
         table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
     ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
-    if any(math.isfinite(s.worst_client) for s in seen):
-        text += f"; worst client: on each client's {measured_rows([s.record for s in seen])}"
+    of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m.key]) for s in seen)]
+    if of_clients:
+        text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
     left_over = [str(s.record.id) for s in seen if s.open]
     if left_over and not going_on(seen):

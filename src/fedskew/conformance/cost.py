@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedskew.conformance import miniature
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import ServerOptimiser
 from fedskew.core.records import Batch, Carry, View
 from fedskew.core.task import Classification
 from fedskew.core.trees import Tree, leaves, pick
@@ -19,7 +20,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.local import Differentiate, Program
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Done, Work, close_round, prepare
+from fedskew.loop.round import Done, Work, close_round, prepare, sent_extras
 from fedskew.slots import ServerSgd
 
 P = ParamSpec("P")
@@ -142,7 +143,7 @@ class Counted:
 
 @lru_cache(maxsize=256)
 @miniature.one_thread()
-def measured(algorithm: Algorithm, server_optimiser: miniature.ServerOptimiser = SERVER) -> Cost:
+def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
     """Measure the cost of the second round, in which all states exist."""
     tally = Tally()
     fed = miniature.federation(
@@ -164,7 +165,7 @@ def measured(algorithm: Algorithm, server_optimiser: miniature.ServerOptimiser =
         if fed.kept
         else (work.view.x, done.uploads.delta)
     )
-    down, up = units((models[0], work.view.extras)), units(pick(done.uploads._replace(delta=models[1]), 0))
+    down, up = units((models[0], sent_extras(work.view))), units(pick(done.uploads._replace(delta=models[1]), 0))
     if fed.program.convenes:
         down += " to all candidates"
         up += f", and {units(pick(tally.answers, 0))} from all candidates" if tally.answers else ""

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Server
 from fedskew.core.task import Classification, Task
 from fedskew.core.vectors import ParameterSpace
@@ -18,9 +19,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
 from fedskew.loop.round import Engine, Outcome, play_round, start
 from fedskew.skew.partition import Partition, offsets
-from fedskew.slots import Adagrad, Adam, Momentum, Poisson, ServerSgd, Sgd, Uniform, Yogi
-
-ServerOptimiser = ServerSgd | Momentum | Adagrad | Adam | Yogi
+from fedskew.slots import ServerSgd, Sgd, Uniform
 
 SIZES = (5, 17, 40, 3, 1, 9, 24)
 CLASSES, FEATURES, INPUTS = 3, 5, 4
@@ -67,7 +66,7 @@ def federation(
     *,
     solver: Solver = Sgd(lr=0.1),  # noqa: B008
     server_optimiser: ServerOptimiser = ServerSgd(),  # noqa: B008
-    selection: Uniform | Poisson = Uniform(clients=5),  # noqa: B008
+    selection: Selection = Uniform(clients=5),  # noqa: B008
     planner: Planner = LOCAL,
 ) -> Federation:
     """Build a federation of clients of these sizes with four planned rounds."""

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.miniature import SIZES, X0, ServerOptimiser, federation, one_thread, play
+from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, play
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
-from fedskew.core.algorithm import LINEAR_SOLVER, PLAIN_SOLVER, Algorithm
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
+from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
 from fedskew.core.records import OWN, Cohort, Plan, Server
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
@@ -27,16 +28,20 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
 from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
 from fedskew.skew.partition import Ints
-from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd, Uniform
+from fedskew.slots import SOLVERS as CATALOGUE
+from fedskew.slots import Poisson, ServerSgd, Uniform
 from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2
 DRAWS, ROOM = 16, 1.2
 """Number of draws that measure a method's noise, and the tolerated factor of their error."""
-SOLVERS: dict[str, Sgd | AdamW] = {
-    "sgd": Sgd(lr=0.1),
-    "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.01, lr_decay=0.9),
-    "adamw": AdamW(lr=0.01),
+SOLVERS: dict[str, Solver] = {
+    name: build("solver", CATALOGUE, spec)
+    for name, spec in {
+        "sgd": "sgd:lr=0.1",
+        "momentum": "sgd:lr=0.05,momentum=0.9,weight_decay=0.01,lr_decay=0.9",
+        "adamw": "adamw:lr=0.01",
+    }.items()
 }
 LOCAL = {"epochs": Local(epochs=2, batch_size=7), "steps": Local(steps=3, batch_size=4, batches="independent")}
 
@@ -207,7 +212,7 @@ def is_a_value(subject: Subject) -> None:
 
 def hides_each_client(subject: Subject) -> None:
     """hides the effect of each client in its noise, if it states a privacy loss"""
-    privacy = subject.algorithm.privacy()
+    privacy = subject.algorithm.contract().privacy
     if privacy is None or not privacy.noise:
         return
     fed, server, _, work = subject.halfway()
@@ -217,7 +222,7 @@ def hides_each_client(subject: Subject) -> None:
 
     def step(members: list[int], seed: int = 0) -> torch.Tensor:
         cohort = Cohort(pick(work.view.info, members), pick(uploads, members))
-        return subject.algorithm.aggregate(server._replace(seed=seed), cohort)[0].double()
+        return subject.algorithm.aggregate(fed.view(server)._replace(seed=seed), cohort)[0].double()
 
     everyone = list(range(len(work.clients)))
     noise = float(torch.stack([step(everyone, seed) for seed in range(DRAWS)]).var(0).mean().sqrt())
@@ -254,10 +259,10 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
 )
 
 
-def trains_with(algorithm: Algorithm, solver: Sgd | AdamW) -> bool:
+def trains_with(algorithm: Algorithm, solver: Solver) -> bool:
     """Return whether a method can use a local solver."""
-    needs = algorithm.needs()
-    return (solver.linear or LINEAR_SOLVER not in needs) and (solver.plain or PLAIN_SOLVER not in needs)
+    needs = algorithm.contract().needs
+    return (solver.linear or linear_solver not in needs) and (solver.plain or plain_solver not in needs)
 
 
 def reduces(subject: Subject, own: str, other: str) -> None:
@@ -266,8 +271,8 @@ def reduces(subject: Subject, own: str, other: str) -> None:
     ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
     # the guarantee of a privacy mechanism depends on how clients are drawn
-    privacy = ours.privacy() or theirs.privacy()
-    selection = Poisson(rate=privacy.q) if privacy else Uniform(clients=5)
+    privacy = ours.contract().privacy or theirs.contract().privacy
+    selection: Selection = Poisson(rate=privacy.q) if privacy else Uniform(clients=5)
     for name, solver in SOLVERS.items():
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue

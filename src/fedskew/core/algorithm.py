@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, final
 
 import torch
 from torch import Tensor
 
-from fedskew.core.records import Batch, Carry, Cohort, Info, Privacy, Server, Upload, View
+from fedskew.core.contract import Contract as Contract
+from fedskew.core.contract import Setup
+from fedskew.core.contract import Solver as Solver
+from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
@@ -32,36 +35,8 @@ class GradFn(Protocol):
 
 Weighting = Literal["samples", "uniform", "unbiased"]
 
-FEATURES = "features"
-LINEAR_SOLVER = "linear solver"
-PLAIN_SOLVER = "plain solver"
-SERVER_DATA = "server data"
-SENSITIVE = "sensitive attribute"
-PLAIN_SERVER = "plain server"
-
-
-class Solver(Protocol):
-    """The local optimiser, as far as a hook may know it. Only a linear one has ``unit_response`` and ``respond``.
-
-    A ``plain`` one moves by its rate times the gradient in each step.
-    """
-
-    @property
-    def linear(self) -> bool: ...
-
-    @property
-    def plain(self) -> bool: ...
-
-    @property
-    def weight_decay(self) -> float: ...
-
-    def init(self, w: Tensor) -> Tree: ...
-
-    def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
-
-    def unit_response(self, steps: Tensor) -> Tensor: ...
-
-    def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]: ...
+PUBLIC = "public"
+"""The key of `Algorithm.broadcast` for what every client has anyway, such as public rows. Its bytes are not counted."""
 
 
 def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
@@ -85,34 +60,22 @@ class Algorithm:
     cites: ClassVar[tuple[str, ...]] = ()  # keys of its BibTeX entries
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
-    acts_alone: ClassVar[bool] = False  # whether the server takes a step even when nobody answered
-    shares_model: ClassVar[bool] = True  # False: each client keeps its model, and only what the method adds is sent
 
-    def needs(self) -> frozenset[str]:
-        """What the assembly must provide: the constants above, `FEATURES` to `PLAIN_SERVER`."""
-        return frozenset()
+    def contract(self) -> Contract:
+        """What the method needs, and what the round loop must know about it."""
+        return Contract()
 
-    def hazard(self, lr: float) -> str:
-        """Why this method may diverge at the client learning rate ``lr``, and what to try; empty if it adds no danger."""
-        return ""
-
-    def fewest(self, cohort: int) -> int:
-        """How many finite updates a round needs of a cohort of this size; a method that leaves the others out says fewer."""
-        return cohort
-
-    def privacy(self) -> Privacy | None:
-        """The mechanism that hides each client, where the method has one; the assembly then holds everything else to it.
-
-        Its noise is drawn by `fedskew.core.seeding.normals` from ``server.seed``, which between machines is a secret of the server.
-        """
-        return None
+    @final
+    def accepts(self, setup: Setup) -> str:
+        """Why the method cannot work in this setup; empty if it can."""
+        return self.contract().refusal(setup)
 
     # server
-    def server_init(self, server: Server) -> Tree:
+    def server_init(self, server: ServerView) -> Tree:
         """The server's own state before round 0; ``server.state`` is still empty."""
         return {}
 
-    def convene(self, server: Server, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
+    def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         """Who trains in this round, as client ids (m,) in ascending order, and the server's state before it broadcasts to them.
 
         ``candidates`` are the clients that the selection proposes, ``answers`` what they say (hook ``answer``), both with a
@@ -120,15 +83,12 @@ class Algorithm:
         """
         return server.state, candidates.index
 
-    def broadcast(self, server: Server) -> Tree:
-        """What is sent besides the model."""
+    def broadcast(self, server: ServerView) -> Tree:
+        """What is sent to each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
         return {}
 
-    def public(self, server: Server) -> Tree:
-        """What every client has at hand without its being sent, such as public rows: in ``view.public``, not counted in bytes."""
-        return {}
-
-    def weights(self, server: Server, cohort: Cohort) -> Tensor:
+    @final
+    def weights(self, server: ServerView, cohort: Cohort) -> Tensor:
         """Aggregation weights (C,)."""
         n, size = cohort.info.num_examples, max(cohort.size, 1)
         if self.weighting == "uniform":
@@ -137,22 +97,24 @@ class Algorithm:
             return n * (server.num_clients / (size * server.num_examples))
         return n / n.sum()
 
-    def shares(self, server: Server, cohort: Cohort) -> Tensor:
+    @final
+    def shares(self, server: ServerView, cohort: Cohort) -> Tensor:
         """Each client's share (C,) in the mean over the whole population, for quantities that all clients contribute to."""
         n = cohort.info.num_examples
         if self.weighting == "uniform":
             return torch.full_like(n, 1.0 / server.num_clients)
         return n / server.num_examples
 
-    def mean_delta(self, server: Server, cohort: Cohort) -> Tensor:
+    @final
+    def mean_delta(self, server: ServerView, cohort: Cohort) -> Tensor:
         """The weighted mean of the cohort's deltas, (P,)."""
         return cohort.sum(self.weights(server, cohort))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tree]:
+    def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state.
 
-        Without a cohort it is not asked, and the round changes nothing; only a method that ``acts_alone`` then gets uploads
-        of no rows: ``delta`` (0, P), and no extras or report.
+        It is not called in a round without updates, unless the contract says ``steps_alone``: then ``delta`` is (0, P), and
+        there are no extras and no report.
         """
         return self.mean_delta(server, cohort), server.state
 
@@ -169,17 +131,9 @@ class Algorithm:
         """What a candidate tells the server before the round (scalars), where the method has a hook ``convene``."""
         return {}
 
-    def local_init(self, view: View) -> tuple[Tensor, Tree]:
+    def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
         """Where the client starts (P,), and its scratch."""
         return view.x, {}
-
-    def digest(self, task: Task, solver: Solver, view: View, w: Tensor) -> Tensor:
-        """The model (P,) that trains on the client's own rows, from where it starts and what the client received."""
-        return w
-
-    def begin(self, solver: Solver, view: View, carry: Carry) -> Tree:
-        """The scratch before the first step, where it depends on the solver."""
-        return carry.scratch
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         """The local loss (): the landscape."""
@@ -207,13 +161,6 @@ class Algorithm:
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
         """What is sent, and the client's new state."""
         return Upload(carry.w - view.x, {}, {}), view.state
-
-    def after_sending(self, state: Tree, lost: Tensor) -> Tree:
-        """The new state where a codec loses ``lost`` (P,) of the update: what ``local_final`` sends less what the server decodes.
-
-        For a state whose sum over the clients the server keeps too: both then follow what the server decodes.
-        """
-        return state
 
     # evaluation
     def personal(self, view: View) -> Tensor:

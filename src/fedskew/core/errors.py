@@ -94,13 +94,3 @@ def suggestion(wrong: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return "known are: " + ", ".join(known) if known else "none are known"
-
-
-def proximal_hazard(option: str, strength: float, lr: float) -> str:
-    """Why SGD on a loss with a term ``strength / 2 * ||w - x||^2`` may diverge, or nothing."""
-    if lr * strength < 1:
-        return ""
-    return (
-        f"lr x {option} = {lr * strength:g}: an explicit proximal step overshoots from 1 and diverges from 2; "
-        f"lower {option} below {1 / lr:.2g}"
-    )

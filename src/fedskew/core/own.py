@@ -33,6 +33,16 @@ GROUP = "fedskew.algorithms"
 PREFIX = "fedskew_own_"
 """Of the modules' names that files become."""
 
+GONE = {
+    **dict.fromkeys(
+        ("needs", "hazard", "fewest", "privacy", "acts_alone", "shares_model", "after_sending"), "say it in `contract`"
+    ),
+    **dict.fromkeys(("begin", "digest"), "do it in `local_init`, which gets the task and the solver"),
+    "public": "put it into `broadcast`, under the key `PUBLIC`",
+    "weights": "take the weighted sum in `aggregate`, with `cohort.sum`",
+}
+"""Hooks that methods had once, and what to write instead: without a word they would have no effect."""
+
 HOW = "write it as a subclass of fedskew.Algorithm under @dataclass(frozen=True, kw_only=True)"
 
 
@@ -135,6 +145,8 @@ def check(cls: Any, what: str) -> None:
     require(is_method(cls), f"{what} is not a method; {HOW}")
     # an undecorated class inherits the base's fields, and its own options would be ignored
     require("__dataclass_params__" in vars(cls), f"{what} is not a dataclass; {HOW}")
+    for hook in GONE.keys() & vars(cls).keys():
+        raise BadInput(f"{what}: the hook {hook!r} is gone; {GONE[hook]} (docs/own-method.md)")
     for field in dataclasses.fields(cls):
         given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         require(given, f"{what}: option {field.name!r} has no default; give it one")

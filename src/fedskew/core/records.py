@@ -38,7 +38,6 @@ class View(NamedTuple):
     before: Tree  # sums over the local data at x, if the algorithm asked for them
     lr: Tensor  # () the client learning rate of this round
     steps: Tensor  # () local steps that the client takes in this round
-    public: Tree  # what every client holds besides its own rows; never sent
 
 
 OWN = ("state", "info", "before", "steps")
@@ -111,11 +110,19 @@ class Cohort(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server between two rounds: what changes, then what it knows from the start."""
+    """The server between two rounds: everything that changes."""
 
     round: int  # rounds finished so far
-    x: Tensor  # (P,)
+    x: Tensor  # (P,) the global model
     opt: Tree  # the server optimiser's state
+    state: Tree  # the algorithm's own
+
+
+class ServerView(NamedTuple):
+    """Everything a server hook can see in one round: what changes, then what stays the same."""
+
+    round: int  # rounds finished so far
+    x: Tensor  # (P,) the global model
     state: Tree  # the algorithm's own
     rounds: int  # rounds that are planned
     seed: Seed  # of what the server draws, for `fedskew.core.seeding`
@@ -140,6 +147,7 @@ class Privacy(NamedTuple):
     q: float  # the probability with which a client takes part
     noise: float  # standard deviation of the noise, over the most that one client can add to the sum
     delta: float  # at which epsilon is stated
+    by: type | None = None  # the method that states it; a subclass must state its own
 
 
 class Plan(NamedTuple):

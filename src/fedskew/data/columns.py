@@ -1,10 +1,10 @@
-"""Columns of any kind as numbers: numeric, categorical and text, fitted on some rows and applied to others."""
+"""Columns as numbers: numeric, categorical and text columns, fitted on some rows and applied to others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,86 +15,81 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 
 Floats = NDArray[np.float64]
+Values: TypeAlias = "pd.Series[Any]"
+Encoder: TypeAlias = Callable[[Values], Floats]
 
 CATEGORIES = 40
-"""Up to so many different words a column is categorical, one-hot; above it is text."""
+"""Up to this many different words a column is categorical, one-hot; above, it is text."""
 MOSTLY_NUMBERS = 0.9
-"""A column of text in which this share of the values are numbers is numeric; the other values count as missing."""
+"""A text column is numeric from this share of numbers on; its other values are missing."""
 HASHES, TEXT_WIDTH = 2**14, 32
-"""Text: words hashed to so many places, weighted by tf-idf, and projected to so many random directions."""
+"""Text: hash buckets of the words, which are weighted by tf-idf, and random directions to which they are projected."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """How each column becomes numbers."""
+    """The encoder of each column that is used, and notes on the columns."""
 
-    makers: tuple[tuple[str, Callable[[pd.Series[Any]], Floats]], ...]
+    encoders: tuple[tuple[str, Encoder], ...]
     notes: tuple[str, ...]
 
     def __call__(self, table: pa.Table) -> NDArray[np.float32]:
-        """(rows, width) standardised numbers, missing ones at the mean."""
-        frame = framed(table)
-        return np.column_stack([make(frame[name]) for name, make in self.makers]).astype(np.float32)
+        """(rows, width) standardised numbers; missing ones are 0, the mean."""
+        frame = to_pandas(table)
+        return np.column_stack([encode(frame[name]) for name, encode in self.encoders]).astype(np.float32)
 
     def gaps(self, table: pa.Table) -> list[str]:
-        """What a reader should know of other rows: numbers that are missing there only, where no column can mark them."""
-        frame, found = framed(table), []
-        for name, make in self.makers:
-            if (
-                isinstance(make, Numbers)
-                and not make.marked
-                and (missing := int(np.isnan(make.known(frame[name])).sum()))
-            ):
-                found.append(f"column {name!r}: {missing} missing, not numbers or too large, set to the mean")
-        return found
+        """Notes on numbers that are missing in these rows, in columns where no fitted row had a missing number."""
+        frame, notes = to_pandas(table), []
+        for name, encode in self.encoders:
+            if isinstance(encode, Numbers) and not encode.marked:
+                missing = int(np.isnan(encode.standardised(frame[name])).sum())
+                if missing:
+                    notes.append(f"column {name!r}: {missing} missing, not numbers or too large, set to the mean")
+        return notes
 
 
 def fit(table: pa.Table, where: str) -> Columns:
-    """Look at the columns of some rows. Raises `BadInput`, naming ``where``, if none can be used."""
-    frame = framed(table)
-    makers, notes = [], []
-    for name in table.column_names:
-        make, note = column(frame[name], table.schema.field(name).type)
-        if make:
-            makers.append((name, make))
-        if note:
-            notes.append(f"column {name!r}: {note}")
+    """Choose and fit an encoder for each column. Raises `BadInput`, naming ``where``, if no column can be used."""
+    frame = to_pandas(table)
+    fitted = [(name, *fit_column(frame[name], table.schema.field(name).type)) for name in table.column_names]
+    encoders = tuple((name, encode) for name, encode, _ in fitted if encode)
+    notes = tuple(f"column {name!r}: {note}" for name, _, note in fitted if note)
     require(
-        bool(makers), f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}"
+        bool(encoders),
+        f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}",
     )
-    return Columns(tuple(makers), tuple(notes))
+    return Columns(encoders, notes)
 
 
-def framed(table: pa.Table) -> pd.DataFrame:
-    """As pandas has it, days as times."""
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """The table as a data frame, with dates as times."""
     return table.to_pandas(date_as_object=False)
 
 
-def column(values: pd.Series[Any], kind: pa.DataType) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
-    """What makes numbers of a column, or nothing, and what a reader should know."""
+def fit_column(values: Values, kind: pa.DataType) -> tuple[Encoder | None, str]:
+    """The encoder of a column, or None if it is left out, and a note for the user, or an empty string."""
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return None, f"left out, {kind} is neither number nor text"
-    there = values.dropna()
-    if there.nunique() < 2 and len(there) == len(values):
-        return None, "left out, all values are the same"
-    if there.empty:
+    valid = values.dropna()
+    if valid.empty:
         return None, "left out, it is empty"
+    if valid.nunique() < 2 and len(valid) == len(values):
+        return None, "left out, all values are the same"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-        share = float(np.mean(pd.to_numeric(there.astype(str), errors="coerce").notna()))
-        if share < MOSTLY_NUMBERS:
-            make, note = of_words(there.astype(str))
-            missing = len(values) - len(there)
-            gone = f"{count(missing, 'value')} missing, all zeros" if make and missing else ""
-            return make, "; ".join(filter(None, (note, gone)))
-    elif not pa.types.is_boolean(kind) and there.nunique() == len(values) > 1 and pa.types.is_integer(kind):
-        ordered = np.diff(there.to_numpy())
-        if (ordered == 1).all():
-            return None, "left out, it numbers the rows"
-    return of_numbers(values)
+        texts = valid.astype(str)
+        if pd.to_numeric(texts, errors="coerce").notna().mean() < MOSTLY_NUMBERS:
+            encode, note = fit_words(texts)
+            missing = len(values) - len(valid)
+            gone = f"{count(missing, 'value')} missing, all zeros" if encode and missing else ""
+            return encode, "; ".join(filter(None, (note, gone)))
+    elif pa.types.is_integer(kind) and len(valid) == len(values) and (np.diff(valid.to_numpy()) == 1).all():
+        return None, "left out, it numbers the rows"
+    return fit_numbers(values)
 
 
-def numbers(values: pd.Series[Any]) -> Floats:
-    """As floating-point numbers; times as seconds; what is none is NaN."""
+def numbers(values: Values) -> Floats:
+    """(n,) floating-point numbers, times as seconds; NaN for other values."""
     if pd.api.types.is_datetime64_any_dtype(values):
         seconds = values.dt.tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
         return np.where(values.isna(), np.nan, seconds)
@@ -104,60 +99,58 @@ def numbers(values: pd.Series[Any]) -> Floats:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Standardised numbers; with a column that marks the missing ones, if there were any among the fitted rows."""
+    """Standardised numbers; if ``marked``, a second column holds 1 for missing ones."""
 
     mean: float
-    spread: float
+    deviation: float
     marked: bool
 
-    def known(self, values: pd.Series[Any]) -> Floats:
-        """Standardised; what is missing, no number, or then too large for float32, which no fitted one is, is NaN."""
+    def standardised(self, values: Values) -> Floats:
+        """(n,) standardised numbers; NaN for missing ones, and for those that are then too large for float32."""
         with np.errstate(over="ignore"):
-            made = (numbers(values) - self.mean) / self.spread
+            made = (numbers(values) - self.mean) / self.deviation
         return np.where(np.abs(made) <= np.finfo(np.float32).max, made, np.nan)
 
-    def __call__(self, values: pd.Series[Any]) -> Floats:
-        made = self.known(values)
-        gone = np.isnan(made)
-        made = np.where(gone, 0.0, made)
-        return np.column_stack([made, gone]) if self.marked else made[:, None]
+    def __call__(self, values: Values) -> Floats:
+        made = self.standardised(values)
+        missing = np.isnan(made)
+        made = np.where(missing, 0.0, made)
+        return np.column_stack([made, missing]) if self.marked else made[:, None]
 
 
-def of_numbers(values: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
+def fit_numbers(values: Values) -> tuple[Encoder | None, str]:
     fitted = numbers(values)
     missing = int(np.isnan(fitted).sum())
     if missing == len(fitted):
         return None, "left out, it holds no finite number"
-    # by a power of two, which changes no digit: sums of squares of large numbers overflow
+    # divide by a power of two, which changes no digit: squares of large numbers would overflow
     power = np.frexp(np.nanmax(np.abs(fitted)))[1]
     scaled = np.ldexp(fitted, -power)
-    mean, spread = np.ldexp(np.nanmean(scaled), power), np.ldexp(np.nanstd(scaled), power)
-    make = Numbers(float(mean), float(spread) or 1.0, missing > 0)
-    return make, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
+    mean, deviation = np.ldexp(np.nanmean(scaled), power), np.ldexp(np.nanstd(scaled), power)
+    encode = Numbers(float(mean), float(deviation) or 1.0, missing > 0)
+    return encode, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 
 
-def of_words(there: pd.Series[Any]) -> tuple[Callable[[pd.Series[Any]], Floats] | None, str]:
-    known = sorted(there.unique())
+def fit_words(texts: Values) -> tuple[Encoder | None, str]:
+    known = sorted(texts.unique())
     if len(known) <= CATEGORIES:
-        return lambda column: np.equal.outer(
-            column.astype(object).where(column.notna(), "").astype(str).to_numpy(), known
-        ).astype(float), ""
-    if len(known) == len(there) and not there.str.contains(r"\s").any():
+        return lambda column: np.equal.outer(strings(column).to_numpy(), known).astype(float), ""
+    if len(known) == len(texts) and not texts.str.contains(r"\s").any():
         return None, "left out, every value is a different single word"
-    return of_texts(there), f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"
+    return fit_texts(texts), f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"
 
 
-def of_texts(fitted: pd.Series[Any]) -> Callable[[pd.Series[Any]], Floats]:
-    """Hashed words, weighted by their rarity among the fitted texts, in random directions; a missing text is zeros."""
+def fit_texts(fitted: Values) -> Encoder:
+    """Encode texts as hashed words, weighted by tf-idf of the fitted texts, in random directions; a missing text as zeros."""
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+    from sklearn.pipeline import make_pipeline
     from sklearn.random_projection import GaussianRandomProjection
 
     hashing = HashingVectorizer(n_features=HASHES, alternate_sign=False)
-    weights = TfidfTransformer().fit(hashing.transform(fitted))
-    project = GaussianRandomProjection(TEXT_WIDTH, random_state=0).fit(weights.transform(hashing.transform(fitted[:2])))
+    steps = make_pipeline(hashing, TfidfTransformer(), GaussianRandomProjection(TEXT_WIDTH, random_state=0)).fit(fitted)
+    return lambda column: np.asarray(steps.transform(strings(column)))
 
-    def make(column: pd.Series[Any]) -> Floats:
-        texts = column.astype(object).where(column.notna(), "").astype(str)
-        return np.asarray(project.transform(weights.transform(hashing.transform(texts))))
 
-    return make
+def strings(column: Values) -> Values:
+    """The values as strings, missing ones as empty strings."""
+    return column.astype(object).where(column.notna(), "").astype(str)

@@ -1,24 +1,25 @@
-"""CSV, JSON lines, Parquet and Arrow files as a stream of small tables: memory does not grow with the files."""
+"""CSV, JSON lines, Parquet and Arrow files as a stream of small tables. Memory does not grow with the files."""
 
 from __future__ import annotations
 
+import csv
+import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from fedskew.core.errors import BadInput, require
-from fedskew.data.quotes import check_quotes, ends_in_quotes, opened, spans_lines
+from fedskew.data.find import opened
+from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 
 FORMATS = {
     **dict.fromkeys((".csv", ".csv.gz"), "csv"),
@@ -28,35 +29,38 @@ FORMATS = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
 }
 BLOCK = 4 << 20
-"""Bytes of a file of lines that are read at a time; a line of CSV may be as long."""
+"""Bytes of a text file that are read at a time; also the longest line of a CSV file."""
 ROWS = 50_000
+"""Rows of a Parquet or Arrow file that are read at a time."""
 LONGEST_LINE = 64 << 20
-"""Bytes of an object of JSON lines at most, all of which is in memory."""
+"""Most bytes of one JSON object, which is in memory as a whole."""
 DEEPEST = 60
-"""Objects and lists within each other in JSON lines at most: the parser goes one call deeper for each, and Arrow's limit is 64."""
+"""Most levels of nested objects and lists in a JSON line: the parser calls itself for each level."""
+CELL_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+"""Types of a CSV column in the order in which they are tried, before text."""
 
 
 @dataclass
 class Reading:
-    """A walk over files, and what could not be read on the way."""
+    """A pass over files of one format or several, and notes on rows that could not be read."""
 
     files: Sequence[Path]
-    texts: frozenset[str] = frozenset()  # columns of CSV files that are read as text: 01 is not 1
-    prose: str = ""  # the one of them that may hold line breaks
+    words: frozenset[str] = frozenset()  # CSV columns that stay text: 01 is not 1
+    text: str = ""  # the one of these columns whose cells may have line breaks
     malformed: int = 0  # lines of CSV files with too few or too many cells
-    empty: list[str] = field(default_factory=list)  # files without rows
-    notes: list[str] = field(default_factory=list)  # what else a reader should know
-    share: float = 0.0  # of the bytes that are read
+    empty: list[str] = field(default_factory=list)  # names of files without rows
+    notes: list[str] = field(default_factory=list)
+    fraction: float = 0.0  # of the bytes, read so far
 
     def tables(self) -> Iterator[tuple[Path, pa.Table]]:
-        """The files' rows in order, a few ten thousand at a time."""
+        """Yield the files' rows in order, at most `ROWS` or `BLOCK` bytes at a time. Raises `BadInput` in one line."""
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
             size, rows = path.stat().st_size, 0
             try:
-                for part, read in self.parts(path) if size else ():
-                    part = plain(part, path)
+                for part, fraction in self.parts(path) if size else ():
+                    part = with_plain_names(part, path)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
@@ -64,10 +68,15 @@ class Reading:
                         f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files need the same ones",
                     )
                     rows += len(part)
-                    self.share = (before + read * size) / total
+                    self.fraction = (before + fraction * size) / total
                     if len(part):
                         yield path, part
-            except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            except UnicodeDecodeError:
+                raise BadInput(
+                    f"{path}: cannot be read as {format_of(path)}: line {first_bad_line(path)} is not UTF-8 text; "
+                    "convert the file to UTF-8"
+                ) from None
+            except (OSError, EOFError, pa.ArrowException) as error:
                 reason = " ".join(str(error).split())[:200]
                 raise BadInput(f"{path}: cannot be read as {format_of(path)}: {reason}") from None
             if not rows:
@@ -75,14 +84,14 @@ class Reading:
             before += size
 
     def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
-        """Tables, and the share of the file that is read after each."""
+        """Yield tables, each with the fraction of the file that is read by then."""
         kind = format_of(path)
         if kind == "parquet":
-            # page by page: otherwise a group of rows, which may be the whole file, is read at once
+            # without pre-buffering, which reads a whole row group, perhaps the whole file, at once
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BLOCK)
             done = 0
             for batch in file.iter_batches(batch_size=ROWS):
-                batch.validate(full=True)  # its reader takes a text's bytes as they are
+                batch.validate(full=True)  # PyArrow does not check that text is UTF-8
                 done += len(batch)
                 yield pa.Table.from_batches([batch]), done / max(1, file.metadata.num_rows)
         elif kind == "arrow":
@@ -94,140 +103,115 @@ class Reading:
                     mapped.seek(0)
                     found = iter(pa.ipc.open_stream(mapped))
                 for batch in found:
-                    # this format's reader takes all bytes as they are
-                    batch.validate(full=True)
+                    batch.validate(full=True)  # PyArrow does not check offsets and text
                     for lo in range(0, len(batch), ROWS):
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
-        elif kind == "JSON lines":
-            yield from json_lines(path)
         else:
-            yield from self.csv(path, "\t" if kind == "tsv" else delimiter_of(path))
+            with pa.OSFile(str(path)) as raw:
+                for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw):
+                    yield part, raw.tell() / max(1, raw.size())
 
-    def csv(self, path: Path, delimiter: str) -> Iterator[tuple[pa.Table, float]]:
-        """A column that ceases to be of the type that it began with is read as a wider one from there on."""
-        types: dict[str, pa.DataType] = dict.fromkeys(self.texts, pa.string())
-        done = 0
-        self.suspect, checked = False, False
-        while True:
-            skip, self.malformed_here = done, 0
-            try:
-                for part, read in self.csv_of_types(path, delimiter, types):
-                    if not checked and (self.suspect or spans_lines(part)):
-                        self.notes += check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
-                        checked = True
-                    fresh = part.slice(min(skip, len(part)))
-                    skip -= len(part) - len(fresh)
-                    done += len(fresh)
-                    yield fresh, read
-                if not checked and (self.suspect or ends_in_quotes(path)):
-                    self.notes += check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
-                self.malformed += self.malformed_here
-                return
-            except pa.ArrowInvalid as error:
-                found = re.search(r"In CSV column #(\d+):.*?CSV conversion error to (\w+)", str(error))
-                if not found:
-                    # a cell that is longer than what is read at a time may be one that swallowed rows
-                    check_quotes(path, delimiter, self.texts - {self.prose}, self.prose)
-                    raise
-                require(
-                    found[2] != "string",
-                    f"{path}: cannot be read as csv: column {int(found[1]) + 1} is not UTF-8 text; convert the file to UTF-8",
-                )
-                name = self.header[int(found[1])]
-                types[name] = pa.float64() if found[2] == "int64" else pa.string()
+    def csv(self, path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
+        """Yield the rows; lines with too few or too many cells are left out and counted in ``malformed``."""
+        delimiter, header = first_line(path)
+        suspect = False
 
-    def csv_of_types(
-        self, path: Path, delimiter: str, types: dict[str, pa.DataType]
-    ) -> Iterator[tuple[pa.Table, float]]:
-        def skipped(row: Any) -> str:
-            lines = row.text.count("\n")
-            self.suspect |= lines > 0
-            self.malformed_here += 1 + lines
+        def skip(row: pacsv.InvalidRow) -> str:
+            nonlocal suspect
+            lines = 1 + row.text.count("\n")
+            suspect |= lines > 1
+            self.malformed += lines
             return "skip"
 
-        with path.open("rb") as file:
-            require(
-                path.suffix == ".gz" or b"\0" not in file.read(4096),
-                f"{path}: cannot be read as csv: it is no text in UTF-8; name the file after its format, or convert it",
+        try:
+            reader = pacsv.open_csv(
+                # the other codec's name makes PyArrow decode, which finds bytes that are not UTF-8
+                pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
+                pacsv.ReadOptions(block_size=BLOCK),
+                pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
+                pacsv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(header, pa.string())),
             )
-        with pa.OSFile(str(path)) as raw:
-            stream = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
-            with unheard(skipped):
-                reader = pacsv.open_csv(
-                    stream,
-                    pacsv.ReadOptions(block_size=BLOCK, use_threads=True),
-                    pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skipped),
-                    pacsv.ConvertOptions(
-                        strings_can_be_null=True, column_types=types, decimal_point="," if delimiter == ";" else "."
-                    ),
-                )
-            self.header = reader.schema.names
-            spaced = {name for name in self.header if name.strip() in self.texts} - types.keys()
-            if spaced:
-                types |= dict.fromkeys(spaced, pa.string())
-                self.malformed_here = 0
-                yield from self.csv_of_types(path, delimiter, types)
-                return
-            odd = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
-            require(
-                not odd, f"{path}: cannot be read as csv: column {odd[:1]} is not UTF-8 text; convert the file to UTF-8"
-            )
-            while True:
-                with unheard(skipped):
-                    batch = next(reader, None)
-                if batch is None:
-                    return
-                yield pa.Table.from_batches([batch]), raw.tell() / max(1, raw.size())
+            for batch in reader:
+                part = pa.Table.from_batches([batch])
+                suspect |= has_line_breaks(part)
+                for at, name in enumerate(part.column_names):
+                    if name.strip() not in self.words:
+                        part = part.set_column(at, name, typed(part[at], decimal_comma=delimiter == ";"))
+                yield part
+        except pa.ArrowInvalid:
+            # a stray quote may have made one cell of more than a block
+            check_quotes(path, delimiter, self.words, self.text)
+            raise
+        if suspect or ends_in_quotes(path):
+            self.notes += check_quotes(path, delimiter, self.words, self.text)
 
 
-@contextmanager
-def unheard(handler: object) -> Iterator[None]:
-    """Without what PyArrow prints where it cannot hand a malformed line to its handler: it is no text, and its file is refused."""
-    before = sys.unraisablehook
-
-    def told(what: Any) -> None:
-        if what.object is not handler:
-            before(what)
-
-    sys.unraisablehook = told
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
+def typed(column: pa.ChunkedArray, decimal_comma: bool) -> pa.ChunkedArray:
+    """Cells as the first of `CELL_TYPES` that holds all of them, or unchanged."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column))
+    cells = pc.utf8_trim_whitespace(column)
+    if decimal_comma:
+        cells = pc.replace_substring(cells, ",", ".")
+    for kind in CELL_TYPES:
+        with suppress(pa.ArrowInvalid):
+            return cells.cast(kind)
+    return column
 
 
-def json_lines(path: Path) -> Iterator[tuple[pa.Table, float]]:
-    """Tables of one object a line, and the share of the file that is read; keys that a line lacks are empty cells."""
+def first_line(path: Path) -> tuple[str, list[str]]:
+    """The delimiter, whichever of comma, semicolon and tab the first line has most of (tab in TSV files), and the names."""
+    with opened(path) as file:
+        line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
+    require(
+        "\0" not in line,
+        f"{path}: cannot be read as csv: it is not text; name the file after its format, or convert it",
+    )
+    delimiter = "\t" if format_of(path) == "tsv" else max(",;\t", key=line.count)
+    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
+
+
+def first_bad_line(path: Path) -> int:
+    """The number of the first line that is not UTF-8, from 1."""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if line.decode(errors="ignore").encode() != line:
+                return number
+    return 0
+
+
+def unpacked(path: Path, raw: pa.NativeFile) -> pa.NativeFile:
+    return pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
+
+
+def json_lines(path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
+    """Yield tables of one object a line. A key that a line lacks is an empty cell."""
     columns: dict[str, pa.DataType] = {}
     done = 0
-    with pa.OSFile(str(path)) as raw:
-        for lines in whole_lines(pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw):
-            if deepest(lines) > DEEPEST:
-                raise pa.ArrowInvalid(
-                    f"after row {done}: more than {DEEPEST} objects or lists within each other; write fewer"
-                )
-            # one block: a column must be of one type in what is parsed at a time
-            options = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-            try:
-                part = pajson.read_json(pa.BufferReader(lines), options)
-            except pa.ArrowInvalid as error:
-                what, at, row = str(error).rpartition(" in row ")
-                where = f"{what}{at}{done + int(row) + 1}" if at and row.isdigit() else str(error)
-                raise pa.ArrowInvalid(f"{where}; each line must be one object") from None
-            done += len(part)
-            new = [name for name in part.column_names if name not in columns]
-            require(
-                not (columns and new),
-                f"{path}: the key {new[:1]} comes after lines without it only; give it to the first line too, as null",
-            )
-            columns = columns or {field.name: field.type for field in part.schema}
-            for name in columns.keys() - set(part.column_names):
-                part = part.append_column(name, pa.nulls(len(part), columns[name]))
-            yield part, raw.tell() / max(1, raw.size())
+    for lines in whole_lines(unpacked(path, raw)):
+        check_depth(lines, done)
+        # one block: a column must have one type within it
+        options = pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+        try:
+            part = pajson.read_json(pa.BufferReader(lines), options)
+        except pa.ArrowInvalid as error:
+            what, at, row = str(error).rpartition(" in row ")
+            where = f"{what}{at}{done + int(row) + 1}" if row.isdigit() else str(error)
+            raise pa.ArrowInvalid(f"{where}; each line must be one object") from None
+        done += len(part)
+        new = [name for name in part.column_names if name not in columns]
+        require(
+            not (columns and new),
+            f"{path}: the key {new[:1]} is missing in the first lines; give it to the first line too, as null",
+        )
+        columns = columns or {field.name: field.type for field in part.schema}
+        for name in columns.keys() - set(part.column_names):
+            part = part.append_column(name, pa.nulls(len(part), columns[name]))
+        yield part
 
 
 def whole_lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    """A stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blank ones alone are left out.
+    """Yield a stream's bytes, about `BLOCK` at a time, cut at the ends of lines; blocks of blank lines are left out.
 
     Raises `pyarrow.ArrowInvalid` for a line of more than `LONGEST_LINE` bytes.
     """
@@ -242,49 +226,48 @@ def whole_lines(stream: pa.NativeFile) -> Iterator[bytes]:
         yield rest
 
 
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.S)
+def check_depth(lines: bytes, done: int) -> None:
+    """Raise `pyarrow.ArrowInvalid` for JSON nested more than `DEEPEST` levels, which could overflow PyArrow's stack."""
+    for line in lines.split(b"\n"):
+        if line.count(b"[") + line.count(b"{") > DEEPEST:
+            try:
+                deep = depth(json.loads(line)) > DEEPEST
+            except ValueError as error:
+                raise pa.ArrowInvalid(f"after row {done}: {error}; each line must be one object") from None
+            except RecursionError:
+                deep = True
+            if deep:
+                raise pa.ArrowInvalid(f"after row {done}: more than {DEEPEST} nested objects or lists; write fewer")
 
-STEPS = np.zeros(256, dtype=np.int8)
-"""How much deeper a byte of JSON leads."""
-STEPS[list(b"[{")], STEPS[list(b"]}")] = 1, -1
+
+def depth(value: object) -> int:
+    """Levels of nested objects and lists, 0 for a plain value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
-def deepest(lines: bytes) -> int:
-    """How many objects and lists of JSON lines are within each other at most, 0 for few; brackets in texts do not count."""
-    many = [line for line in lines.split(b"\n") if line.count(b"[") + line.count(b"{") > DEEPEST]
-    bare = (np.frombuffer(STRING.sub(b"", line), dtype=np.uint8) for line in many)
-    return max((int(np.cumsum(STEPS[line], dtype=np.int64).max(initial=0)) for line in bare), default=0)
-
-
-def plain(part: pa.Table, path: Path) -> pa.Table:
-    """Without spaces around the columns' names, and without the row names that pandas writes."""
+def with_plain_names(part: pa.Table, path: Path) -> pa.Table:
+    """Strip the column names, and leave out the index columns that pandas writes. Raises `BadInput` for equal names."""
     names = [name.strip() for name in part.column_names]
     twice = next((name for name, number in Counter(names).items() if number > 1), None)
-    require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each a name of its own")
-    rows = [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
-    return part.rename_columns(names).drop_columns(rows).replace_schema_metadata()
-
-
-def delimiter_of(path: Path) -> str:
-    """The comma, semicolon or tabulator, whichever the first line has most of."""
-    with opened(path) as file:
-        head = file.readline(BLOCK)
-    return max(",;\t", key=lambda sign: head.count(sign.encode()))
+    require(twice is None, f"{path}: two columns are called {twice!r}; the first line must give each its own name")
+    index = [name for name in names if re.fullmatch(r"__index_level_\d+__", name)]
+    return part.rename_columns(names).drop_columns(index).replace_schema_metadata()
 
 
 def format_of(path: Path) -> str:
-    """``csv``, ``tsv``, ``JSON lines``, ``parquet`` or ``arrow`` by the file's name, or nothing."""
+    """``csv``, ``tsv``, ``JSON lines``, ``parquet`` or ``arrow``, by the file's name; empty for any other."""
     name = path.name.lower()
     return next((kind for end, kind in FORMATS.items() if name.endswith(end)), "")
 
 
 def stem(path: Path) -> str:
-    """The file's name without what says its format."""
+    """The file's name without the ending of its format."""
     return next((path.name[: -len(end)] for end in FORMATS if path.name.lower().endswith(end)), path.name)
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The data files among the paths and directly in those that are folders; raises `BadInput` where there are none."""
+    """The files among the paths, and the data files directly in the folders. Raises `BadInput` if there are none."""
     found: list[Path] = []
     for path in paths:
         require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tarfile
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -97,3 +99,8 @@ def reading(dataset: str, path: Path) -> Iterator[None]:
     except UNREADABLE as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
         raise BadInput(f"data set {dataset}: cannot read {path}, it is damaged or another file: {reason}") from None
+
+
+def opened(path: Path) -> IO[bytes]:
+    """The file, or what it holds if its name ends in ``.gz``, for reading bytes."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]

@@ -87,7 +87,7 @@ def on_threads(count: int) -> Iterator[None]:
 
 def next_work(fed: Federation, server: Server, measure_local: bool) -> Work | None:
     """The work of the first round from here on in which somebody takes part, were the server as it is."""
-    for round_ in range(server.round, server.rounds):
+    for round_ in range(server.round, fed.rounds):
         at = server._replace(round=round_)
         _, work, _ = prepare(fed, Sequential(), at, ClientStates(), measure_local)
         if len(work.clients):

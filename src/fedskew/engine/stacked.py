@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
@@ -74,6 +75,12 @@ class Stacked:
 
     def __post_init__(self) -> None:
         require(self.width >= 0, f"width must be at least 0, got {self.width}")
+
+    def accepts(self, setup: Setup) -> str:
+        """Refuses models that cannot be computed as one batch."""
+        if setup.stacks is not False:
+            return ""
+        return "computes clients' models as one batch of models, and this model cannot be; use --engine sequential"
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         steps = vectorised(program)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.algorithm import FEATURES, LINEAR_SOLVER, PLAIN_SERVER, PLAIN_SOLVER, SENSITIVE, SERVER_DATA
 from fedskew.core.component import to_table
+from fedskew.core.contract import Checked, Setup, server_rows
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
-from fedskew.engine.stacked import Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.experiment.deal import ClientData, client_data, partition_facts, server_rows
+from fedskew.experiment.deal import ClientData, client_data, partition_facts
+from fedskew.experiment.deal import server_rows as rows_of_server
 from fedskew.experiment.prepare import Frozen, prepared
 from fedskew.experiment.private import check_private
 from fedskew.loop.federation import Federation, Tuning, warmed_up
@@ -33,7 +33,6 @@ from fedskew.models import Mixed
 from fedskew.models.prefix import Tell
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
-from fedskew.slots import REFINES, All, Poisson, ServerSgd, Uncompressed, Unrefined
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -45,13 +44,18 @@ class Assembly:
     experiment: Experiment
     dataset: Dataset
     federation: Federation
-    x0: Tensor  # (P,)
+    cold: Tensor  # (P,) the initial model before the server's warm-up
     x_test: Tensor
     y_test: Tensor  # at the start
     data: ClientData
     labels_told: bool = True  # whether the clients' labels are known here
     frozen: Frozen | None = None  # of the model, what is not trained
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
+
+    @cached_property
+    def x0(self) -> Tensor:
+        """The initial model (P,), after the server's warm-up."""
+        return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
 
     def test_targets(self, round_: int) -> Tensor:
         """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
@@ -75,47 +79,47 @@ class Assembly:
 
 
 def assemble(
-    experiment: Experiment, dataset: Dataset, data: ClientData | None = None, tell: Tell | None = None
+    experiment: Experiment,
+    dataset: Dataset,
+    data: ClientData | None = None,
+    tell: Tell | None = None,
+    dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
     ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
-    rows of how many have passed through the frozen layers of a model.
+    rows of how many have passed through the frozen layers of a model. ``dealt`` are the rows of each client, if they are dealt
+    already.
     """
-    check_needs(experiment)
-    require(
-        SENSITIVE not in experiment.algorithm.needs() or bool(dataset.sensitive),
-        f"{name_of(experiment.algorithm)} compares two groups of people, and {dataset.name} names no sensitive attribute; "
-        "use --dataset adult, or own data with `sensitive`",
-    )
-    data = data or client_data(experiment, dataset)
+    setup = dataclasses.replace(setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive))
+    check_needs(experiment, setup)
+    data = data or client_data(experiment, dataset, dealt)
     partition = data.partition
-    check_clients(experiment, len(partition))
-    experiment.augment.check(dataset.shape)
+    setup = with_clients(experiment, setup, len(partition))
+    check_needs(experiment, setup)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0, x, x_test, frozen = prepared(
         experiment, data.dataset, data.x, data.x_test, dtype, device, tell
     )
-    check_engine(experiment, task)
+    check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     y = torch.as_tensor(data.labels.at(0), device=device)
     # the rows as the model reads them; where clients are elsewhere only the data set has the server's
     own_x, own_y = x, y
     if not len(x):
         own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), torch.as_tensor(dataset.y, device=device)
-    server_data = batch_of(own_x, own_y, server_rows(experiment, dataset), dtype)
+    server_data = batch_of(own_x, own_y, rows_of_server(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
     cohort = len(drawn(experiment, len(partition)))
     for part in (federation, federation.tuning):
         if part and isinstance(part.planner, SeededPlanner):
             part.planner.check_memory(partition.sizes, cohort)
-    x0 = warmed_up(federation, x0, experiment.server_data.warm_up)
     check_sharing(experiment, federation, x0)
     return Assembly(
         experiment=experiment,
         dataset=dataset,
         federation=federation,
-        x0=x0,
+        cold=x0,
         x_test=x_test,
         y_test=torch.as_tensor(data.test_labels.at(0), device=device),
         data=data,
@@ -179,15 +183,6 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
     )
 
 
-def check_engine(experiment: Experiment, task: Classification) -> None:
-    """Refuse to stack what cannot be."""
-    name = to_table(experiment.model, COMPONENTS["model"])["name"]
-    require(
-        task.stacks or not isinstance(experiment.engine, Stacked),
-        f"engine stacked: clients' models of kind {name} cannot be computed as one batch of models; use --engine sequential",
-    )
-
-
 @lru_cache(maxsize=16)
 def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
     """The part of the model that clients keep, one object for all runs, so that they share what engines make of it."""
@@ -196,24 +191,17 @@ def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | 
 
 
 def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) -> None:
-    """Refuse what needs the clients' whole models, or keeps vectors over them: it would mix, or send, what clients keep."""
-    whole = federation.kept is not None and not len(federation.kept.others)
+    """Refuse methods that would mix, or send, what clients keep of their models."""
+    algorithm, kept, name = federation.algorithm, federation.kept, name_of(experiment.algorithm)
     require(
-        whole or not federation.others,
-        f"{name_of(experiment.algorithm)} averages models, and clients of different architectures have no parameters in common; "
+        (kept is not None and not len(kept.others)) or not federation.others,
+        f"{name} averages models, and clients of different architectures have no parameters in common; "
         "use --algorithms fedmd or local-only",
     )
-    if isinstance(experiment.sharing, All) or federation.kept is None:
+    if kept is None or not federation.contract.shares_model:
         return
-    needy = judge(experiment)
-    require(
-        not needy,
-        f"{needy} tries the clients' models on the server's rows, and the clients keep a part of theirs to themselves; use "
-        "--sharing all, or a method without rows on the server, e.g. fedavg",
-    )
-    algorithm, server = federation.algorithm, start(federation, x0)
-    states = (server.state, algorithm.broadcast(server), algorithm.client_init(x0))
-    name = name_of(algorithm)
+    server = start(federation, x0)
+    states = (server.state, algorithm.broadcast(federation.view(server)), algorithm.client_init(x0))
     require(
         all(leaf.numel() < x0.numel() for _, leaf in leaves(states)),
         f"{name} keeps vectors over the whole model, which cannot be split into a shared and a personal part; use "
@@ -221,91 +209,55 @@ def check_sharing(experiment: Experiment, federation: Federation, x0: Tensor) ->
     )
 
 
-def check_needs(experiment: Experiment) -> None:
-    """Refuse combinations that cannot work, with the reason and the fix."""
-    experiment.system.check(experiment.local)
-    algorithm, needs = experiment.algorithm, experiment.algorithm.needs()
-    name = name_of(algorithm)
-    require(
-        LINEAR_SOLVER not in needs or experiment.solver.linear,
-        f"{name} needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd",
+def setup_of(experiment: Experiment) -> Setup:
+    """What the parts of an experiment may ask about each other before the data are loaded."""
+    contract = experiment.algorithm.contract()
+    defaults = {f.name: f.default_factory() for f in dataclasses.fields(Experiment) if callable(f.default_factory)}
+    return Setup(
+        solver=experiment.solver,
+        local=experiment.local,
+        changed=frozenset(name for name, value in defaults.items() if getattr(experiment, name) != value),
+        has_features=experiment.model.has_features,
+        one_architecture=not isinstance(experiment.model, Mixed),
+        shares_model=contract.shares_model,
+        tries_models=server_rows in contract.needs or experiment.refine.needs_data,
+        server_rows=experiment.server_data.share > 0,
+        inexactness=experiment.evaluation.inexactness,
     )
-    require(
-        PLAIN_SOLVER not in needs or experiment.solver.plain,
-        f"{name} takes a local step over its rate for a gradient, which momentum and adamw make untrue; use --solver sgd without "
-        "momentum, or --algorithms afl",
-    )
-    require(
-        FEATURES not in needs or experiment.model.has_features,
-        f"{name} compares hidden features, and this model has none; use --model mlp or a convolutional one",
-    )
-    require(
-        PLAIN_SERVER not in needs or experiment.server == ServerSgd(),
-        f"{name} averages more than one model, and a server optimiser would move only one of them; use --server sgd",
-    )
-    require(
-        PLAIN_SERVER not in needs or not experiment.refine.needs_data,
-        f"{name} averages more than one model, and a refinement would move only one of them; use --refine none",
-    )
-    require(
-        PLAIN_SERVER not in needs or not experiment.evaluation.inexactness,
-        f"{name} trains from more than one model, and inexactness is told of training from the global one; leave out "
-        "evaluation.inexactness",
-    )
-    require(
-        algorithm.shares_model or exchanges_nothing_else(experiment),
-        f"{name} exchanges no models: a server optimiser, a refinement, a codec, a sharing or inexactness would have nothing to "
-        "work on; use --server sgd --refine none --codec none --sharing all, and leave out evaluation.inexactness",
-    )
-    require(
-        not experiment.faults.some or (algorithm.shares_model and not isinstance(experiment.model, Mixed)),
-        "faults are of updates of one shared model, and there is none here; leave them out, or use another method and model",
-    )
-    needy = judge(experiment)
-    require(
-        not needy or experiment.server_data.share > 0,
-        f"{needy} needs rows of the server's own, and it has none; give it some of the training rows with "
-        "--server-data 0.02",
-    )
-    check_private(experiment, name)
 
 
-def exchanges_nothing_else(experiment: Experiment) -> bool:
-    """Whether every slot that works on models on their way is as it is without one."""
-    slots = (experiment.server, experiment.refine, experiment.codec, experiment.sharing)
-    return slots == (ServerSgd(), Unrefined(), Uncompressed(), All()) and not experiment.evaluation.inexactness
+def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
+    """Raise `BadInput` with the part, the reason and the fix if a part of the experiment cannot work with the others."""
+    setup = setup or setup_of(experiment)
+    for field in dataclasses.fields(experiment):
+        held = getattr(experiment, field.name)
+        for part in held if field.name == "skew" else [held]:
+            if isinstance(part, Checked) and (reason := part.accepts(setup)):
+                raise BadInput(f"{called(field.name, part)} {reason}")
+    check_private(experiment, name_of(experiment.algorithm))
+
+
+def called(section: str, part: Any) -> str:
+    """What a message calls a part: a method by its name, others by section and name, settings by their section."""
+    if section not in COMPONENTS:
+        return f"{section}:"
+    name = str(to_table(part, COMPONENTS[section])["name"])
+    return name if section == "algorithm" else f"{section} {name}"
 
 
 def name_of(algorithm: Any) -> str:
     """What the catalogue calls a method, or the place of a user's own."""
-    return str(to_table(algorithm, COMPONENTS["algorithm"])["name"])
-
-
-def judge(experiment: Experiment) -> str:
-    """What tries the clients' models on the server's rows: the method, the refinement, or nothing."""
-    if SERVER_DATA in experiment.algorithm.needs():
-        return name_of(experiment.algorithm)
-    return f"refine {to_table(experiment.refine, REFINES)['name']}" if experiment.refine.needs_data else ""
+    return called("algorithm", algorithm)
 
 
 def check_clients(experiment: Experiment, num_clients: int) -> None:
-    """Refuse what so many clients with data cannot have: the selection, the method's aggregation, its guarantee."""
-    selection, name = experiment.selection, name_of(experiment.algorithm)
-    selection.check(num_clients)
-    # by chance a cohort has any size, and a round with nobody is only counted
-    size = num_clients if isinstance(selection, Poisson) else len(drawn(experiment, num_clients))
-    needed = experiment.algorithm.fewest(size)
-    require(
-        size >= needed,
-        f"{name} needs at least {needed} clients in a round, and the selection gives {size}; select more clients, or let "
-        f"{name} assume fewer broken ones",
-    )
-    privacy = experiment.algorithm.privacy()
-    require(
-        privacy is None or privacy.noise == 0 or privacy.delta * num_clients < 1,
-        f"algorithm: delta must be below 1 / clients, else the guarantee may give a whole client away; "
-        f"with {num_clients} clients try delta={num_clients**-1.1:.1g}",
-    )
+    """As `check_needs`, for this number of clients with data."""
+    check_needs(experiment, with_clients(experiment, setup_of(experiment), num_clients))
+
+
+def with_clients(experiment: Experiment, setup: Setup, num_clients: int) -> Setup:
+    """The setup with this number of clients with data."""
+    return dataclasses.replace(setup, clients=num_clients, cohort=experiment.selection.largest(num_clients))
 
 
 def drawn(experiment: Experiment, num_clients: int) -> Ints:

@@ -13,7 +13,8 @@ from typing import Any
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
-from fedskew.experiment.config import COMPONENTS, Experiment, SharedData
+from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.settings import SharedData
 from fedskew.skew import Pooled
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.data.datasets.own import Own
 from fedskew.engine.group import Lost
-from fedskew.experiment.build import assemble, check_clients, check_needs, with_engine
-from fedskew.experiment.choice import settled
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import partition_of
-from fedskew.experiment.machine import cores
-from fedskew.experiment.run import Listener, Stop, execute, register
+from fedskew.experiment.plan import Plan
+from fedskew.experiment.run import Listener, Stop, begin, execute, register
 from fedskew.store.runs import RunStore
-
-PER_CORE = 8
-"""Processes for each core at most: each holds PyTorch and the data, and of a typing error's many memory would run out."""
-
 
 MOST_RUNS = 10_000
 """Of one comparison: all of them are dealt, checked and stored before the first begins."""
@@ -38,7 +30,7 @@ class Ended:
 EndListener = Callable[[Ended], None]
 
 
-def plan(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
+def cross(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
     """One experiment for each method and seed, seed by seed, so that unfinished comparisons are still paired.
 
     Partition and training use the same number, so both vary; equal numbers across methods make the pairs.
@@ -58,64 +50,25 @@ def plan(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list
     ]
 
 
-def prepare(
-    experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int
-) -> tuple[list[Experiment], Dataset, dict[str, dict[str, Any]]]:
-    """Find everything that is wrong before any work, and choose each method's engine by a trial on its first seed.
-
-    Returns the experiments with what was left open filled in, the data, and what is known of each method's engine by name.
-    """
-    first = experiments[0]
-    if dataset is None:
-        dataset = first.dataset.load()
-    else:
-        own = Own(fingerprint=dataset.fingerprint())
-        experiments = [e.replace(dataset=own) for e in experiments]
-    for experiment in experiments:
-        check_needs(experiment)
-        check_clients(experiment, len(partition_of(experiment, dataset)))
-    check_processes(jobs)
-    made: dict[str, Experiment] = {}
-    engines: dict[str, dict[str, Any]] = {}
-    for experiment in experiments:
-        if experiment.name not in made:
-            made[experiment.name], facts = settled(experiment, dataset, jobs, assemble(experiment, dataset))
-            engines |= {experiment.name: facts} if facts else {}
-    return [alike(experiment, made[experiment.name]) for experiment in experiments], dataset, engines
-
-
-def check_processes(count: int) -> None:
-    """Raise `BadInput` for so many processes side by side that a typing error is likely."""
-    most = PER_CORE * cores()
-    require(
-        count <= most,
-        f"{count} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
-    )
-
-
-def alike(experiment: Experiment, first: Experiment) -> Experiment:
-    """Carried out as another one of the same method."""
-    return with_engine(experiment, first.engine, first.training.threads)
-
-
-def register_all(
-    store: RunStore, experiments: Sequence[Experiment], engines: dict[str, dict[str, Any]], title: str
-) -> list[int]:
-    """Put all runs of a comparison into the store as planned; their numbers."""
+def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:
+    """Put all runs of a comparison into the store as planned; the plans by the runs' numbers."""
     comparison = store.add_comparison(title)
-    return [register(store, experiment, engines.get(experiment.name), comparison) for experiment in experiments]
+    return {register(store, plan.experiment, plan.trial, comparison): plan for plan in plans}
 
 
 def execute_all(
     store: RunStore,
-    runs: Sequence[int],
+    runs: Mapping[int, Plan | None],
     dataset: Dataset | None,
     jobs: int,
     listener: Listener,
     ended: EndListener,
     stop: Stop,
 ) -> list[Ended]:
-    """Carry out the runs; one that fails does not stop the others. Raises `Interrupted` when ``stop`` asked for it."""
+    """Carry out the runs; one that fails does not stop the others. Raises `Interrupted` when ``stop`` asked for it.
+
+    A run without a plan is carried out as the store has it.
+    """
     results: list[Ended] = []
 
     def note(result: Ended) -> None:
@@ -123,11 +76,11 @@ def execute_all(
         ended(result)
 
     if jobs == 1 or len(runs) == 1:
-        for run in runs:
+        for run, plan in runs.items():
             if stop():
                 break
             try:
-                execute(store, run, dataset, listener, stop)
+                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset, plan))
                 note(Ended(run, None))
             except Interrupted:
                 break

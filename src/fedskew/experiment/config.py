@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.component import build, from_table, label, plain, to_table
-from fedskew.core.errors import BadInput, require, require_storable, suggestion
+from fedskew.core.errors import BadInput, require_storable, suggestion
 from fedskew.core.own import Methods
 from fedskew.core.places import read_small
-from fedskew.core.privacy import after_noise, alone
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.datasets.digits import Digits
 from fedskew.engine import ENGINES
+from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
@@ -48,142 +47,6 @@ from fedskew.slots import (
     Uncompressed,
     Unrefined,
 )
-
-MOST_THREADS = 1024
-"""Threads of a process, and processes of a run, at most: PyTorch ends without a word where the system refuses more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Auto:
-    """Choose engine and threads by a short measured trial, which is printed and stored."""
-
-    private = alone
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clients:
-    """Who holds the rows. ``held_out`` is the share of each client's rows kept from training to measure the client."""
-
-    number: int = 10
-    partition_seed: int = 0
-    held_out: float = 0.0
-    private = alone
-
-    def __post_init__(self) -> None:
-        require(self.number >= 1, f"number must be at least 1, got {self.number}")
-        require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
-        require_storable("partition_seed", self.partition_seed)
-        require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerData:
-    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets.
-
-    ``warm_up`` is how many steps of the local solver the initial model takes on all of them before round 0.
-    """
-
-    share: float = 0.0
-    warm_up: int = 0
-    private = alone
-
-    def __post_init__(self) -> None:
-        require(self.warm_up >= 0, f"warm_up must be at least 0, got {self.warm_up}")
-        require(self.share > 0 or not self.warm_up, f"warm_up {self.warm_up} needs rows: set share above 0")
-        require(0 <= self.share <= 0.5, f"share must be at least 0 and at most 0.5, got {self.share}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedData:
-    """A public share of the training rows, as many of each class, of which every client gets a random part beside its own.
-
-    ``beta`` is its size relative to the rows that are dealt to the clients, and ``alpha`` the part of it that a client gets.
-    It is not dealt, and a client's number of rows counts what it got of it. There is no model warmed up on the share.
-    """
-
-    beta: float = 0.0
-    alpha: float = 1.0
-    private = alone
-
-    def __post_init__(self) -> None:
-        require(0 <= self.beta <= 1, f"beta must be at least 0 and at most 1, got {self.beta}")
-        require(0 < self.alpha <= 1, f"alpha must be above 0 and at most 1, got {self.alpha}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How long, from which seed, on what.
-
-    0 ``threads`` are chosen by ``engine="auto"``, or under a named engine by PyTorch; runs side by side share the cores.
-    ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
-    ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
-    parameters stay in ``dtype``.
-    """
-
-    rounds: int = 30
-    seed: int = 0
-    dtype: Literal["float32", "float64"] = "float32"
-    precision: Literal["full", "bf16"] = "full"
-    device: str = "cpu"
-    threads: int = 0
-    states: Literal["auto", "memory", "disk"] = "auto"
-    private = after_noise
-
-    def __post_init__(self) -> None:
-        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
-        require(self.seed >= 0, f"seed must be at least 0, got {self.seed}")
-        for name in ("rounds", "seed"):
-            require_storable(name, getattr(self, name))
-        require(self.precision == "full" or self.dtype == "float32", "precision bf16 needs dtype float32")
-        require(
-            0 <= self.threads <= MOST_THREADS,
-            f"threads must be at least 0 and at most {MOST_THREADS}, got {self.threads}",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
-
-    ``every="auto"`` measures as rarely as keeps it under a tenth of the work, by the number of rows that pass through models, on
-    any machine alike; without a file, the command line's experiment has that. The last round is always measured.
-    ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
-    default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
-    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
-    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class
-    and how far it has fallen below its highest so far.
-    """
-
-    every: int | Literal["auto"] = 1
-    max_clients: int = 1000
-    local_models: bool = True
-    adapt_steps: int = 0
-    adapt_lr: float | None = None
-    inexactness: bool = False
-    layers: bool = False
-    classes: bool = False
-    private = after_noise
-
-    def __post_init__(self) -> None:
-        require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")
-        require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
-        require(self.adapt_steps >= 0, f"adapt_steps must be at least 0, got {self.adapt_steps}")
-        require(
-            self.adapt_lr is None or 0 < self.adapt_lr < math.inf,
-            f"adapt_lr must be a finite number above 0, got {self.adapt_lr}",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A checkpoint after every so many rounds, at the end, and when the run is interrupted."""
-
-    every: int = 10
-    private = after_noise
-
-    def __post_init__(self) -> None:
-        require(self.every >= 1, f"every must be at least 1, got {self.every}")
-
 
 COMPONENTS: dict[str, Mapping[str, Any]] = {
     "dataset": DATASETS,

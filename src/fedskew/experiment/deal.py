@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,16 +41,18 @@ class ClientData:
     drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
 
 
-def client_data(experiment: Experiment, dataset: Dataset) -> ClientData:
+def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
     """Deal the rows, then change features and labels by client. Rows of the server, and rows that clients share, stay as they are.
+
+    ``dealt`` are the rows of `dealt_rows`, if they are known already.
 
     Each test row belongs to a client, by chance in proportion to the clients' rows, and follows that client's concept; the
     features of the test rows are nobody's and stay as the data set has them.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
     check_features(skews, dataset)
-    dealt = dealt_rows(experiment, dataset)
-    partition = finished(experiment, dataset, dealt, skews)
+    dealt = dealt or dealt_rows(experiment, dataset)
+    partition = finished(experiment, dataset, dealt)
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
     own = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
     styled = restyled(skews, own, dataset, owner, seed)
@@ -111,29 +112,12 @@ def named(skews: Mixture, *drawn: list[Any]) -> Drawn:
 
 
 def partition_of(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Whose the data set's rows are."""
-    return finished(experiment, dataset, dealt_rows(experiment, dataset), mixture(experiment.skew))
+    """The training rows of each client."""
+    return finished(experiment, dataset, dealt_rows(experiment, dataset))
 
 
 def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The rows that the skews deal to the clients."""
-    parts = ("skew", "clients", "server_data", "shared_data")
-    bare = Experiment(**{part: getattr(experiment, part) for part in parts})
-    # a folder may change, and what it holds is quickly read
-    if isinstance(mixture(experiment.skew).dealer, FromFolder):
-        return dealt(bare, dataset)
-    known = DEALT.get(dataset)
-    if known is None or known[0] != bare:
-        known = DEALT[dataset] = bare, dealt(bare, dataset)
-    return known[1]
-
-
-DEALT: WeakKeyDictionary[Dataset, tuple[Experiment, Partition]] = WeakKeyDictionary()
-"""The last partition of each data set in use, which is asked for when an experiment is checked, tried and run."""
-
-
-def dealt(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The rows that the skews deal to the clients, dealt anew."""
+    """The training rows that the skews deal to each client, before rows are pooled or shared."""
     who, skews = experiment.clients, mixture(experiment.skew)
     reserved = np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     if isinstance(skews.dealer, FromFolder):
@@ -174,9 +158,9 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     return partition
 
 
-def finished(experiment: Experiment, dataset: Dataset, dealt: Partition, skews: Mixture) -> Partition:
-    """The rows dealt, put together where that is asked, and with the public share."""
-    partition, shared = (pooled(dealt) if skews.pooled else dealt), shared_rows(experiment, dataset)
+def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Partition:
+    """The dealt rows, pooled if a skew pools them, and with each client's part of the public share."""
+    partition, shared = (pooled(dealt) if mixture(experiment.skew).pooled else dealt), shared_rows(experiment, dataset)
     if not len(shared):
         return partition
     return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)

@@ -18,8 +18,9 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
-from fedskew.experiment.config import Clients, Experiment
+from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
 
@@ -53,7 +54,7 @@ def from_files(
         client,
         most=MOST_ROWS,
         seed=seed,
-        tell=lambda share, rows: tell(f"reading, {rows:,} rows", share),
+        on_progress=lambda share, rows: tell(f"reading, {rows:,} rows", share),
     )
     encode = columns.fit(found.table, str(paths[0]))
     return Subject(
@@ -99,7 +100,7 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
     x = held.x[partition.indices]
     if held.dataset.texts is not None:
         texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
-        x = columns.of_texts(texts)(texts)
+        x = columns.fit_texts(texts)(texts)
         notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
     return Subject(
         title=title,

@@ -73,7 +73,7 @@ def export(
     shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
     tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
     require(
-        len(tasks) == 1 and experiment.algorithm.shares_model,
+        len(tasks) == 1 and experiment.algorithm.contract().shares_model,
         f"run {run}: its clients have models of their own, and no whole model is shared",
     )
     require(

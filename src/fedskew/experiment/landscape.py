@@ -15,8 +15,9 @@ from fedskew.core.errors import require
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
 from fedskew.experiment.build import Assembly, assemble
-from fedskew.experiment.config import Auto, from_toml
+from fedskew.experiment.config import from_toml
 from fedskew.experiment.run import resume
+from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.round import States, play_round
@@ -70,7 +71,7 @@ def landscape(
     tell_where(warn, store, run, server.round)
     fed = assembly.federation
     require(
-        not fed.others and fed.algorithm.shares_model,
+        not fed.others and fed.contract.shares_model,
         f"landscape: the clients of run {run} have models of their own, and there is none around which to look",
     )
     require(points >= 3, f"landscape: points must be at least 3, got {points}")

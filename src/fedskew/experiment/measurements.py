@@ -19,11 +19,11 @@ from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.round import Engine, Outcome, States
-from fedskew.measure.fairness import entropy, jain
 from fedskew.measure.privacy import epsilon
+from fedskew.measure.registry import computed, primary, stored
 from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.partition import Ints
-from fedskew.store.runs import MEASUREMENTS, Row
+from fedskew.store.runs import Row
 
 
 def measured_clients(assembly: Assembly) -> Ints:
@@ -94,16 +94,27 @@ def class_rows(assembly: Assembly, accuracy: Tensor, y: Tensor) -> list[Row]:
     return [(c, "class", "accuracy", share[c]) for c in range(len(share)) if rows[c]]
 
 
-def layer_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
-    """How well the updates agree in each layer, whose number takes the place of a client's, and as a whole."""
-    deltas = outcome.done.uploads.delta
-    if not assembly.experiment.evaluation.layers or not outcome.measures:
+def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
+    """The measures of the round's updates that have a function of their own; nothing if no client took part."""
+    if not outcome.measures:
         return []
+    work, deltas = outcome.work, outcome.done.uploads.delta
+    rows: list[Row] = layer_rows(assembly, deltas) if assembly.experiment.evaluation.layers else []
+    for measure in (*computed("round"), *computed("client")):
+        value = measure.function()(deltas, work.view.info.num_examples)
+        if measure.split == "client":
+            rows += per_client("client", measure.name, work.clients, value)
+        else:
+            rows.append((None, "round", measure.name, float(value)))
+    return [row for row in rows if math.isfinite(row[3])]
+
+
+def layer_rows(assembly: Assembly, deltas: Tensor) -> list[Row]:
+    """Mean cosine of the updates (C, P) over all pairs of clients: in each layer, and as a whole."""
     whole = float(cosines(deltas, {"all": [slice(None)]})["all"])
     rows: list[Row] = [(None, "round", "cosine", whole)]
     by_layer = cosines(deltas, assembly.federation.task.space.layers())
-    rows += [(i, "layer", "cosine", float(value)) for i, value in enumerate(by_layer.values())]
-    return [row for row in rows if not math.isnan(row[3])]
+    return rows + [(i, "layer", "cosine", float(value)) for i, value in enumerate(by_layer.values())]
 
 
 def group_rows(assembly: Assembly, w: Tensor, y: Tensor) -> list[Row]:
@@ -148,31 +159,25 @@ def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor]) 
     rows: list[Row] = []
     for name, values in scores.items():
         rows += per_client(split, name, clients, values)
-    return rows + [(None, summary, name, value) for name, value in over_clients(scores).items()]
+    return rows + [(None, summary, name, value) for name, value in over_clients(summary, scores).items()]
 
 
-def over_clients(scores: dict[str, Tensor]) -> dict[str, float]:
-    """Over the clients; one without measured rows does not count."""
-    held = ~scores["accuracy"].isnan()
-    accuracy = scores["accuracy"][held].sort().values
-    decile = math.ceil(0.1 * len(accuracy) - 1e-9)
-    return {
-        "accuracy_mean": float(accuracy.mean()),
-        "accuracy_worst": float(accuracy[0]),
-        "accuracy_worst_decile": float(accuracy[:decile].mean()),
-        "accuracy_std": float(accuracy.std(correction=0)),
-        "accuracy_jain": float(jain(accuracy)),
-        "accuracy_entropy": float(entropy(accuracy)),
-        "loss_mean": float(scores["loss"][held].mean()),
+def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
+    """The computed measures of the split, over the clients that have measured rows."""
+    held = ~scores[primary().name].isnan()
+    known = stored()
+    ordered = {
+        name: values[held].sort(descending=known["global-model", name].better == "lower").values
+        for name, values in scores.items()
     }
+    return {m.name: float(m.function()(ordered[m.score])) for m in computed(split) if m.score in ordered}
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
     """The round's updates, its cost, and the local models on their own clients' data; nothing for what is undefined."""
-    work, measures = outcome.work, outcome.measures
-    updates = ("divergence", "drift", "relative_drift", "update_norm", "alignment") if measures else ()
+    work, measures, known = outcome.work, outcome.measures, stored()
     values = {
-        **{name: float(measures[name].mean()) for name in updates},
+        **{name: float(value.mean()) for name, value in measures.items() if ("round", name) in known},
         **({"signal_to_noise": float(signal_to_noise(measures["relative_drift"]))} if measures else {}),
         "local_steps": float(outcome.steps.sum()),
         "update_amount": update_amount(assembly.federation, outcome),
@@ -183,11 +188,10 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         "seconds": seconds,
     }
     rows: list[Row] = [(None, "round", name, value) for name, value in values.items() if math.isfinite(value)]
-    own = {"steps": torch.as_tensor(outcome.steps)}
-    own |= {name: measures[name] for name in ("distance", "update_norm", "alignment") if measures}
+    own = {"steps": torch.as_tensor(outcome.steps), **{name: value for name, value in measures.items() if value.dim()}}
     # a method may report a number under a name that the round measures itself: that is stored once
     for name, found in (outcome.done.uploads.report | own).items():
-        if name in MEASUREMENTS["client"]:
+        if ("client", name) in known:
             rows += per_client("client", name, work.clients, found)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
     for name, sums in outcome.done.scores.items():
@@ -204,7 +208,7 @@ def update_amount(fed: Federation, outcome: Outcome) -> float:
 
 def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
     """The privacy loss of all rounds so far, repeated ones included, where the method bounds it."""
-    privacy = assembly.federation.algorithm.privacy()
+    privacy = assembly.federation.contract.privacy
     loss = epsilon(privacy, server.round + assembly.repeated) if privacy else math.inf
     return [(None, "round", "epsilon", loss)] if math.isfinite(loss) else []
 

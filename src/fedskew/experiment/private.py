@@ -16,14 +16,14 @@ def check_private(experiment: Experiment, method: str) -> None:
     A part is whatever stands in a field of `Experiment`, except for what is `GIVEN`.
     """
     algorithm = experiment.algorithm
-    privacy = algorithm.privacy()
+    privacy = algorithm.contract().privacy
     if privacy is None:
         return
     kind = type(algorithm).__name__
     require(
-        "privacy" in vars(type(algorithm)),
-        f"{method} takes its privacy loss from the method that it extends; write a `privacy` of its own into {kind}, with what its "
-        "hooks keep to, or one that returns None",
+        privacy.by is type(algorithm),
+        f"{method} takes its privacy loss from the method that it extends; write a `contract` of its own into {kind}, with "
+        f"by={kind} and what its hooks keep to, or one without privacy",
     )
     for field in dataclasses.fields(experiment):
         if field.name == "algorithm" or field.metadata == GIVEN:

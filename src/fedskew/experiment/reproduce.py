@@ -21,6 +21,7 @@ from fedskew.engine.choose import measured as measured_seconds
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, from_table_of_sections, from_toml
+from fedskew.experiment.plan import Plan
 from fedskew.experiment.run import register
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.federation import Federation
@@ -102,17 +103,19 @@ def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
     return known.replace(engine=experiment.engine, training__threads=experiment.training.threads)
 
 
-def registered(store: RunStore, planned: Sequence[Planned], title: str) -> list[int]:
-    """Numbers of the runs to carry out: the unfinished ones, and new ones in a comparison of their own."""
+def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[int, Plan | None]:
+    """The runs to carry out, by number. An unfinished run goes on as stored; new ones form a comparison, with a plan each."""
     comparison = None
-    numbers = []
+    runs: dict[int, Plan | None] = {}
     for p in planned:
         number = found(store, p.experiment)
-        if number is None:
-            comparison = comparison or store.add_comparison(title)
-            number = register(store, p.experiment, {"name": p.experiment.table()["engine"]["name"]}, comparison)
-        numbers.append(number)
-    return numbers
+        if number is not None:
+            runs[number] = None
+            continue
+        comparison = comparison or store.add_comparison(title)
+        number = register(store, p.experiment, {"name": p.experiment.table()["engine"]["name"]}, comparison)
+        runs[number] = Plan(p.experiment)
+    return runs
 
 
 def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = lambda: None) -> float:

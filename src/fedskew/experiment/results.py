@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedskew.core.errors import FedskewError
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import execute_all, plan, prepare, register_all, seeds_from, worst_error
+from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.run import Listener, register
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -64,10 +65,10 @@ def run(
 
     ``data`` replaces the experiment's data set by arrays of your own. Raises `fedskew.FedskewError` with one clear line.
     """
-    prepared, dataset, engines = prepare([experiment], data, jobs=1)
+    [plan], dataset = prepare([experiment], data, jobs=1)
     store = RunStore(folder)
-    ids = [register(store, prepared[0], engines.get(experiment.name))]
-    return finish(store, ids, dataset, 1, listener)
+    number = register(store, plan.experiment, plan.trial)
+    return finish(store, {number: plan}, dataset, 1, listener)
 
 
 def compare(
@@ -83,16 +84,16 @@ def compare(
 
     ``jobs`` processes work side by side; with more than 1 the calling script needs ``if __name__ == "__main__":``.
     """
-    planned = plan(experiment, algorithms, seeds_from(seeds, experiment.training.seed))
-    prepared, dataset, engines = prepare(planned, data, jobs)
+    planned = cross(experiment, algorithms, seeds_from(seeds, experiment.training.seed))
+    plans, dataset = prepare(planned, data, jobs)
     store = RunStore(folder)
-    ids = register_all(store, prepared, engines, " vs ".join(algorithms))
-    return finish(store, ids, dataset, jobs, listener)
+    return finish(store, register_all(store, plans, " vs ".join(algorithms)), dataset, jobs, listener)
 
 
-def finish(store: RunStore, ids: list[int], dataset: Dataset, jobs: int, listener: Listener) -> Runs:
-    results = execute_all(store, ids, dataset, jobs, listener, lambda _: None, lambda: False)
+def finish(store: RunStore, runs: Mapping[int, Plan], dataset: Dataset, jobs: int, listener: Listener) -> Runs:
+    """Carry out the runs. Raises the error of a single run; of several, the store has them."""
+    results = execute_all(store, runs, dataset, jobs, listener, lambda _: None, lambda: False)
     error: FedskewError | None = worst_error(results)
-    if error and len(ids) == 1:
+    if error and len(runs) == 1:
         raise error
-    return Runs(store, tuple(ids))
+    return Runs(store, tuple(runs))

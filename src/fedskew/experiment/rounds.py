@@ -14,11 +14,11 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.measurements import (
     inexactness_rows,
-    layer_rows,
     measured_clients,
     measured_every,
     model_rows,
     round_rows,
+    update_rows,
 )
 from fedskew.experiment.site import Site
 from fedskew.loop.round import States, fresh
@@ -50,7 +50,7 @@ def rounds_of(
             with span("evaluation"):
                 rows += model_rows(assembly, site, server, states, clients)
             with span("measures"):
-                rows += inexactness_rows(assembly, site.engine, outcome) + layer_rows(assembly, outcome)
+                rows += inexactness_rows(assembly, site.engine, outcome) + update_rows(assembly, outcome)
         rows += site.fault_rows()
         seconds = time.perf_counter() - began
         rows = [(c, s, n, seconds if (s, n) == ("round", "seconds") else v) for c, s, n, v in rows]

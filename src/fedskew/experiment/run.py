@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -23,18 +23,19 @@ from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.distributed import Distributed
 from fedskew.engine.group import Lost
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import Assembly, assemble
-from fedskew.experiment.capacity import explained
-from fedskew.experiment.choice import settled
+from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.measurements import measured_every
+from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import heard, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.measure.recovery import recovery
+from fedskew.measure.registry import shown
 from fedskew.skew.concept import Concept
+from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import TakenOver, held
 from fedskew.store.runs import Row, RunRecord, RunStore
@@ -56,8 +57,17 @@ class Progress:
     round: int
     rounds: int
     seconds: float  # of this round
-    accuracy: float | None  # on the test set, where it was measured in this round
-    drift: float | None
+    values: Mapping[str, float]  # of this round, by the keys of the measures that progress shows
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on the test set, where it was measured in this round."""
+        return self.values.get("accuracy")
+
+    @property
+    def drift(self) -> float | None:
+        """The round's drift, where it was measured."""
+        return self.values.get("drift")
 
 
 Listener = Callable[[Progress], None]
@@ -65,11 +75,11 @@ Stop = Callable[[], bool]
 
 
 def register(
-    store: RunStore, experiment: Experiment, engine: dict[str, Any] | None = None, comparison: int | None = None
+    store: RunStore, experiment: Experiment, engine: Mapping[str, object] | None = None, comparison: int | None = None
 ) -> int:
     """Put a run into the store as planned, with its TOML in a file of its own; the run's number.
 
-    ``engine`` is what is known of the choice of engine, where it was made already.
+    ``engine`` says how its engine was chosen, if that is known.
     """
     run = store.add_run(
         name=experiment.name,
@@ -94,12 +104,19 @@ def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
         raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
 
 
-Settle = Callable[[Experiment, Dataset], tuple[Assembly, Site | None]]
-"""Puts an experiment together and says where its clients are; None: wherever its engine has them, in this process."""
+Begin = Callable[[], tuple[Assembly, Site | None]]
+"""Assembles a run and gives the site of its clients; None: this process."""
 
 
-def here(experiment: Experiment, dataset: Dataset) -> tuple[Assembly, Site | None]:
-    return assemble(experiment, dataset), None
+def begin(
+    store: RunStore, run: int, dataset: Dataset | None, plan: Plan | None = None, dealt: Partition | None = None
+) -> tuple[Assembly, None]:
+    """Assemble a run whose clients are in this process: its plan, or the store's experiment with these ``dealt`` rows."""
+    plan = plan or Plan(from_toml(store.run(run).experiment, f"run {run}"), dealt)
+    assembly, trial = plan.assembled(dataset or plan.experiment.dataset.load())
+    if trial:
+        store.add_facts(run, {"engine": trial})
+    return assembly, None
 
 
 def execute(
@@ -108,21 +125,23 @@ def execute(
     dataset: Dataset | None = None,
     listener: Listener = lambda _: None,
     stop: Stop = lambda: False,
-    settle: Settle = here,
+    begun: Begin | None = None,
 ) -> None:
     """Carry out a registered run from where it is.
+
+    ``begun`` assembles it; by default the store's experiment begins in this process, on ``dataset`` if one is given.
 
     Raises `Diverged`, `Interrupted` or another `FedskewError` after noting it in the store with everything that was finished, and
     `BadInput` while another process carries it out.
     """
-    if "flower" in store.run(run).facts and settle is here:
+    if "flower" in store.run(run).facts and begun is None:
         raise BadInput(
             f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
         )
     threads = torch.get_num_threads()
     with held(store, run):
         try:
-            carry_out(store, store.run(run), dataset, listener, stop, settle)
+            carry_out(store, store.run(run), listener, stop, begun or partial(begin, store, run, dataset))
         except TakenOver:
             raise
         except Diverged as error:
@@ -155,20 +174,22 @@ def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
     return fault(error)
 
 
-def carry_out(
-    store: RunStore, record: RunRecord, dataset: Dataset | None, listener: Listener, stop: Stop, settle: Settle
-) -> None:
-    """Put the run together, and play its rounds."""
-    run = record.id
-    experiment = from_toml(record.experiment, f"run {run}")
-    dataset = dataset or experiment.dataset.load()
-    experiment, choice = settled(experiment, dataset)
-    if choice:
-        store.add_facts(run, {"engine": choice})
+def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop, begun: Begin) -> None:
+    """Assemble the run, and play its rounds."""
+    assembly, site = begun()
+    experiment = assembly.experiment
     torch.set_num_threads(experiment.training.threads)
-    assembly, site = settle(experiment, dataset)
-    with explained(assembly), accounted(store, run, record.facts.get("profile", {})):
-        play(store, run, assembly, listener, stop, site)
+    try:
+        with accounted(store, record.id, record.facts.get("profile", {})):
+            play(store, record.id, assembly, listener, stop, site)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
+            raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise BadInput(
+            f"out of memory with --batch-size {experiment.local.batch_size} ({reason}); use a smaller one, --engine sequential, "
+            "which holds one client's model at a time, or a smaller model"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -229,9 +250,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
 
 def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seconds: float) -> Progress:
     known = {(split, name): value for client, split, name, value in rows if client is None}
-    drift, accuracy = known.get(("round", "drift")), known.get(("test", "accuracy"))
+    values = {m.key: known[m.split, m.name] for m in shown("live") if (m.split, m.name) in known}
     name, training = assembly.experiment.name, assembly.experiment.training
-    return Progress(run, name, training.seed, server.round, training.rounds, seconds, accuracy, drift)
+    return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
 
 
 def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:

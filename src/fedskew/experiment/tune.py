@@ -5,10 +5,11 @@ Every setting that was tried is a run in the store, with its seconds, so that a 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedskew.core.algorithm import Algorithm
@@ -17,8 +18,9 @@ from fedskew.core.errors import Diverged, FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import Ended, EndListener, execute_all, prepare, worst_error
+from fedskew.experiment.compare import Ended, EndListener, execute_all, worst_error
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
+from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Listener, Stop, register
 from fedskew.slots import All
@@ -172,6 +174,7 @@ class Work:
     listener: Listener
     ended: EndListener
     stop: Stop
+    plans: dict[int, Plan] = field(default_factory=dict)  # of runs that have not begun
 
     def experiment(self, setting: Setting, seed: int) -> Experiment:
         made = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
@@ -189,16 +192,16 @@ class Work:
         if missing:
             # one name, so that the engine is tried once for all settings
             asked = [wanted[at].replace(name=self.method) for at in missing]
-            filled, _, engines = prepare(asked, self.dataset, self.jobs)
+            plans, _ = prepare(asked, self.dataset, self.jobs)
             comparison = self.store.add_comparison(f"tune {self.method}")
-            for place, experiment in zip(missing, filled, strict=True):
+            for place, plan in zip(missing, plans, strict=True):
                 asked_for = wanted[place]
-                run = register(
-                    self.store, experiment.replace(name=asked_for.name), engines.get(self.method), comparison
-                )
+                experiment = plan.experiment.replace(name=asked_for.name)
+                run = register(self.store, experiment, plan.trial, comparison)
                 note = {"method": self.method, "setting": settings[place[0]]}
                 self.store.add_facts(run, {"asked": asked_for.hash(), "tuning": note})
                 known[asked_for.hash()] = run
+                self.plans[run] = dataclasses.replace(plan, experiment=experiment)
         return {place: known[experiment.hash()] for place, experiment in wanted.items()}
 
     def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
@@ -228,7 +231,8 @@ class Work:
         unfinished = [run for run in runs if self.store.run(run).status not in DONE]
         results: list[Ended] = []
         if unfinished:
-            results = execute_all(self.store, unfinished, self.dataset, self.jobs, self.listener, self.ended, stop)
+            planned = {run: self.plans.pop(run, None) for run in unfinished}
+            results = execute_all(self.store, planned, self.dataset, self.jobs, self.listener, self.ended, stop)
         error = worst_error(results)
         if error and not isinstance(error, Diverged):
             raise error

@@ -7,8 +7,9 @@ import multiprocessing.connection
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from typing import Any
@@ -17,7 +18,8 @@ from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.data.shared import shared
 from fedskew.experiment.compare import Ended
-from fedskew.experiment.run import Listener, Progress, Stop, execute
+from fedskew.experiment.plan import Plan
+from fedskew.experiment.run import Listener, Progress, Stop, begin, execute
 from fedskew.store.runs import RunStore
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -35,10 +37,12 @@ def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | No
         signal.signal(number, signal.SIG_IGN)
     Thread(target=end_with_parent, daemon=True).start()
     store = RunStore(folder)
-    while not stop.is_set() and (run := tasks.get()) is not None:
+    while not stop.is_set() and (task := tasks.get()) is not None:
+        run, dealt = task
         events.put(("begun", run, multiprocessing.current_process().pid))
         try:
-            execute(store, run, dataset, lambda p: events.put(("progress", p, None)), stop.is_set)
+            planned = partial(begin, store, run, dataset, dealt=dealt)
+            execute(store, run, dataset, lambda p: events.put(("progress", p, None)), stop.is_set, planned)
             events.put(("ended", run, None))
         except Interrupted:
             break
@@ -70,7 +74,7 @@ def without_hang_ups() -> Iterator[None]:
 
 def side_by_side(
     folder: Path,
-    runs: Sequence[int],
+    runs: Mapping[int, Plan | None],
     dataset: Dataset | None,
     jobs: int,
     listener: Listener,
@@ -82,8 +86,10 @@ def side_by_side(
         context = multiprocessing.get_context("spawn")
         with without_hang_ups():
             tasks, events, halt = context.Queue(), context.Queue(), context.Event()
-        for run in (*runs, *[None] * jobs):
-            tasks.put(run)
+        for run, plan in runs.items():
+            tasks.put((run, plan.dealt if plan else None))
+        for _ in range(jobs):
+            tasks.put(None)
         processes = [
             context.Process(target=work, args=(folder, tasks, events, halt, rows), daemon=True)
             for _ in range(min(jobs, len(runs)))

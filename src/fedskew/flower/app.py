@@ -1,4 +1,4 @@
-"""The server's side in Flower: the run that an app's configuration describes, over Flower's grid."""
+"""The server's app: a fedskew run over Flower's grid, as the app's configuration describes it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from fedskew.flower.wire import Kind, Reply, pack
 
 TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", "measure": "evaluate"}
 
-
 MARGIN = 60.0
-"""Seconds that Flower keeps a message longer than anybody waits for it: one that expired gives an error, as if the node refused."""
+"""Seconds that Flower keeps a message longer than the server waits. A message that expires gives an error, like a refusal."""
 
 
 class GridChannel:
-    """Nodes by Flower's grid. Flower's own loop looks for replies every three seconds; this one every quarter of a second."""
+    """Nodes through Flower's grid. It checks for replies every quarter of a second, and Flower's own loop every three seconds."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -49,18 +48,16 @@ class GridChannel:
         return self.pull(self.sent)
 
     def push(self, requests: Mapping[int, bytes], kind: Kind, round_: int, timeout: float) -> dict[str, int]:
-        """Hand the requests to Flower; the node of each message."""
+        """Hand the requests to Flower. Returns the node of each message."""
         messages = [
-            Message(
-                content(data), dst_node_id=node, message_type=TYPES[kind], group_id=str(round_), ttl=timeout + MARGIN
-            )
+            Message(content(data), node, TYPES[kind], group_id=str(round_), ttl=timeout + MARGIN)
             for node, data in requests.items()
         ]
         ids = self.grid.push_messages(messages) if messages else []
         return {i: node for i, node in zip(ids, requests, strict=False) if i}
 
     def pull(self, open_: dict[str, int]) -> dict[int, bytes]:
-        """The replies that have come, by node; their messages leave ``open_``."""
+        """The replies that have come, by node. Their messages are removed from ``open_``."""
         replies: dict[int, bytes] = {}
         for message in self.grid.pull_messages(list(open_)) if open_ else ():
             node = open_.pop(message.metadata.reply_to_message_id, None)
@@ -74,21 +71,19 @@ class GridChannel:
         return replies
 
 
-def say(progress: Progress) -> None:
-    """A line a round in Flower's log."""
+def print_progress(progress: Progress) -> None:
+    """Write one line per round to Flower's log."""
     accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.1f} %"
-    print(
-        f"run {progress.run}: round {progress.round}/{progress.rounds}, {progress.seconds:.1f} s{accuracy}", flush=True
-    )
+    rounds = f"round {progress.round}/{progress.rounds}, {progress.seconds:.1f} s"
+    print(f"run {progress.run}: {rounds}{accuracy}", flush=True)
 
 
 def server_app() -> ServerApp:
-    """The server's app: the run that the app's configuration describes."""
+    """The server's app. It writes into the run store that the configuration names."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        versions = {"flwr": version("flwr")}
-        serve(GridChannel(grid), context.run_config, versions, say)
+        serve(GridChannel(grid), context.run_config, {"flwr": version("flwr")}, print_progress)
 
     return app

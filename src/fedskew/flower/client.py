@@ -1,25 +1,28 @@
-"""The client's side in Flower. Flower starts a process for every message; it only passes the bytes on to the node's own process."""
+"""The client's side in Flower. Flower starts a process for every message, which passes the bytes on to the node's own process.
+
+It does not load PyTorch.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Client
-from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-NAME = "fedskew"
+NAME, COMMAND = "fedskew", "flwr-clientapp"
 
 
 def content(data: bytes) -> RecordDict:
-    """Bytes as Flower carries arrays, in pieces where they are many."""
+    """Bytes as Flower carries arrays: in pieces where they are many."""
     array = Array(dtype="uint8", shape=(len(data),), stype=NAME, data=data)
     return RecordDict({NAME: ArrayRecord({NAME: array})})
 
 
 def data_of(message: Message) -> bytes:
-    """Inverse of `content`; no bytes for anything else."""
+    """Inverse of `content`. Returns no bytes for any other message."""
     record = message.content.get(NAME)
     array = record.get(NAME) if isinstance(record, ArrayRecord) else None
     return array.data if array is not None and array.stype == NAME else b""
@@ -37,10 +40,18 @@ def client_app() -> ClientApp:
     return app
 
 
-def pass_on(data: bytes, config: Mapping[str, Any]) -> bytes:
-    """The node's answer, over the socket that the SuperNode's configuration names."""
+def pass_on(data: bytes, config: Mapping[str, object]) -> bytes:
+    """The node's reply, through the socket that the SuperNode's configuration names."""
     if "socket" not in config:
         raise ValueError("this SuperNode has no fedskew node beside it; start it with `fedskew flower node`")
     with Client(str(config["socket"]), family="AF_UNIX") as connection:
         connection.send_bytes(data)
         return connection.recv_bytes()
+
+
+def run_command(arguments: list[str]) -> None:
+    """Flower's command for one message, in this process."""
+    from flwr.supernode.cli import flwr_clientapp
+
+    sys.argv = arguments
+    flwr_clientapp()

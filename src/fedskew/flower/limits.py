@@ -1,14 +1,15 @@
-"""What the owner of a node lets a server ask for: a recipe comes from another machine, and is checked before it costs anything."""
+"""The limits that a node's owner sets for a server. A recipe is checked before it costs time or memory."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import require
 from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
@@ -21,10 +22,10 @@ from fedskew.models.encoder import Encoder
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that one request may ask for; the defaults allow more than honest work needs.
+    """The most that one request may ask for. The defaults allow more than honest work needs.
 
-    ``clients`` of the population, ``classes``, ``threads``, local ``steps``, and ``examples``, the rows of all steps together.
-    ``allow`` names what a recipe may use besides fedskew's own: methods of other packages, and modules as PACKAGE.MODULE.CLASS.
+    ``clients`` in the population, ``classes``, ``threads``, local ``steps``, and ``examples``: the rows of all steps together.
+    ``allow`` names other code that a recipe may use: methods of other packages, and modules as PACKAGE.MODULE.CLASS.
     """
 
     clients: int = 100_000
@@ -34,76 +35,59 @@ class Limits:
     examples: int = 10_000_000
     allow: tuple[str, ...] = ()
 
-    def check(self, what: str, asked: int) -> None:
-        """Raise `BadInput` if a server asks for more, or for less than nothing."""
-        most = getattr(self, what)
-        require(
-            0 <= asked <= most,
-            f"the server asks for {asked} {what}, and this node allows {most}; its owner can start it with --limit {what}={asked}",
-        )
+    def check(self, name: str, asked: int) -> None:
+        """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""
+        most = getattr(self, name)
+        cure = f"its owner can start it with --limit {name}={asked}"
+        require(0 <= asked <= most, f"the server asks for {asked} {name}, and this node allows {most}; {cure}")
 
     def check_request(self, request: Request) -> None:
-        self.check("clients", request.clients)
-        self.check("classes", request.classes)
-        self.check("steps", request.steps)
+        """Raise `BadInput` if the request itself asks for too much."""
+        for name in ("clients", "classes", "steps"):
+            self.check(name, getattr(request, name))
 
     def check_work(self, planner: Planner, client: int, rows: int) -> None:
-        """Raise `BadInput` for local work that is too long, before it is planned."""
+        """Raise `BadInput` if local work is too long, before it is planned."""
         assert isinstance(planner, SeededPlanner)
         steps, size = planner.extent(client, rows)
         self.check("steps", steps)
         self.check("examples", steps * size)
 
     def recipe(self, text: str) -> Experiment:
-        """The experiment that a server asks for. Raises `BadInput` if it names code that the owner did not list."""
+        """The experiment of a recipe. Raises `BadInput` if it names code that the owner did not allow, or cannot run on a node."""
         table = toml_table(text, "recipe")
-        check_no_files(table)
-        self.check_method(table.get("algorithm"))
-        self.check_module(table.get("model"))
+        written = json.dumps(table, default=str)
+        require(
+            MARK not in written and ".py" not in written,
+            "recipe: it names a file of code (NAME.py or FILE::NAME); nodes run only what is installed on them",
+        )
+        method, model = table.get("algorithm"), table.get("model")
+        # a method of another package is imported as soon as its name is looked up
+        self.check_allowed("algorithm", method.get("name") if isinstance(method, dict) else method, tuple(ALGORITHMS))
+        if isinstance(model, dict) and model.get("name") == "module":
+            self.check_allowed("model", model.get("source"))
+            admit_module(str(model.get("source")))
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
-        model = experiment.model
         require(
-            not isinstance(model, (Encoder, Mixed, TextCnn)),
+            not isinstance(experiment.model, (Encoder, Mixed, TextCnn)),
             "recipe: models that read texts, and clients of different architectures, are not deployed; use another model",
         )
-        # the node's rows are its own, and the server's stay with the server
+        # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
 
-    def check_method(self, spec: Any) -> None:
-        """Raise `BadInput` for another package's method, which is imported as soon as its name is looked up."""
-        name = spec.get("name") if isinstance(spec, dict) else str(spec).partition(":")[0]
+    def check_allowed(self, part: str, name: object, known: tuple[str, ...] = ()) -> None:
+        """Raise `BadInput` unless the name, without options after a colon, is known or allowed."""
+        plain = str(name).partition(":")[0]
         require(
-            spec is None or name in ALGORITHMS or name in self.allow,
-            f"recipe: algorithm {name} is not fedskew's own; the node's owner can start it with --allow NAME",
+            name is None or plain in (*known, *self.allow),
+            f"recipe: {part} {plain} is not fedskew's own; the node's owner can start it with --allow NAME",
         )
-
-    def check_module(self, spec: Any) -> None:
-        """Raise `BadInput` for a module of another package that the owner did not list."""
-        if isinstance(spec, dict) and spec.get("name") == "module":
-            source = str(spec.get("source"))
-            require(
-                source in self.allow,
-                f"recipe: model {source} is not fedskew's own; the node's owner can start it with --allow NAME",
-            )
-            admit_module(source)
-
-
-def check_no_files(table: object) -> None:
-    """Raise `BadInput` if a recipe names a file of code."""
-    if isinstance(table, dict):
-        for value in table.values():
-            check_no_files(value)
-    elif isinstance(table, list):
-        for value in table:
-            check_no_files(value)
-    elif isinstance(table, str) and (MARK in table or ".py" in table):
-        raise BadInput(f"recipe: {table!r} names a file of code; nodes run only what is installed on them")
 
 
 def check_size(model: Any, shape: tuple[int, ...], classes: int, received: int) -> None:
-    """Raise `BadInput` unless the recipe's model has as many parameters as were received, before it takes memory."""
-    if isinstance(model, Module):  # its constructor is the user's own, and may not bear it
+    """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
+    if isinstance(model, Module):  # the constructor of a module of another package may not work without memory
         return
     with torch.device("meta"):
         net = model.build(shape, classes, torch.Generator(device="cpu"))

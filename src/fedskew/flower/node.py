@@ -1,9 +1,8 @@
-"""A node: one client with its own rows and its own state on its own disk. It answers the server's requests, and knows no Flower."""
+"""A node: one client with its own rows, and its own state on its own disk. It answers the server's requests, without Flower."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +33,7 @@ ALONE = Turnout(1, 1, 1, stragglers=0)
 
 @dataclass(frozen=True)
 class Node:
-    """One client of the population, where its rows are, the folder of its states, and what a server may ask of it."""
+    """A client of the population: the file of its rows, the folder of its states, and the limits that its owner sets."""
 
     client: int
     rows: Path
@@ -42,12 +41,12 @@ class Node:
     limits: Limits = field(default_factory=Limits)
 
     def answer(self, data: bytes) -> bytes:
-        """The reply to a request; whatever goes wrong here is said in it in one line."""
+        """The reply to a request. An error becomes a refusal of one line."""
         run, round_ = "", 0
         try:
             request, tensors = unpack(data, Request)
             run, round_ = request.run, request.round
-            return Visit(self, request, tensors).answer()
+            return pack(*Visit(self, request, tensors).answer())
         except Exception as error:
             reason = str(error) if isinstance(error, FedskewError) else f"{type(error).__name__}: {first_line(error)}"
             return pack(Reply(kind="refused", run=run, round=round_, client=self.client, reason=reason))
@@ -59,7 +58,7 @@ class Node:
 
 
 class Visit:
-    """One request at a node."""
+    """One request at a node. Raises `BadInput` if the node's owner does not allow it, or the rows do not fit it."""
 
     def __init__(self, node: Node, request: Request, tensors: Tree) -> None:
         self.node, self.request, self.tensors = node, request, tensors
@@ -70,36 +69,39 @@ class Visit:
         self.held = read_rows(node.rows)
         check_rows(self.held, request, node.rows)
 
-    def answer(self) -> bytes:
-        act: Callable[[], tuple[Reply, Tree]] = {
-            "meet": self.meet,
-            "survey": self.survey,
-            "train": self.train,
-            "measure": self.measure,
-        }[self.request.kind]
+    def answer(self) -> tuple[Reply, Tree]:
         if self.experiment.training.threads:
             torch.set_num_threads(self.experiment.training.threads)
-        return pack(*act())
+        acts = {"meet": self.meet, "survey": self.survey, "train": self.train, "measure": self.measure}
+        return acts[self.request.kind]()
 
-    def reply(self, **facts: int | tuple[int, ...]) -> Reply:
-        r = self.request
-        return Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client, **facts)  # type: ignore[arg-type]
+    def reply(self, rows: int = 0, measured_rows: int = 0, label_counts: tuple[int, ...] = ()) -> Reply:
+        r, counts = self.request, label_counts
+        return Reply(
+            kind=r.kind,
+            run=r.run,
+            round=r.round,
+            client=self.node.client,
+            rows=rows,
+            measured_rows=measured_rows,
+            label_counts=counts,
+        )
 
     def meet(self) -> tuple[Reply, Tree]:
-        """How many rows there are."""
+        """The numbers of rows."""
         y, classes = self.held.y, self.request.classes
         counts = tuple(np.bincount(y, minlength=classes).tolist()) if self.request.labels else ()
-        return self.reply(rows=len(y), measured_rows=len(self.held.y_measured), label_counts=counts), {}
+        return self.reply(len(y), len(self.held.y_measured), counts), {}
 
     def survey(self) -> tuple[Reply, Tree]:
-        """The client's answer as a candidate; what it found on its rows stays here."""
+        """The client's answer as a candidate. What it found on its rows stays on the node."""
         fed = self.federation()
         before, answers = Sequential().survey(fed.program, self.work(fed), fed.x, fed.y)
         checkpoints.save(self.surveyed, self.request.round, {"before": before}, {"run": self.request.run})
         return self.reply(), pick(answers, 0)
 
     def train(self) -> tuple[Reply, Tree]:
-        """Local training as in a simulation; the new state stays here under the number of rounds then finished."""
+        """Local training as in a simulation. The new state stays on the node."""
         fed = self.federation()
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
@@ -110,7 +112,7 @@ class Visit:
         return self.reply(), {**sent, "scores": pick(done.scores, 0)}
 
     def measure(self) -> tuple[Reply, Tree]:
-        """Mean scores of the global model on the client's rows, and of its personal model where it has one."""
+        """Mean scores of the global model on the client's rows, and of its personal model if it has one."""
         fed, k = self.federation(), np.asarray([self.node.client])
         scores = {"global": evaluate_clients(fed.task, self.x(fed), fed.x, fed.y, fed.partition, k)}
         if measures_personal(fed):
@@ -123,7 +125,7 @@ class Visit:
         return self.reply(), pick(scores, 0)
 
     def federation(self) -> Federation:
-        """The run's federation as far as this client knows it: its own rows, none of the others'."""
+        """The run's federation with this client's rows, and no others."""
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
         bf16 = training.precision == "bf16"
@@ -135,7 +137,7 @@ class Visit:
         return federation_of(self.experiment, tasks, x, y, self.partition())
 
     def partition(self) -> Partition:
-        """All rows are this client's, the measured ones last."""
+        """The partition of a population in which this client has all rows, the held-out ones last."""
         ends = np.arange(self.request.clients + 1) > self.node.client
         rows, aside = len(self.held.y), len(self.held.y_measured)
         return Partition(
@@ -148,17 +150,17 @@ class Visit:
         )
 
     def x(self, fed: Federation) -> Tensor:
-        """The model that the server sent."""
+        """The model (P,) that the server sent. Raises `BadInput` if it has another size or type."""
         x = self.tensors.get("x")
         require(
             isinstance(x, Tensor) and tuple(x.shape) == (fed.task.space.size,) and x.dtype == fed.dtype,
-            f"the model that was sent is not one of {fed.task.space.size} {fed.dtype} parameters",
+            f"the server did not send a model of {fed.task.space.size} {fed.dtype} parameters",
         )
         assert isinstance(x, Tensor)
         return x.to(fed.x.device)
 
     def work(self, fed: Federation, plans: list[Plan] | None = None, lr: float | None = None) -> Work:
-        """This round's work for the one client, as the server would have made it with the client's rows."""
+        """This round's work for the one client, as a simulation makes it."""
         r, k, x = self.request, self.node.client, self.x(fed)
         rows, own = fed.partition.rows(k), np.asarray([k])
         if plans is None:
@@ -171,7 +173,6 @@ class Visit:
             state=state,
             info=pick(fed.info, torch.as_tensor(own, device=x.device)),
             before={},
-            public={},
             lr=torch.tensor(fed.rate(r.round) if lr is None else lr, dtype=x.dtype, device=x.device),
             steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
         )
@@ -188,7 +189,7 @@ class Visit:
         )
 
     def before(self, fed: Federation, work: Work) -> Tree:
-        """What the client found on its rows: in this round's survey, zeros if it was not in it; where there is none, now."""
+        """What the client finds on its rows before training: now, or in this round's survey (zeros if it was not surveyed)."""
         if not fed.program.before:
             return {}
         if not fed.program.convenes:
@@ -199,24 +200,26 @@ class Visit:
         require(facts.get("run") == self.request.run, f"client {self.node.client} was not surveyed in this run's round")
         return checkpoints.to_device(tree.get("before", {}), work.view.x.device)
 
-    # the state on disk: one folder a stamp, the number of rounds finished when it was kept
+    # a state lies in a folder named after its stamp, the number of rounds that were finished when it was kept
     @property
     def surveyed(self) -> Path:
         return self.node.states(self.request.run) / "survey"
 
     def kept(self, fed: Federation, x: Tensor) -> Tree:
-        """The state of the stamp that the server names, or that of a client that takes part for the first time."""
+        """The state with the stamp that the server names, or the first state of a client that has none."""
         run, stamp = self.request.run, self.request.stamp
         if not stamp:
             return fresh(fed, x)
         path = self.node.states(run) / f"{stamp:06d}" / checkpoints.file_name(stamp)
         tree, facts = checkpoints.load(path)
         if facts.get("run") != run or facts.get("client") != self.node.client:
-            raise BadInput(f"state {path}: is not of run {run} and client {self.node.client}")
+            raise BadInput(
+                f"state {path}: belongs to another run or client, not to run {run} and client {self.node.client}"
+            )
         return checkpoints.to_device(tree.get("state", {}), x.device)
 
     def keep(self, state: Tree) -> None:
-        """Write the state, and remove those that no resumed server can ask for."""
+        """Write the state, and remove those that no server can ask for, even after a restart."""
         run, stamp = self.request.run, self.request.round + 1
         facts = {"run": run, "client": self.node.client, "round": stamp}
         folder = self.node.states(run)

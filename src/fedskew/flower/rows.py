@@ -1,10 +1,9 @@
-"""A client's own rows in one file, and nobody else's: arrays ``x``, ``y``, and ``x_measured``, ``y_measured`` if held out."""
+"""The file of a client's rows: arrays ``x`` and ``y``, and ``x_measured`` and ``y_measured`` if some are held out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from fedskew.flower.wire import first_line
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a node holds: ``x`` (n, ...) floating point, ``y`` (n,) integers from 0; the same of the rows it is measured on."""
+    """The rows of a node: ``x`` (n, ...) floating point, ``y`` (n,) integers from 0; likewise the rows on which it is measured."""
 
     x: NDArray[np.floating]
     y: NDArray[np.int64]
@@ -35,10 +34,10 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read a client's file. Raises `BadInput` if it is not such a file or its arrays do not fit each other."""
+    """Read a client's file. Raises `BadInput` if it is no such file, or if its arrays do not fit together."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found: dict[str, Any] = {name: file[name] for name in file.files}
+            found = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise BadInput(f"rows {path}: there is no such file") from None
     except DAMAGED as error:

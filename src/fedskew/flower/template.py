@@ -1,4 +1,4 @@
-"""A Flower app of three small files: what it runs is the experiment beside them."""
+"""Write a Flower app of three small files. It runs the experiment in its configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -29,20 +28,21 @@ app = client_app()
 '''
 
 
-def configuration(experiment: Experiment, runs: str) -> dict[str, Any]:
-    """What the server reads; `flwr run --run-config` overrides it."""
-    options = {f"{PREFIX}{key}": value for key, value in dataclasses.asdict(Deployment()).items()}
-    return {"recipe": experiment.toml(), "runs": runs, "resume": 0, **options}
-
-
 def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
-    """Write the app; raises `BadInput` if the experiment cannot run on nodes, or the folder holds something already."""
+    """Write the app. Raises `BadInput` if the experiment cannot run on nodes, or if the folder is not empty."""
     experiment = deployable(experiment, Deployment(labels=True))
     require(
         not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
         f"{folder} is there already and not empty",
     )
     package = f"{re.sub(r'[^a-z0-9]+', '_', folder.resolve().name.lower()).strip('_') or 'app'}_app"
+    options = {f"{PREFIX}{key}": value for key, value in dataclasses.asdict(Deployment()).items()}
+    app = {
+        "publisher": "fedskew",
+        "components": {"serverapp": f"{package}.server:app", "clientapp": f"{package}.client:app"},
+        # `flwr run --run-config` overrides it
+        "config": {"recipe": experiment.toml(), "runs": runs, "resume": 0, **options},
+    }
     table = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {
@@ -52,16 +52,7 @@ def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
             "license": "Apache-2.0",
             "dependencies": [f"flwr=={version('flwr')}", f"fedskew>={version('fedskew')}"],
         },
-        "tool": {
-            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
-            "flwr": {
-                "app": {
-                    "publisher": "fedskew",
-                    "components": {"serverapp": f"{package}.server:app", "clientapp": f"{package}.client:app"},
-                    "config": configuration(experiment, runs),
-                }
-            },
-        },
+        "tool": {"hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}}, "flwr": {"app": app}},
     }
     files = {
         "pyproject.toml": tomli_w.dumps(table, multiline_strings=True),
@@ -70,10 +61,9 @@ def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
         f"{package}/client.py": CLIENT,
     }
     try:
+        (folder / package).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None
     return folder

@@ -1,4 +1,4 @@
-"""Updates as messages of the experiment's codec: made on a node, read by the server."""
+"""Updates as messages of the experiment's codec: a node encodes them, the server decodes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedskew.slots.codecs import Model
 
 
 def message_of(fed: Federation, work: Work, uploads: Upload) -> Tree:
-    """What a node sends of its one client's update."""
+    """The message of a node's update, the only one of ``uploads``."""
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
     draws = codec_draws(fed, work, rows)
     own = None if draws is None else draws[0]
@@ -26,13 +26,13 @@ def message_of(fed: Federation, work: Work, uploads: Upload) -> Tree:
 
 
 def applied(codec: Any, row: Tensor) -> Any:
-    """The codec that is applied to an update (P,): where clients share nothing there is nothing to encode."""
+    """The codec of an update (P,). Where clients share nothing (P = 0), nothing is encoded."""
     return codec if len(row) else Uncompressed()
 
 
 @dataclass(frozen=True)
 class Decoded(Uncompressed):
-    """The server's side of the nodes' codec: it leaves updates as they were read, and counts what their messages cost."""
+    """The server's side of a codec: `encode` leaves updates as they are, and counts the bytes of their messages."""
 
     codec: Any
 
@@ -43,15 +43,15 @@ class Decoded(Uncompressed):
         return rows, memory, sizes.expand(len(rows))
 
     def pattern(self, row: Tensor, model: Model) -> Tree:
-        """A message with the names, shapes and types of those of updates such as this (P,)."""
+        """A message with the names, shapes and types of an update like ``row`` (P,)."""
         zeros = torch.zeros_like(row)
         draws = zeros if self.codec.random else None
         return applied(self.codec, row).message(zeros, self.codec.init(zeros), draws, model)
 
     def opened(self, message: Tree, row: Tensor, model: Model) -> Tensor:
-        """The update of a message; raises `Rejected`."""
+        """The update (P,) of a message. Raises `Rejected` if the codec cannot read it."""
         try:
             read: Tensor = applied(self.codec, row).read(message, model)
         except ValueError as error:
-            raise Rejected("garbage", f"an update that is none: {error}") from None
+            raise Rejected("garbage", f"the update cannot be decoded: {error}") from None
         return read

@@ -1,4 +1,4 @@
-"""When training blows up: in which round, at whom, and what most likely made it."""
+"""Errors that end a round: training diverged, or too few clients gave a usable answer. Each names a likely cause and a cure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` naming the round, the client and the most likely cause, if more is broken than the method bears.
+    """Raise `Diverged` if so many updates or scores are not finite that the method cannot aggregate the others.
 
-    ``norms`` (C,) are the lengths of the updates. Where clients have models of their own, these are looked at, too.
+    ``norms`` (C,) are the lengths of the updates. Personal models are checked as well. The error names the round, the first client
+    and the most likely cause.
     """
     bad = ~norms.isfinite()
     for sums in done.scores.values():
@@ -28,7 +29,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
         what = "its own model"
         for _, leaf in leaves(done.states):
             bad = bad | ~leaf.isfinite().reshape(len(leaf), -1).all(1)
-    if not bool(bad.any()) or int((~bad).sum()) >= fed.algorithm.fewest(len(bad)):
+    if not bool(bad.any()) or int((~bad).sum()) >= fed.contract.updates_needed(len(bad)):
         return
     position = int(bad.nonzero()[0, 0])
     name = fed.partition.names[int(work.clients[position])]
@@ -39,37 +40,37 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     )
 
 
-def check_enough(fed: Federation, round_: int, heard: int, asked: int, wanted: int = 1, cure: str = "") -> None:
-    """Raise `TooFew` if fewer of the clients asked gave a usable answer than are wanted, or than the method needs.
+def check_enough(fed: Federation, round_: int, usable: int, asked: int, wanted: int = 1, cure: str = "") -> None:
+    """Raise `TooFew` if fewer than ``wanted`` of the ``asked`` clients gave a usable answer, or fewer than the method needs.
 
-    ``cure`` is what else to do about it than what the method asks for.
+    ``cure`` is advice that the error ends with.
     """
-    needed = fed.algorithm.fewest(heard)
-    if heard >= max(wanted, needed):
+    needed = fed.contract.updates_needed(usable)
+    if usable >= max(wanted, needed):
         return
-    told = [
-        f"round {round_ + 1}: {heard} of {asked} clients gave a usable answer, and {max(wanted, needed)} are needed"
+    parts = [
+        f"round {round_ + 1}: {usable} of {asked} clients gave a usable answer, and {max(wanted, needed)} are needed"
     ]
-    if heard < needed:
-        told.append("the method needs so many, so select more clients, or let it assume fewer broken ones")
-    raise TooFew("; ".join([*told, cure] if cure else told))
+    if usable < needed:
+        parts.append("the method needs so many, so select more clients, or let it assume fewer broken ones")
+    raise TooFew("; ".join([*parts, cure] if cure else parts))
 
 
 def client_cause(fed: Federation, round_: int) -> str:
-    """Why local training most likely blew up, and what to try."""
+    """The most likely cause of divergence in local training, and a cure."""
     lr, momentum = fed.rate(round_), getattr(fed.solver, "momentum", 0.0)
-    cause = fed.algorithm.hazard(lr)
+    cause = fed.contract.hazard(lr)
     if not cause:
-        cause = f"the client learning rate {lr:g} is too large"
-        if momentum:
-            cause += f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)"
-        cause += f"; try lr {lr / 5:.1g}, or fewer local steps"
+        step = (
+            f" (with momentum {momentum:g} a step is up to {lr / (1 - momentum):g} gradients long)" if momentum else ""
+        )
+        cause = f"the client learning rate {lr:g} is too large{step}; try lr {lr / 5:.1g}, or fewer local steps"
     return f"most likely cause: {cause}"
 
 
 def server_cause(fed: Federation, round_: int) -> str:
-    """Why the server's step most likely blew up, and what to try."""
-    cause = fed.algorithm.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
+    """The most likely cause of divergence in the server's step, and a cure."""
+    cause = fed.contract.hazard(fed.rate(round_)) or "the step of the server optimiser; lower its lr, or its momentum"
     if fed.refinement.needs_data:
         cause += "; or the steps of the refinement; lower refine.lr"
     return f"most likely cause: {cause}"

@@ -1,6 +1,7 @@
-"""Clients whose answers are broken or malicious, around any engine: what they send is spoiled, and what shows is not taken.
+"""Simulated faults: clients whose replies are broken or malicious, around any engine.
 
-Who does what is a function of (seed, round, client), the same for every method and engine. Surveys and evaluation are spared.
+Which client fails and how is a function of (seed, round, client), the same for every method and engine. Surveys and evaluation
+have no faults.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 from fedskew.core.seeding import stream, torch_stream
@@ -20,7 +22,7 @@ from fedskew.core.trees import Tree, pick
 from fedskew.core.vectors import all_finite
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
-from fedskew.loop.limits import RATIO, length_fault, too_far
+from fedskew.loop.limits import RATIO, check_options, length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.round import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
@@ -29,24 +31,24 @@ Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]
 Attack = Literal["none", "label-flip", "sign-flip", "scaled", "gaussian"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HUGE = 1e6
-"""A broken update of the kind "too_long" is so many times as long as it was. Squares of longer ones may overflow."""
+"""Factor of the fault "too_long". A larger factor could overflow when the length is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What goes wrong with answers, and from when on it is noticed; without options nothing does.
+    """Which replies are broken or malicious, and which of them are rejected. Without options there are no faults.
 
-    ``share`` is the probability that a client's answer in a round is broken, in a way drawn from ``kinds``: "missing",
+    ``share`` is the probability that a client's reply in a round is broken, in a way drawn from ``kinds``: "missing",
     "not_finite" (one entry is NaN), "too_long" (a million times as long) or "wrong_shape" (one entry is lost).
-    ``attackers`` is the share of all clients, to the nearest whole one and the same in every round, that send on purpose what an
-    ``attack`` makes of their update: "label-flip" (trained on labels K - 1 - y), "sign-flip" (times -1), "scaled" (times
-    ``strength``) or "gaussian" (normal noise ``strength`` times as long).
+    ``attackers`` is the share of all clients, rounded to a whole number and the same clients in every round, that attack. An
+    ``attack`` is "label-flip" (training on labels K - 1 - y), "sign-flip" (the update times -1), "scaled" (times ``strength``) or
+    "gaussian" (normal noise, ``strength`` times as long as the update).
 
-    Answers that are missing, not finite, of another shape, or longer than ``longest`` (0: no limit) are rejected, and the client is
-    asked again, ``attempts`` times in all; after the last the round goes on without it, and it keeps the state that it had. So it
-    does without an update that is longer than the model and longer than ``longest_ratio`` (0: no limit) times the median of three
-    or more; m times the median number of local steps allow m times the length. A round with less than the share ``fewest`` of its
-    cohort left stops the run.
+    A reply that is missing, not finite, of another shape, or longer than ``longest`` (0: no limit) is rejected, and the client is
+    asked again, ``attempts`` times in all. Then the round goes on without the client, and the client keeps its old state. With
+    three or more updates, one that is longer than the model and longer than ``longest_ratio`` (0: no limit) times the median is
+    rejected as well; a client that takes m times the median number of local steps may send m times as much. The run stops if less
+    than the share ``fewest`` of a cohort is left.
     """
 
     share: float = 0.0
@@ -59,8 +61,20 @@ class Faults:
     fewest: float = 0.5
     attempts: int = 1
 
+    def accepts(self, setup: Setup) -> str:
+        if not self.some:
+            return ""
+        if not setup.simulated:
+            return (
+                "they are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with "
+                "them; leave them out"
+            )
+        if setup.shares_model and setup.one_architecture:
+            return ""
+        return "they are of updates of one shared model, and there is none here; leave them out, or use another method and model"
+
     def private(self, privacy: Privacy) -> str:
-        """What an attacker sends is clipped like any update."""
+        """Attacks are clipped like any update. A rejection shows who took part."""
         if not self.share and not self.longest and self.strength <= HUGE:
             return ""
         return (
@@ -69,14 +83,11 @@ class Faults:
         )
 
     def __post_init__(self) -> None:
+        check_options(self)
         for name in ("share", "attackers"):
             require(0 <= getattr(self, name) <= 1, f"{name} must be between 0 and 1, got {getattr(self, name)}")
         require(len(self.kinds) > 0, f"kinds must name at least one of {', '.join(KINDS)}")
         require(self.strength > 0, f"strength must be above 0, got {self.strength}")
-        require(self.longest >= 0, f"longest must be at least 0, got {self.longest}")
-        require(self.longest_ratio >= 0, f"longest_ratio must be at least 0, got {self.longest_ratio}")
-        require(0 < self.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {self.fewest}")
-        require(self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}")
         require(
             (self.attack == "none") == (self.attackers == 0),
             f"attack {self.attack} and attackers {self.attackers:g} do not go together; set both, or neither",
@@ -88,22 +99,22 @@ class Faults:
 
     @property
     def some(self) -> bool:
-        """Whether anything can happen."""
+        """Whether any fault or rejection is possible."""
         return self.share > 0 or self.attackers > 0 or self.longest > 0
 
     def broken(self, num_clients: int, round_: int, seed: int, attempt: int = 0) -> dict[int, Kind]:
-        """The clients whose answers to a round's first, second, ... request would be broken, and how."""
+        """The clients whose replies to this attempt of a round are broken, each with the kind."""
         luck = stream(seed, "faults", round_, *((attempt,) if attempt else ())).random((num_clients, 2))
         return {int(k): self.kinds[int(luck[k, 1] * len(self.kinds))] for k in np.flatnonzero(luck[:, 0] < self.share)}
 
     def malicious(self, num_clients: int, seed: int) -> Ints:
-        """The clients that attack, ascending."""
+        """The clients that attack, in ascending order."""
         return np.sort(stream(seed, "attackers").permutation(num_clients)[: int(self.attackers * num_clients + 0.5)])
 
 
 @dataclass(frozen=True, eq=False)
 class Faulty:
-    """Another engine, of whose clients some are faulty."""
+    """An engine around another one. It breaks replies, and rejects those that a server would reject."""
 
     inner: Engine
     faults: Faults
@@ -115,64 +126,64 @@ class Faulty:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         done = self.attacked(program, work, x, y, self.inner.run(program, work, x, y))
-        heard: set[int] = set()
+        left, asked = (
+            dict(enumerate(work.clients.tolist())),
+            len(work.clients),
+        )  # by position: clients without a usable reply
         for attempt in range(self.faults.attempts):
             broken = self.faults.broken(len(self.fed.partition), work.round, self.fed.seed, attempt)
-            for i, k in enumerate(work.clients.tolist()):
-                if i in heard:
-                    continue
-                if found := self.noticed(spoiled(done.uploads.delta[i], broken.get(k)), done.uploads.delta[i]):
-                    self.rejected.append((k, found))
+            for i, k in list(left.items()):
+                delta = done.uploads.delta[i]
+                if fault := self.fault_of(spoiled(delta, broken.get(k)), delta):
+                    self.rejected.append((k, fault))
                 else:
-                    heard.add(i)
-        at = np.asarray(sorted(heard), dtype=np.int64)
+                    del left[i]
+        at = np.asarray([i for i in range(asked) if i not in left], dtype=np.int64)
         sent = pick({"delta": done.uploads.delta, "extras": done.uploads.extras}, at)
         far = too_far(self.fed, work, at, sent, self.faults.longest_ratio)
         self.rejected.extend((int(work.clients[at[i]]), "too_long") for i in far)
         at = np.delete(at, list(far))
-        asked = len(work.clients)
         cure = "raise faults.attempts, lower faults.fewest, or select more clients"
         check_enough(self.fed, work.round, len(at), asked, max(1, ceil(self.faults.fewest * asked)), cure)
         return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
 
-    def noticed(self, got: Tensor | None, like: Tensor) -> Kind | None:
-        """Why an update is rejected, if it is."""
-        if got is None:
+    def fault_of(self, received: Tensor | None, sent: Tensor) -> Kind | None:
+        """The reason why an update is rejected, or None."""
+        if received is None:
             return "missing"
-        if got.shape != like.shape:
+        if received.shape != sent.shape:
             return "wrong_shape"
-        if not all_finite(got):
+        if not all_finite(received):
             return "not_finite"
-        return "too_long" if length_fault(got, self.faults.longest) else None
+        return "too_long" if length_fault(received, self.faults.longest) else None
 
     def attacked(self, program: Program, work: Work, x: Tensor, y: Tensor, done: Done) -> Done:
-        """What is sent when some attack."""
+        """The result of training with the updates of attackers in place of their own."""
         at = np.flatnonzero(np.isin(work.clients, self.faults.malicious(len(self.fed.partition), self.fed.seed)))
         if not len(at):
             return done
         deltas = done.uploads.delta.clone()
-        places = torch.as_tensor(at, device=deltas.device)
         if self.faults.attack == "label-flip":
             flipped = self.fed.task.num_classes - 1 - y
             own = self.inner.run(program, members_of(work, at), x, flipped).uploads.delta
         else:
             own = torch.stack([self.altered(deltas[i], work.round, int(work.clients[i])) for i in at])
-        return done._replace(uploads=done.uploads._replace(delta=deltas.index_copy_(0, places, own)))
+        deltas.index_copy_(0, torch.as_tensor(at, device=deltas.device), own)
+        return done._replace(uploads=done.uploads._replace(delta=deltas))
 
     def altered(self, delta: Tensor, round_: int, client: int) -> Tensor:
-        """What an attacker sends instead of its update (P,)."""
+        """The update (P,) that an attacker sends in place of its own."""
         if self.faults.attack == "sign-flip":
             return -delta
         if self.faults.attack == "scaled":
             return self.faults.strength * delta
-        noise = torch.randn(
-            len(delta), generator=torch_stream(self.fed.seed, "attack", round_, client), dtype=delta.dtype
-        )
+        generator = torch_stream(self.fed.seed, "attack", round_, client)
+        noise = torch.randn(len(delta), generator=generator, dtype=delta.dtype)
         return (self.faults.strength * delta.norm() / noise.norm()).to(delta) * noise.to(delta)
 
 
 def spoiled(delta: Tensor, kind: Kind | None) -> Tensor | None:
-    """What arrives of an update (P,) with a fault of this kind; None: nothing."""
+    """What the server receives of an update (P,) with a fault of this kind, or None for nothing."""
     if kind == "missing":
         return None
     if kind == "wrong_shape":

@@ -11,7 +11,16 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.core.algorithm import Algorithm, local_loss
-from fedskew.core.records import Batch, Info
+from fedskew.core.contract import (
+    Availability,
+    Codec,
+    Contract,
+    Refinement,
+    Selection,
+    ServerOptimiser,
+    Solver,
+)
+from fedskew.core.records import Batch, Info, Server, ServerView
 from fedskew.core.seeding import Seed
 from fedskew.core.task import Task
 from fedskew.loop.local import Program, program
@@ -36,20 +45,20 @@ class Federation:
 
     algorithm: Algorithm
     task: Task
-    solver: Any
-    server_optimiser: Any
-    selection: Any
+    solver: Solver
+    server_optimiser: ServerOptimiser
+    selection: Selection
     planner: Planner
     x: Tensor  # (n, ...) pooled training rows
     y: Tensor  # (n,)
     partition: Partition
     seed: int
     rounds: int = 1  # that are planned
-    availability: Any = field(default_factory=Always)
+    availability: Availability = field(default_factory=Always)
     system: System = field(default_factory=System)
     server_data: Batch | None = None  # the server's own labelled rows
-    codec: Any = field(default_factory=Uncompressed)  # of the updates on their way to the server
-    refinement: Any = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
+    codec: Codec = field(default_factory=Uncompressed)  # of the updates on their way to the server
+    refinement: Refinement = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
     tuning: Tuning | None = None  # of personal models, before they are measured
     # of further architectures: client k has number k modulo how many there are with ``task``
     others: tuple[Task, ...] = ()
@@ -57,11 +66,13 @@ class Federation:
     moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
     hidden: Seed | None = None  # of what the server draws and no client may know; None: from the seed
     dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
+    contract: Contract = field(init=False)  # the method's
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
 
     def __post_init__(self) -> None:
-        if not self.algorithm.shares_model:
+        object.__setattr__(self, "contract", self.algorithm.contract())
+        if not self.contract.shares_model:
             object.__setattr__(self, "kept", Kept.everything(self.task.space.size, self.x.device))
         made = tuple(program(self.algorithm, task, self.solver) for task in self.tasks)
         kept = self.kept
@@ -86,6 +97,19 @@ class Federation:
     @property
     def clients(self) -> Ints:
         return np.arange(len(self.partition))
+
+    def view(self, server: Server) -> ServerView:
+        """What the server's hooks see."""
+        return ServerView(
+            round=server.round,
+            x=server.x,
+            state=server.state,
+            rounds=self.rounds,
+            seed=self.server_seed,
+            clients=self.info,
+            task=self.task,
+            data=self.server_data,
+        )
 
     def targets(self, round_: int) -> Tensor:
         """The labels (n,) in a round."""

@@ -51,7 +51,7 @@ def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) 
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
         own = kept.own(own) if kept else own
         grad_fn = gradient_on(algorithm, task, solver, grad_and_value, own, batch)
-        scratch = algorithm.local_init(own)[1]
+        scratch = algorithm.local_init(task, solver, own)[1]
 
         def gradient(w: Tensor) -> Tensor:
             # a batch of nothing but padding may have no gradient at all

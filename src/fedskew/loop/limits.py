@@ -1,53 +1,76 @@
-"""Which updates cannot be an honest client's: too long to compute with, longer than was agreed, or far longer than the others'."""
+"""Reject updates that no honest client sends: longer than a fixed limit, or far longer than those of the others."""
 
 from __future__ import annotations
 
 from math import inf, sqrt
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.errors import require
 from fedskew.core.trees import Tree, leaves
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import Work
 from fedskew.skew.partition import Ints
 
 RATIO = 20.0
-"""Default of ``longest_ratio``. Honest clients stay below a quarter of it, on digits under label skew and with very unequal sizes:
+"""Default of ``longest_ratio``. Honest clients on digits, under label skew and with very unequal sizes, stay below a quarter of it:
 ``python -m pytest -m slow tests/loop/test_faults.py -k honest``."""
 
-FEWEST = 3
-"""Fewer updates have no median that one of them could not choose."""
+MIN_UPDATES = 3
+"""With fewer updates, one client could choose the median."""
+
+
+class Options(Protocol):
+    """The options that simulated and deployed rounds share."""
+
+    @property
+    def longest(self) -> float: ...
+    @property
+    def longest_ratio(self) -> float: ...
+    @property
+    def fewest(self) -> float: ...
+    @property
+    def attempts(self) -> int: ...
+
+
+def check_options(options: Options) -> None:
+    """Raise `BadInput` for a value outside its range."""
+    for name in ("longest", "longest_ratio"):
+        require(getattr(options, name) >= 0, f"{name} must be at least 0, got {getattr(options, name)}")
+    require(0 < options.fewest <= 1, f"fewest is a share, above 0 and at most 1, got {options.fewest}")
+    require(options.attempts >= 1, f"attempts must be at least 1, got {options.attempts}")
 
 
 def length_fault(update: Tensor, longest: float) -> str:
-    """Why an update (P,) is too long, or nothing: longer than ``longest`` (0: no limit), or its square overflows."""
+    """The reason why an update (P,) is too long, or "". The limit is ``longest`` (0: none); a square must not overflow."""
     length = float(update.double().norm())
     limit = min(longest or inf, sqrt(torch.finfo(update.dtype).max))
     return f"an update of length {length:.3g}; the limit is {limit:.3g}" if length > limit else ""
 
 
 def too_far(fed: Federation, work: Work, at: Ints, uploads: Tree, ratio: float) -> dict[int, str]:
-    """The `outliers` among the clients at these positions of the cohort, who sent ``uploads``; of a private method none.
+    """The `outliers` among ``uploads`` of the clients at positions ``at`` of the cohort. A private method has none.
 
-    A client that is left out because of what others sent changes a sum by more than one update, which breaks the guarantee.
+    If one client's update removed another's, the sum would change by more than one update, which breaks the privacy guarantee.
     """
-    if fed.algorithm.privacy():
+    if fed.contract.privacy:
         return {}
     steps = np.asarray([len(work.plans[i].index) for i in at])
     return outliers(uploads, steps, fed.kept.sent(work.view.x) if fed.kept else work.view.x, ratio)
 
 
 def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, str]:
-    """The positions of clients that sent a far longer vector than the others, with the reason.
+    """The positions of clients that sent a far longer vector than the others, each with the reason.
 
-    ``uploads`` are the vectors of a cohort, with a leading axis C; ``steps`` (C,) are the clients' local steps, ``x`` is the model
-    that they received. A vector is an outlier if it is longer than the model, and longer than ``ratio`` times the cohort's median
-    length; a client that takes m times the median number of steps may send m times as much. ``ratio`` 0 finds none.
+    ``uploads`` are the vectors of a cohort, with a leading axis C. ``steps`` (C,) are the clients' local steps. ``x`` is the model
+    that they received. A vector is an outlier if it is longer than the model, and longer than ``ratio`` times the median length. A
+    client that takes m times the median number of steps may send m times as much. With ``ratio`` 0 there are no outliers.
     """
     found: dict[int, str] = {}
-    if not ratio or len(steps) < FEWEST:
+    if not ratio or len(steps) < MIN_UPDATES:
         return found
     taken = torch.as_tensor(steps, dtype=torch.float64)
     more = (taken / taken.median().clamp(min=1)).clamp(min=1)

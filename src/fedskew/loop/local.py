@@ -72,10 +72,8 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         return algorithm.before(task, view, batch)
 
     def init(view: View) -> Carry:
-        w, scratch = algorithm.local_init(view)
-        w = algorithm.digest(task, solver, view, w)
-        carry = Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
-        return carry._replace(scratch=algorithm.begin(solver, view, carry))
+        w, scratch = algorithm.local_init(task, solver, view)
+        return Carry(w, solver.init(w), scratch, view.lr.new_zeros(()))
 
     def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
         grad_fn = gradient_on(algorithm, task, solver, differentiate, view, batch)

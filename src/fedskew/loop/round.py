@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, vmap
+from torch import Tensor
 
+from fedskew.core.algorithm import PUBLIC
 from fedskew.core.errors import Diverged
 from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
@@ -19,7 +20,7 @@ from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.core.vectors import Spread, all_finite, spread
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
-from fedskew.loop.local import Program, overrides
+from fedskew.loop.local import Program
 from fedskew.loop.plan import one_pass
 from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.system import Late, partial
@@ -134,13 +135,8 @@ def start(fed: Federation, x0: Tensor) -> Server:
         x=x0,
         opt=fed.server_optimiser.init(x0),
         state={},
-        rounds=fed.rounds,
-        seed=fed.server_seed,
-        clients=fed.info,
-        task=fed.task,
-        data=fed.server_data,
     )
-    return server._replace(state=fed.algorithm.server_init(server))
+    return server._replace(state=fed.algorithm.server_init(fed.view(server)))
 
 
 def call(fed: Federation, round_: int) -> tuple[Ints, NDArray[np.bool_], Turnout]:
@@ -175,11 +171,10 @@ def work_of(
         state, memory = taken_apart(states.get(clients, lambda: fresh(fed, server.x)))
     view = View(
         x=server.x,
-        extras=fed.algorithm.broadcast(server),
+        extras=fed.algorithm.broadcast(fed.view(server)),
         state=state,
         info=pick(fed.known(server.round), torch.as_tensor(clients, device=fed.x.device)),
         before={},
-        public=fed.algorithm.public(server),
         lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
         steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
     )
@@ -242,7 +237,7 @@ def prepare(
     work = open_round(fed, server, states, False, answered, turnout, {})
     before, answers = survey(fed, engine, work)
     down = bytes_down(fed, work.view, len(answered), len(answered))
-    state, chosen = fed.algorithm.convene(server, work.view.info, answers)
+    state, chosen = fed.algorithm.convene(fed.view(server), work.view.info, answers)
     server, ids = server._replace(state=state), chosen.cpu().numpy()
     called = ids[reached[ids]]
     work = open_training(fed, server, states, measure_local, called, turnout)
@@ -257,7 +252,12 @@ def prepare(
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
     """Of so many models, or what is shared of them, and so many of the method's additions."""
     model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
-    return models * model + extras * num_bytes(view.extras)
+    return models * model + extras * num_bytes(sent_extras(view))
+
+
+def sent_extras(view: View) -> Tree:
+    """The method's additions to the model, without what every client has anyway."""
+    return {key: value for key, value in view.extras.items() if key != PUBLIC}
 
 
 def transmit(fed: Federation, work: Work, done: Done) -> tuple[Upload, Tree, int]:
@@ -272,8 +272,9 @@ def transmit(fed: Federation, work: Work, done: Done) -> tuple[Upload, Tree, int
         return uploads, together(states, work.memory), extras
     delta, memory, sizes = fed.codec.encode(rows, work.memory, codec_draws(fed, work, rows), shared_model(fed))
     received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
-    if delta is not rows and overrides(fed.algorithm, "after_sending"):
-        states = vmap(fed.algorithm.after_sending)(pick(states, slice(None)), uploads.delta - received.delta)
+    if delta is not rows and (factors := fed.contract.codec_loss):
+        lost = uploads.delta - received.delta
+        states = {**states, **{name: states[name] + factor * lost for name, factor in factors.items()}}
     return received, together(states, memory), int(sizes.sum()) + extras
 
 
@@ -295,15 +296,15 @@ def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: S
 
     ``seen`` is what a look at the updates told. A round in which nobody took part is only counted.
     """
-    if not len(work.clients) and not fed.algorithm.acts_alone:
+    if not len(work.clients) and not fed.contract.steps_alone:
         return server._replace(round=server.round + 1)
-    cohort = Cohort(work.view.info, done.uploads, seen)
-    delta, state = fed.algorithm.aggregate(server, cohort)
+    cohort, view = Cohort(work.view.info, done.uploads, seen), fed.view(server)
+    delta, state = fed.algorithm.aggregate(view, cohort)
     if fed.kept:
         delta = fed.kept.without(delta)
     x, opt = fed.server_optimiser.update(-delta, server.opt, server.x)
     if cohort.size:
-        x = fed.refinement.refine(server, x, cohort)
+        x = fed.refinement.refine(view, x, cohort)
     return server._replace(round=server.round + 1, x=x, opt=opt, state=state)
 
 

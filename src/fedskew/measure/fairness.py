@@ -1,4 +1,4 @@
-"""How evenly a value, such as accuracy, is distributed over the clients."""
+"""The clients' values of a score such as accuracy, (K,) from worst to best, as one number: typical, worst, and how even."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ import math
 
 import torch
 from torch import Tensor
+
+
+def mean(values: Tensor) -> Tensor:
+    """Mean over the clients."""
+    return values.mean()
+
+
+def worst(values: Tensor) -> Tensor:
+    """The worst client's value."""
+    return values[0]
+
+
+def worst_decile(values: Tensor) -> Tensor:
+    """Mean over the worst tenth of the clients, rounded up."""
+    return values[: math.ceil(0.1 * len(values) - 1e-9)].mean()
+
+
+def deviation(values: Tensor) -> Tensor:
+    """Population standard deviation over the clients."""
+    return values.std(correction=0)
 
 
 def jain(values: Tensor) -> Tensor:

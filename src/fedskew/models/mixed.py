@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.component import build
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.models.cnn import Cnn, Cnn1d
 from fedskew.models.mlp import Mlp
@@ -54,6 +55,11 @@ class Mixed:
     def __post_init__(self) -> None:
         require(len(self.models) >= 2, f"models needs at least two architectures, got {list(self.models)}")
         assert self.parts
+
+    def accepts(self, setup: Setup) -> str:
+        if setup.simulated:
+            return ""
+        return "gives clients different architectures, which is only simulated so far; use another model"
 
     @cached_property
     def parts(self) -> tuple[Any, ...]:

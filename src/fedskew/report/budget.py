@@ -15,19 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.measure.registry import OF_MODELS, budgets
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
-
-COSTS: dict[str, tuple[str, ...]] = {
-    "rounds": ("local_steps",),
-    "steps": ("local_steps",),
-    "u": ("update_amount",),
-    "bytes": ("bytes_up", "bytes_down"),
-    "seconds": ("seconds",),
-}
-"""What a budget may be of -> the round's measurements that are added up; ``rounds`` are counted instead."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,7 @@ class Budget:
 def budget_from(text: str) -> Budget:
     """``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
     of, equals, amount = text.partition("=")
-    require(of in COSTS, f"budget: unknown {of!r}; {suggestion(of, COSTS)}")
+    require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
     if not equals:
         return Budget(of)
     try:
@@ -54,9 +46,6 @@ def budget_from(text: str) -> Budget:
     require(0 < value < math.inf, f"budget: {of} must be a finite number above 0, got {amount}")
     return Budget(of, value)
 
-
-MODELS = ("test", "clients", "personal")
-"""Splits that hold measurements of models, which are not made after every round."""
 
 ROUNDING = 1 + 1e-9
 """Sums of rounded numbers may miss by this factor a budget that they meet exactly."""
@@ -96,7 +85,7 @@ def exact(value: float) -> str:
 
 def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
     """What each run has spent up to each round, by (run, round)."""
-    costs = frame[(frame["split"] == "round") & frame["name"].isin(COSTS[budget.of])]
+    costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
     require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
     spent = costs.groupby(["run", "round"])["value"].sum()
     if budget.of == "rounds":
@@ -111,7 +100,7 @@ def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: floa
     """
     import pandas as pd
 
-    models = frame.loc[frame["split"].isin(MODELS), ["run", "round"]]
+    models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]]
     measured = pd.Series(spent.index.isin(pd.MultiIndex.from_frame(models)), index=spent.index)
     amounts = np.unique(spent[measured & (spent <= most * ROUNDING)].to_numpy())
     everywhere = np.ones(len(amounts), dtype=bool)

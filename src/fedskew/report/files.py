@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError
-from fedskew.report import experiments, plots, tables, words
+from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -35,8 +34,8 @@ def write_figures(
     """
     written = []
     with told(folder):
-        for what in plots.PICTURES:
-            if what == "clients" and tables.per_client(store, records, budget).empty:
+        for what in plots.pictures():
+            if what == "clients" and series.per_client(store, records, budget).empty:
                 continue
             try:
                 figure = plots.plot(store, records, what, budget)
@@ -63,13 +62,13 @@ def write_tables(
     shown, client_rows = readable(summary), dict(zip(summary["method"], summary["client_rows"], strict=True))
     latex = shown.to_latex(index=False, escape=True, column_format="l" + "r" * (len(shown.columns) - 1))
     texts = {"methods.csv": csv(summary), "methods.tex": latex, "methods.md": markdown(shown)}
-    for key, curve in plots.CURVES.items():
-        curves = tables.curves_of(frame, records, curve.split, curve.name)
-        if curve.of_clients:
+    for key, measure in plots.curves().items():
+        curves = series.curves_of(frame, records, measure)
+        if measure.of_clients:
             curves["client_rows"] = curves["method"].map(client_rows)
         if len(curves):
             texts[f"{key}.csv"] = csv(curves)
-    clients = tables.per_client(store, records, budget)
+    clients = series.per_client(store, records, budget)
     if len(clients):
         texts["clients.csv"] = csv(clients.assign(client_rows=clients["method"].map(client_rows)))
     with told(folder):
@@ -79,28 +78,19 @@ def write_tables(
 
 
 def readable(summary: pd.DataFrame) -> pd.DataFrame:
-    """The table of methods as people read it: means with half-widths, columns that say something."""
+    """The table of methods as text: means with half-widths, columns that hold something."""
     import pandas as pd
 
-    def both(mean: str, show: Callable[[float], str] = words.share, low: float = 0.0, high: float = 1.0) -> list[str]:
-        pairs = zip(summary[mean], summary[f"{mean}_half"], strict=True)
-        return [words.interval(value, half, show, low, high) for value, half in pairs]
-
-    columns = {"method": summary["method"], "accuracy %": both("accuracy")}
-    if summary["worst_client"].notna().any():
-        columns["worst client %"] = both("worst_client")
-    if summary["personal"].notna().any():
-        columns["personal %"] = both("personal")
-    if summary[["worst_client", "personal"]].notna().any(axis=None):
-        columns["clients' rows"] = summary["client_rows"]
-    if summary["drift"].notna().any():
-        columns["drift"] = both("drift", "{:.3g}".format, high=math.inf)
-    megabytes = summary["megabytes_up"] + summary["megabytes_down"]
-    columns |= {"MB": [words.figures(value) for value in megabytes], "seeds": summary["seeds"]}
+    rows, measures = words.rows_of(summary), tables.columns(summary, "table")
+    table: dict[str, Any] = {"method": summary["method"]}
+    table |= {words.heading(m): [words.shown(m, row) for row in rows] for m in measures}
+    if any(m.of_clients for m in measures):
+        table["clients' rows"] = summary["client_rows"]
+    table["seeds"] = summary["seeds"]
     if len(summary) > 1:
-        columns["against the first"] = ["", *both("difference", words.signed, low=-1.0)[1:]]
-        columns["verdict"] = summary["verdict"]
-    return pd.DataFrame(columns)
+        table["against the first"] = ["", *(words.difference(row) for row in rows[1:])]
+        table["verdict"] = summary["verdict"]
+    return pd.DataFrame(table)
 
 
 def csv(table: pd.DataFrame) -> str:

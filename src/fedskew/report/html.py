@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import FedskewError
-from fedskew.report import experiments, plots, tables, words
+from fedskew.measure.registry import primary
+from fedskew.report import experiments, plots, profile, series, tables, words
 from fedskew.report.budget import Budget
 from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.svg import inline
@@ -20,6 +20,7 @@ from fedskew.store.runs import RunRecord, RunStore
 if TYPE_CHECKING:
     import pandas as pd
     from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 PARTITION_NUMBERS = (
     ("skews", "how clients differ"),
@@ -82,11 +83,12 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     stored, records = records, experiments.distinct(records)
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (words.share, words.points, words.figures, words.ranges, words.count, words.breakable)
-    environment.filters.update({filter_.__name__: filter_ for filter_ in (*filters, *INTERVALS)})
+    filters = (words.share, words.figures, words.ranges, words.count, words.breakable, in_grey)
+    environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
-    methods, profiles = tables.methods(records), tables.profiles(records)
+    methods, profiles = tables.methods(records), profile.profiles(records)
+    columns = tables.columns(summary, "page")
     return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         title=title(store, records),
@@ -99,9 +101,12 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         budget=budget,
         read_after=words.read_after(summary, budget),
         seeds_only=words.SEEDS_ONLY,
+        primary=primary(),
+        columns=columns,
+        remarks=list(dict.fromkeys(measure.remark for measure in columns if measure.remark)),
+        shown=words.shown,
+        difference=partial(words.difference, show=words.points),
         client_rows=experiments.kinds_of_rows(records),
-        personal=bool(summary["personal"].notna().any()),
-        private=bool(summary["epsilon"].notna().any()),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
         figures=rank_figure(store, stored, budget)
@@ -109,7 +114,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         + client_figure(store, records, budget),
         partition=partition(store, records),
         profiles=profiles,
-        measuring=tables.measuring(records),
+        measuring=profile.measuring(records),
         parts=list(dict.fromkeys(part for own in profiles.values() for part in own)),
         measured_rows=experiments.measured_rows(records),
         provenance=experiments.provenance(records),
@@ -117,23 +122,12 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     )
 
 
-def interval(mean: float, half: float, **options: Any) -> Markup:
-    """`words.interval` of shares, with what follows the mean in grey."""
+def in_grey(text: str) -> Markup:
+    """``92.5 ± 1.2`` as HTML, everything after the mean in grey."""
     from markupsafe import Markup
 
-    first, _, rest = words.interval(mean, half, **options).partition(" ")
+    first, _, rest = text.partition(" ")
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
-
-
-def difference_interval(mean: float, half: float) -> Markup:
-    return interval(mean, half, show=words.points, low=-1.0)
-
-
-def distance_interval(mean: float, half: float) -> Markup:
-    return interval(mean, half, show=partial(words.figures, like=mean), high=math.inf)
-
-
-INTERVALS = (interval, difference_interval, distance_interval)
 
 
 def title(store: RunStore, records: Sequence[RunRecord]) -> str:
@@ -163,42 +157,50 @@ def legend(methods: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
-def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """The curves for which there are measurements: key, heading and SVG."""
+def figure(key: str, heading: str, label: str, drawn: Figure, caption: str) -> dict[str, Any]:
+    """A figure of the page, with ``label`` for those who cannot see it."""
     from markupsafe import Markup
 
-    methods = tables.methods(records)
-    made = []
-    for key, curve in plots.CURVES.items():
-        table = tables.curves_of(frame, records, curve.split, curve.name)
+    return {"heading": heading, "svg": Markup(inline(drawn, f"figure-{key}", label)), "caption": caption}
+
+
+def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """A figure for each measure that has values over the rounds."""
+    methods, made = tables.methods(records), []
+    for key, measure in plots.curves().items():
+        table = series.curves_of(frame, records, measure)
         if len(table):
-            figure = plots.draw_curves(table, curve, methods, alone=False)
-            svg = Markup(inline(figure, f"figure-{key}", f"{curve.label} over rounds"))
-            made.append({"key": key, "heading": curve.label, "svg": svg})
+            rows = f" Measured on each client’s {experiments.measured_rows(records)}." if measure.of_clients else ""
+            caption = f"{measure.note[:1].upper()}{measure.note[1:]}.{rows}"
+            drawn = plots.draw_curves(table, measure, methods)
+            made.append(figure(key, measure.label, f"{measure.label} over rounds", drawn, caption))
     return made
 
 
 def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
     """The methods' ranks, where the runs are on several data sets."""
-    from markupsafe import Markup
-
     if ranking(store, records, budget) is None:
         return []
     heading = "ranks over the data sets"
-    figure = draw_ranks(store, records, budget)
-    return [{"key": "ranks", "heading": heading, "svg": Markup(inline(figure, "figure-ranks", heading))}]
+    caption = (
+        f"Methods ranked by mean {primary().label} within each data set and its skew. A thick bar joins methods whose mean ranks "
+        "differ by less than Nemenyi’s critical difference (Demšar 2006)."
+    )
+    return [figure("ranks", heading, heading, draw_ranks(store, records, budget), caption)]
 
 
 def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
-    """Accuracy by client, if it was measured: key, heading and SVG."""
-    from markupsafe import Markup
-
-    table = tables.per_client(store, records, budget)
+    """The primary measure by client, if it was measured."""
+    table = series.per_client(store, records, budget)
     if table.empty:
         return []
-    figure = plots.draw_clients(table, tables.methods(records), alone=False)
-    heading = "accuracy by client"
-    return [{"key": "clients", "heading": heading, "svg": Markup(inline(figure, "figure-clients", heading))}]
+    heading, within = f"{primary().title} by client", " within the budget" if budget else ""
+    caption = (
+        f"{primary().title.capitalize()} of the global model on each client’s {experiments.measured_rows(records)}, at the last "
+        f"measured round of the finished runs{within}. Clients are ranked from worst to best within each run, and each rank is "
+        "averaged over the runs: another partition seed gives other clients."
+    )
+    return [figure("clients", heading, heading, plots.draw_clients(table, tables.methods(records)), caption)]
 
 
 def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedskew.core.errors import require, suggestion
-from fedskew.report import tables
+from fedskew.measure.registry import Measure, primary, shown
+from fedskew.report import series, tables
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, kinds_of_rows
 from fedskew.store.runs import RunRecord, RunStore
@@ -62,49 +62,31 @@ STYLE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A measurement over rounds. A share lies in 0..1 and is shown in percent; others may go on a logarithmic axis."""
-
-    split: str
-    name: str
-    label: str
-    share: bool = False
-
-    @property
-    def of_clients(self) -> bool:
-        """Whether it is measured on the clients' rows."""
-        return self.split in ("clients", "personal")
+def curves() -> dict[str, Measure]:
+    """The measures that have a figure over the rounds, by its name."""
+    return {measure.figure: measure for measure in shown("curve")}
 
 
-CURVES = {
-    "accuracy": Curve("test", "accuracy", "test accuracy", share=True),
-    "loss": Curve("test", "loss", "test loss"),
-    "worst-client": Curve("clients", "accuracy_worst", "accuracy of the worst client", share=True),
-    "personal": Curve("personal", "accuracy_mean", "accuracy of the personal models", share=True),
-    "drift": Curve("round", "drift", "drift"),
-    "divergence": Curve("round", "divergence", "divergence"),
-}
-PICTURES = (*CURVES, "clients", "partition", "ranks")
+def pictures() -> list[str]:
+    """The names of all figures."""
+    return [*curves(), "clients", "partition", "ranks"]
 
 
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
-    """One of `PICTURES`, with a legend; ``partition`` is that of the first run. Under a budget, every run ends where it is spent.
+    """One of `pictures`, with a legend; ``partition`` is that of the first run. Under a budget, every run ends where it is spent.
 
     Raises `BadInput` for any other name, without records, and for a run that has not noted its partition.
     """
-    require(what in PICTURES, f"there is no figure {what!r}; {suggestion(what, PICTURES)}")
+    require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
     require(bool(records), "there are no runs to draw")
     order = tables.methods(distinct(records))
-    if what in CURVES:
-        curve = CURVES[what]
-        if curve.of_clients:
-            curve = replace(curve, label=f"{curve.label}, {kinds_of_rows(records)} rows")
-        table = tables.curves(store, records, curve.split, curve.name, budget)
-        require(len(table) > 0, f"none of these runs has measured {curve.label}")
-        return draw_curves(table, curve, order)
+    if measure := curves().get(what):
+        table = series.curves(store, records, measure, budget)
+        require(len(table) > 0, f"none of these runs has measured {measure.label}")
+        where = f", {kinds_of_rows(records)} rows" if measure.of_clients else ""
+        return draw_curves(table, measure, order, measure.label + where)
     if what == "clients":
-        return draw_clients(tables.per_client(store, records, budget), order)
+        return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
         from fedskew.report.ranks import draw_ranks
 
@@ -121,19 +103,20 @@ def known_clients(record: RunRecord) -> int:
     return count if isinstance(count, int) else 0
 
 
-def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], alone: bool = True) -> Figure:
+def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "") -> Figure:
     """Mean over rounds with the interval over seeds as a band; a cross where a run stopped early.
 
-    ``table`` is that of `tables.curves`; ``order`` gives each method its colour; a figure that stands ``alone`` names its
-    lines and its vertical axis, one on a page leaves that to the page.
+    ``table`` is that of `series.curves`; ``order`` gives each method its colour; with a ``label`` of the vertical axis the figure
+    has a legend. A figure on a page leaves both to the page.
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     table = table[np.isfinite(table["mean"])]
     with styled():
         figure, axes = blank(250)
-        logarithmic = not curve.share and spans_a_decade(table["mean"])
-        bottom, top = limits(table, curve.share, logarithmic)
+        share = measure.unit == "%"
+        logarithmic = not share and spans_a_decade(table["mean"])
+        bottom, top = limits(table, share, logarithmic)
         faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
@@ -150,27 +133,31 @@ def draw_curves(table: pd.DataFrame, curve: Curve, order: Sequence[str], alone: 
         axes.set_xlabel("round")
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
-        if curve.share:
+        if share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         axes.set_ylim(bottom, top)
-        finish(figure, axes, curve.label if alone else "")
+        finish(figure, axes, label)
     return figure
 
 
-def draw_clients(table: pd.DataFrame, order: Sequence[str], alone: bool = True) -> Figure:
-    """Accuracy by client from worst to best, one line a method; as `draw_curves`, with the table of `tables.per_client`."""
+def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> Figure:
+    """The primary measure by client from worst to best, one line a method.
+
+    As `draw_curves`, with the table of `series.per_client`.
+    """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     with styled():
         figure, axes = blank(250)
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
-            axes.plot(rows["rank"], rows["accuracy"], label=method, **line_style(index, len(rows)))
+            axes.plot(rows["rank"], rows[primary().name], label=method, **line_style(index, len(rows)))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-        axes.set_ylim(-0.02, 1.02)
+        if primary().unit == "%":
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+            axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("clients, from worst to best")
-        finish(figure, axes, "accuracy on the client's data" if alone else "")
+        finish(figure, axes, label)
     return figure
 
 

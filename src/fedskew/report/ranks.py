@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import require
+from fedskew.measure.registry import primary
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, parsed
@@ -27,7 +28,7 @@ def block(record: RunRecord) -> str:
 
 
 def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
-    """Mean test accuracy over seeds, one row a data set; only methods that finished on each of them."""
+    """The primary measure, mean over seeds, one row a data set; only methods that finished on each of them."""
     import pandas as pd
 
     blocks = {name: [r for r in records if block(r) == name] for name in dict.fromkeys(map(block, records))}
@@ -36,7 +37,7 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
     frame = read(store, every, budget)
     rows: dict[str, Any] = {}
     for name, own in named.items():
-        seeds = per_seed(frame[frame["run"].isin([record.id for record in own])])["accuracy"]
+        seeds = per_seed(frame[frame["run"].isin([record.id for record in own])])[primary().key]
         rows[name] = seeds.groupby("method").mean().to_dict()
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table[[method for method in methods(every) if method in table]].dropna(axis=1)
@@ -51,7 +52,8 @@ def ranking(
     table = scores(store, records, budget)
     if len(table.columns) < 2:
         return None
-    return list(table.columns), len(table), rank_methods(table.to_numpy(dtype=float))
+    sign = -1 if primary().better == "lower" else 1
+    return list(table.columns), len(table), rank_methods(sign * table.to_numpy(dtype=float))
 
 
 def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> Figure:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.counting import count
+from fedskew.measure.registry import Measure, primary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,11 +30,6 @@ def share(value: float) -> str:
     return f"{100 * value:.1f}" if math.isfinite(value) else MISSING
 
 
-def percent(value: float) -> str:
-    """`share` with its sign, on one line."""
-    return f"{share(value)}\u00a0%"
-
-
 def breakable(name: str) -> Markup:
     """The name as HTML that a browser may break after its punctuation."""
     from markupsafe import Markup
@@ -51,6 +48,44 @@ def interval(
         ends = (re.sub(r"\.0+$", "", show(end)) for end in (max(bottom, low), min(top, high)))
         return f"{show(mean)} ({' to '.join(ends)})"
     return f"{show(mean)} ± {half(show(half_width).lstrip('+'), half_width)}"
+
+
+def shown(measure: Measure, row: Mapping[str, Any]) -> str:
+    """The measure of a row of the summary, with its interval if it has one: ``92.5 ± 1.2``; shares in percent, without the sign."""
+    mean, half_width = row[measure.key], row.get(f"{measure.key}_half", math.nan)
+    show = share if measure.unit == "%" else partial(figures, like=mean)
+    return interval(mean, half_width, show, measure.low, measure.high)
+
+
+def difference(row: Mapping[str, Any], show: Callable[[float], str] | None = None) -> str:
+    """How far a row of the summary is above the first method in the primary measure: ``+1.2 ± 0.4``.
+
+    ``show`` formats a difference of shares, by default in percentage points with one decimal.
+    """
+    measure = primary()
+    if measure.unit == "%":
+        return interval(row["difference"], row["difference_half"], show or signed, low=-1.0)
+    return interval(row["difference"], row["difference_half"], partial(gap, measure), low=-math.inf)
+
+
+def heading(measure: Measure) -> str:
+    """``accuracy %``."""
+    return f"{measure.title} {measure.unit}".strip()
+
+
+def plain(measure: Measure, number: float) -> str:
+    """A value without its unit: ``92.5``."""
+    return share(number) if measure.unit == "%" else figures(number)
+
+
+def value(measure: Measure, number: float) -> str:
+    """A value of the measure in a sentence: ``92.5 %``."""
+    return f"{plain(measure, number)}\u00a0{measure.unit}".strip()
+
+
+def gap(measure: Measure, number: float) -> str:
+    """A signed difference of the measure: in percentage points where it is a share."""
+    return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}"
 
 
 def half(text: str, value: float) -> str:
@@ -95,6 +130,11 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
 
 
+def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table, each by column."""
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+
+
 def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
     """After which rounds the methods of the summary ``table`` are read: in a budget, the last that were measured for all."""
     if not budget:
@@ -107,41 +147,48 @@ def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
 
 
 def answer(table: pd.DataFrame) -> str:
-    """What the summary ``table`` says about the best mean test accuracy; never more than its intervals allow."""
-    rows: list[dict[str, Any]] = [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
-    measured = [row for row in rows if math.isfinite(row["accuracy"])]
+    """The best method by the primary measure, and how sure that is, from the summary ``table``: one or two sentences."""
+    rows = rows_of(table)
+    key = primary().key
+    measured = [row for row in rows if math.isfinite(row[key])]
     if not measured:
         return "No run has finished, so there is no answer yet."
-    first, best = rows[0], max(measured, key=lambda row: float(row["accuracy"]))
+    first, best = (
+        rows[0],
+        max(measured, key=lambda row: float(row[key]) if primary().better == "higher" else -float(row[key])),
+    )
     if len(rows) == 1:
         return alone(first)
     return against_others(first, rows[1:]) if best is first else against_first(first, best)
 
 
 def alone(row: dict[str, Any]) -> str:
+    """The answer for a single method."""
+    measure, after = primary(), f"after round {row['after_round']}"
+    reached = f"{row['method']} reaches a {measure.label} of"
     if row["seeds"] < 2:
-        accuracy = (
-            f"{row['method']} reaches a test accuracy of {percent(row['accuracy'])} after round {row['after_round']}."
+        return (
+            f"{reached} {value(measure, row[measure.key])} {after}. With one seed nothing can be said about certainty."
         )
-        return f"{accuracy} With one seed nothing can be said about certainty."
-    return (
-        f"{row['method']} reaches a test accuracy of {interval(row['accuracy'], row['accuracy_half'])}\u00a0% after round "
-        f"{row['after_round']}: mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}."
-    )
+    number = f"{shown(measure, row)}\u00a0{measure.unit}".strip()
+    over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}"
+    return f"{reached} {number} {after}: {over}."
 
 
 def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
     """The best mean belongs to another method than the first."""
-    highest = f"{best['method']} has the highest mean test accuracy, {percent(best['accuracy'])}"
-    if not math.isfinite(first["accuracy"]):
+    measure = primary()
+    first_value = value(measure, first[measure.key])
+    highest = f"{best['method']} has the {superlative(measure)}, {value(measure, best[measure.key])}"
+    if not math.isfinite(first[measure.key]):
         return f"Undecided. {highest}, but no run of {first['method']}, the method to compare with, has finished."
     if best["pairs"] < 2:
-        return f"Undecided. {highest}, against {percent(first['accuracy'])} for {first['method']}, but {too_few(best)}."
+        return f"Undecided. {highest}, against {first_value} for {first['method']}, but {too_few(best)}."
     varied = math.isfinite(best["difference_half"])
-    width = f"± {points(best['difference_half'])[1:]} points" if varied else "points in every one"
+    width = f"± {gap(measure, best['difference_half'])[1:]} points" if varied else "points in every one"
     difference = (
         f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} "
-        f"({percent(first['accuracy'])}) is {points(best['difference'])} {width}"
+        f"({first_value}) is {gap(measure, best['difference'])} {width}"
     )
     same = best["pairs"] == best["seeds"] == first["seeds"]
     note = "" if same else " The two means are over all seeds that each method finished."
@@ -159,7 +206,7 @@ def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
 
 
 def corrected(row: dict[str, Any]) -> str:
-    """Of how many comparisons this is one, and what Holm's correction makes of its p-value; nothing of a single one."""
+    """The p-value after Holm's correction, and for how many comparisons; empty if there is only one."""
     if row["comparisons"] < 2:
         return ""
     return f", p\u00a0=\u00a0{row['p']:.2g} after Holm's correction for {row['comparisons']} comparisons"
@@ -167,7 +214,8 @@ def corrected(row: dict[str, Any]) -> str:
 
 def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
     """The best mean belongs to the first method."""
-    highest = f"{first['method']}, the first method, has the highest mean test accuracy, {percent(first['accuracy'])}"
+    best = f"{superlative(primary())}, {value(primary(), first[primary().key])}"
+    highest = f"{first['method']}, the first method, has the {best}"
     by_verdict = {v: [row["method"] for row in others if row["verdict"] == v] for v in ("lower", "undecided", "higher")}
     if not by_verdict["lower"]:
         few = all(row["pairs"] < 2 for row in others)
@@ -181,6 +229,11 @@ def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
     if by_verdict["higher"]:
         parts.append(f"higher on the seeds that both finished: {listed(by_verdict['higher'])}")
     return f"{highest}. Of the others, {'; '.join(parts)}."
+
+
+def superlative(measure: Measure) -> str:
+    """``highest mean test accuracy``."""
+    return f"{'lowest' if measure.better == 'lower' else 'highest'} mean {measure.label}"
 
 
 def too_few(row: dict[str, Any]) -> str:

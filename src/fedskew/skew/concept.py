@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.skew.feature import Floats, clusters
@@ -51,6 +52,11 @@ class Concept(ABC):
             self.changes or self.clusters > 1 or self.clients < 1,
             "clusters=1 from the start gives all clients the same concept; use clusters=2, or say at_round",
         )
+
+    def accepts(self, setup: Setup) -> str:
+        if setup.simulated:
+            return ""
+        return "changes what labels mean, which is only simulated; on nodes labels are those of their own rows: leave it out"
 
     @property
     def changes(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 
@@ -19,12 +20,9 @@ class Unaugmented:
     idea: ClassVar[str] = "rows as they are"
     private = alone
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Every kind of row will do."""
-
-    def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> Any:
+    def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> None:
         """No change."""
-        return None
+        return
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +41,14 @@ class CropFlip:
     def __post_init__(self) -> None:
         require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Raise `BadInput` unless rows are images larger than the padding."""
-        require(
-            len(shape) == 3 and min(shape[1:]) > self.padding,
-            f"augment crop-flip needs images (channels, height, width) larger than its padding {self.padding}, these rows have "
-            f"shape {shape}; use --augment none",
+    def accepts(self, setup: Setup) -> str:
+        """Refuses rows that are not images larger than the padding."""
+        shape = setup.shape
+        if shape is None or (len(shape) == 3 and min(shape[1:]) > self.padding):
+            return ""
+        return (
+            f"needs images (channels, height, width) larger than its padding {self.padding}, these rows have shape {shape}; "
+            "use --augment none"
         )
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Which clients are there in a round: the same ones for every method under the same seed."""
+"""Availability: the clients that can be reached in a round, the same for every method with the same seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 from fedskew.core.records import Info, Privacy
@@ -17,8 +18,18 @@ Bools = NDArray[np.bool_]
 Phase = Literal["random", "label"]
 
 
+def labels_needed(phase: Phase, setup: Setup) -> str:
+    """Why a phase cannot work in this setup."""
+    if phase == "random" or setup.labels_known:
+        return ""
+    return (
+        "goes by the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
+        "phase=random"
+    )
+
+
 def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
-    """When in a cycle each client is there, (K,) in [0, 1): anywhere, or where its most frequent class has its turn."""
+    """The phase of each client in a cycle, (K,) in [0, 1): random, or by its most frequent class."""
     if kind == "label":
         counts = clients.label_counts.cpu().numpy()
         most: NDArray[np.float64] = counts.argmax(1) / counts.shape[1]
@@ -34,7 +45,7 @@ class Always:
     private = alone
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
-        """Whether each of all K clients is there in the round, (K,)."""
+        """Whether each of all K clients is available in the round, (K,)."""
         return np.ones(len(clients.index), dtype=np.bool_)
 
 
@@ -58,8 +69,8 @@ class Random:
 class DayNight:
     """Client k in round t with probability ``peak * (1 + cos(2 pi (t / period - phase_k))) / 2``, half the peak on average.
 
-    ``phase="random"`` spreads the clients over the day; ``"label"`` gives those with the same most frequent class the same
-    hours, so that who is there goes with what they hold.
+    ``phase="random"`` draws each client's phase uniformly. ``"label"`` gives clients with the same most frequent class the same
+    phase, so that availability depends on the labels.
     """
 
     period: int = 24
@@ -75,6 +86,9 @@ class DayNight:
         require(self.period >= 1, f"period must be at least 1 round, got {self.period}")
         require(0 < self.peak <= 1, f"peak is a probability, above 0 and at most 1, got {self.peak}")
 
+    def accepts(self, setup: Setup) -> str:
+        return labels_needed(self.phase, setup)
+
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         angle = 2 * np.pi * (round_ / self.period - phases(self.phase, clients, seed))
         luck = stream(seed, "availability", round_).random(len(clients.index))
@@ -85,7 +99,7 @@ class DayNight:
 class Blocks:
     """``blocks`` groups of nearly equal size take turns of ``rounds`` rounds each.
 
-    ``phase="random"`` deals the clients to the groups by chance; ``"label"`` in the order of their most frequent class.
+    ``phase="random"`` assigns clients to groups at random, ``"label"`` in the order of their most frequent class.
     """
 
     blocks: int = 2
@@ -95,14 +109,17 @@ class Blocks:
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
 
     def private(self, privacy: Privacy) -> str:
-        """Ranks by label depend on what all clients hold."""
+        """Ranks by label depend on the rows of all clients."""
         if self.phase == "random":
             return ""
-        return "availability blocks by label goes by the labels of all clients; use phase=random"
+        return "availability blocks by label depends on the labels of all clients; use phase=random"
 
     def __post_init__(self) -> None:
         require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}")
+
+    def accepts(self, setup: Setup) -> str:
+        return labels_needed(self.phase, setup)
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
         rank = phases(self.phase, clients, seed).argsort(kind="stable").argsort(kind="stable")
@@ -112,7 +129,7 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Unequal:
-    """Client k in each round with a probability of its own, p_k ~ Beta(a, b); a / (a + b) on average."""
+    """Client k in each round with its own probability p_k ~ Beta(a, b); the mean is a / (a + b)."""
 
     a: float = 2.0
     b: float = 2.0
@@ -133,9 +150,10 @@ class Unequal:
 
 @dataclass(frozen=True, kw_only=True)
 class OnOff:
-    """A client that is there leaves with probability ``leave``, one that is not comes with probability ``join``, each round.
+    """In each round an available client leaves with probability ``leave``, and an absent one joins with probability ``join``.
 
-    There for 1 / leave rounds and away for 1 / join rounds on average, join / (leave + join) of the time, from the first round on.
+    A client is available for 1 / leave rounds and absent for 1 / join rounds on average, and is available in a share
+    join / (leave + join) of the rounds, from the first round on.
     """
 
     leave: float = 0.1
@@ -151,7 +169,7 @@ class OnOff:
         )
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
-        # with probability leave + join a client's state is drawn afresh, else it stays: the chain without its history
+        # with probability leave + join a client's state is drawn anew, else it stays; so the last such draw decides
         number, often = len(clients.index), self.leave + self.join
         there, open_ = np.zeros(number, dtype=np.bool_), np.ones(number, dtype=np.bool_)
         for past in range(round_, -1, -1):

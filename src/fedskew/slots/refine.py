@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
+from fedskew.core.contract import Setup, server_rows
 from fedskew.core.errors import require
 from fedskew.core.privacy import after_noise
-from fedskew.core.records import Cohort, Privacy, Server
+from fedskew.core.records import Cohort, Privacy, ServerView
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Task
 from fedskew.slots.solvers import AdamW, Sgd
@@ -30,7 +31,7 @@ class Unrefined:
     needs_data: ClassVar[bool] = False
     private = after_noise
 
-    def refine(self, server: Server, x: Tensor, cohort: Cohort) -> Tensor:
+    def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
         return x
 
 
@@ -68,7 +69,10 @@ class Distillation:
         require(0 < self.lr < math.inf, f"lr must be a finite number above 0, got {self.lr}")
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
 
-    def refine(self, server: Server, x: Tensor, cohort: Cohort) -> Tensor:
+    def accepts(self, setup: Setup) -> str:
+        return server_rows(setup)
+
+    def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
         """The model (P,) from ``x``, the new one; ``server`` is the server before the round."""
         assert server.data is not None
         inputs, generator = server.data.x, torch_stream(server.seed, "refine", server.round)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 
@@ -27,8 +28,8 @@ class Everyone:
     idea: ClassVar[str] = "every client in every round"
     private = not_poisson
 
-    def check(self, num_clients: int) -> None:
-        """Nothing can be wrong."""
+    def largest(self, num_clients: int) -> int:
+        return num_clients
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         return clients
@@ -48,8 +49,8 @@ class Poisson:
     def __post_init__(self) -> None:
         require(0 < self.rate <= 1, f"rate is a probability, above 0 and at most 1, got {self.rate}")
 
-    def check(self, num_clients: int) -> None:
-        """Nothing can be wrong."""
+    def largest(self, num_clients: int) -> int:
+        return num_clients
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         return clients[rng.random(len(clients)) < self.rate]
@@ -74,19 +75,22 @@ class Uniform:
         )
 
     def size(self, num_clients: int) -> int:
+        """Clients of a cohort where enough of them are online."""
         if self.fraction is not None:
             # 0.29 * 100 is 28.999... in floating point; the floor that is meant is 29
             return max(int(self.fraction * num_clients + 1e-9), 1)
         assert self.clients is not None
         return self.clients
 
-    def check(self, num_clients: int) -> None:
-        """Raise `BadInput` if there are fewer clients with data than the cohort needs."""
-        size = self.size(num_clients)
-        require(
-            size <= num_clients,
-            f"selection: a cohort of {size} needs at least that many clients with data, there are {num_clients}",
-        )
+    def largest(self, num_clients: int) -> int:
+        return min(self.size(num_clients), num_clients)
+
+    def accepts(self, setup: Setup) -> str:
+        """Refuses a cohort larger than the number of clients with data."""
+        clients = setup.clients
+        if clients is None or self.size(clients) <= clients:
+            return ""
+        return f"draws {self.size(clients)} clients, and only {clients} have data; draw fewer"
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        return np.sort(rng.choice(clients, size=min(self.size(len(clients)), len(clients)), replace=False))
+        return np.sort(rng.choice(clients, size=self.largest(len(clients)), replace=False))

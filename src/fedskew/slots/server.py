@@ -82,9 +82,14 @@ class _Adaptive:
         check_rate(self.lr)
         require(0 <= self.beta1 < 1, f"beta1 must be at least 0 and below 1, got {self.beta1}")
         require(self.tau > 0, f"tau must be above 0, got {self.tau}")
+        self.check_own()
+
+    def check_own(self) -> None:
+        """Raise `BadInput` for a wrong option of the subclass."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        raise TypeError("use Adagrad, Adam or Yogi")
+        """The new v (P,)."""
+        raise NotImplementedError
 
     def rate(self, t: Tensor) -> Tensor | float:
         """The rate of step t, counted from 1."""
@@ -112,41 +117,47 @@ class Adagrad(_Adaptive):
         return v + square
 
 
+def check_beta2(beta2: float, bias_correction: bool) -> None:
+    require(0 <= beta2 <= 1, f"beta2 must be between 0 and 1, got {beta2}")
+    require(beta2 < 1 or not bias_correction, "bias_correction needs beta2 below 1: at 1 the step would be 0")
+
+
+def corrected(lr: float, beta1: float, beta2: float, t: Tensor) -> Tensor:
+    """The rate of step t with the corrections of both means for their start at 0."""
+    return lr * gathered(beta2, t).sqrt() / gathered(beta1, t)
+
+
 @dataclass(frozen=True, kw_only=True)
-class _MovingSquares(_Adaptive):
-    """v forgets; the paper has no ``bias_correction``, common implementations do."""
+class Adam(_Adaptive):
+    """FedAdam: v is an exponential mean of the squares. Common implementations have ``bias_correction``, the paper has not."""
 
     beta2: float = 0.99
     bias_correction: bool = False
+    private = after_noise
 
-    def __post_init__(self) -> None:
-        _Adaptive.__post_init__(self)
-        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
-        require(
-            self.beta2 < 1 or not self.bias_correction, "bias_correction needs beta2 below 1: at 1 the step would be 0"
-        )
+    def check_own(self) -> None:
+        check_beta2(self.beta2, self.bias_correction)
 
     def rate(self, t: Tensor) -> Tensor | float:
-        if not self.bias_correction:
-            return self.lr
-        return self.lr * gathered(self.beta2, t).sqrt() / gathered(self.beta1, t)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adam(_MovingSquares):
-    """FedAdam: v is an exponential mean of the squares."""
-
-    private = after_noise
+        return corrected(self.lr, self.beta1, self.beta2, t) if self.bias_correction else self.lr
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yogi(_MovingSquares):
-    """FedYogi: v moves towards the squares by a bounded amount."""
+class Yogi(_Adaptive):
+    """FedYogi: v moves towards the squares by a bounded amount. ``bias_correction`` as in `Adam`."""
 
+    beta2: float = 0.99
+    bias_correction: bool = False
     private = after_noise
+
+    def check_own(self) -> None:
+        check_beta2(self.beta2, self.bias_correction)
+
+    def rate(self, t: Tensor) -> Tensor | float:
+        return corrected(self.lr, self.beta1, self.beta2, t) if self.bias_correction else self.lr
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)

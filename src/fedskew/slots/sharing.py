@@ -13,9 +13,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 from fedskew.core.vectors import ParameterSpace
+
+
+def whole_models_needed(setup: Setup) -> str:
+    """Why clients cannot keep a part of their models in this setup."""
+    if not setup.tries_models:
+        return ""
+    return (
+        "keeps a part of each model on its client, and the method or the refinement tries the clients' models on the server's "
+        "rows; use --sharing all, or a method without rows on the server, e.g. fedavg"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +56,9 @@ class Personal:
     def __post_init__(self) -> None:
         require(self.head >= 1, f"head must be at least 1, got {self.head}")
 
+    def accepts(self, setup: Setup) -> str:
+        return whole_models_needed(setup)
+
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
         """Positions (n,) of the kept entries in the vector, ascending."""
         places = space.layers()
@@ -73,6 +87,9 @@ class Norm:
 
     idea: ClassVar[str] = "each client keeps its normalisation layers and shares the rest"
     private = alone
+
+    def accepts(self, setup: Setup) -> str:
+        return whole_models_needed(setup)
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor:
         """Positions (n,) of the kept entries in the vector, ascending."""

@@ -1,6 +1,7 @@
 """The run store: one SQLite file with every run, its complete experiment, and every number it measured.
 
-Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. `MEASUREMENTS` names them.
+Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. `fedskew.measure.registry` has
+every split and name.
 """
 
 from __future__ import annotations
@@ -15,104 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.measure.registry import stored
 from fedskew.store.lease import Owner, TakenOver
 from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
 from fedskew.store.schema import VERSION, opened_for_reading, opened_for_writing, version_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MEASUREMENTS: dict[str, dict[str, str]] = {
-    "test": {
-        "accuracy": "of the global model on the unseen test set, 0..1",
-        "loss": "mean cross-entropy of the global model on the test set, in nats",
-        "forgetting": "mean of the classes' forgetting, if `evaluation.classes` asks for it",
-        "recovery": "rounds from a change of the concept until accuracy is 95 % of its mean over the ten measurements before; "
-        "stored in the round in which it is",
-        "opportunity": "difference of true positive rates between the two groups, where data name a sensitive attribute",
-        "parity": "difference of the rates of positive predictions between the two groups",
-        "odds": "the larger of the gaps in true and in false positive rate",
-    },
-    "clients": {
-        "accuracy_mean": "of the global model on each client's data: mean over the clients, 0..1",
-        "accuracy_worst": "of the global model on the client where it is lowest",
-        "accuracy_worst_decile": "mean over the tenth of the clients (rounded up) where it is lowest",
-        "accuracy_std": "standard deviation over the clients (population)",
-        "accuracy_jain": "Jain's index over the clients: 1 if all are served alike, 1 / clients if one alone is served",
-        "accuracy_entropy": "entropy of the clients' shares of all accuracy over that of equal ones, 0..1",
-        "loss_mean": "mean over the clients of the global model's loss",
-    },
-    "personal": {
-        "accuracy_mean": "of each client's personal model on its data, where the method or the tuning makes one: mean, 0..1",
-        "accuracy_worst": "of the personal models: that of the client where it is lowest",
-        "accuracy_worst_decile": "of the personal models: mean over the tenth of the clients (rounded up) where it is lowest",
-        "accuracy_std": "of the personal models: standard deviation over the clients (population)",
-        "accuracy_jain": "of the personal models: Jain's index over the clients",
-        "accuracy_entropy": "of the personal models: entropy of the clients' shares, 0..1",
-        "loss_mean": "mean over the clients of the personal models' losses",
-    },
-    "round": {
-        "divergence": "mean distance of the local models to their uniform mean (failure-modes study, eq. 4)",
-        "drift": "mean distance of the local models to their example-weighted mean (book section on non-IID data, section 3)",
-        "relative_drift": "weighted mean square distance over weighted mean square update, 0 (all agree) to 1",
-        "signal_to_noise": "square length of the mean update over the mean square distance to it, (1 - R) / R of relative drift",
-        "update_norm": "mean length of the clients' updates, before a codec",
-        "alignment": "mean cosine of the clients' updates with their example-weighted mean, -1..1",
-        "cosine": "mean cosine over all pairs of updates, if `evaluation.layers` asks for it",
-        "inexactness": "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it",
-        "local_steps": "local steps of all clients",
-        "update_amount": "learning rate times local steps, mean over the clients by their rows (u of 'From IID to Non-IID', eq. 3)",
-        "clients": "clients that took part: trained, and were heard",
-        "available": "clients that were there",
-        "selected": "clients that the selection asked, of those that were there",
-        "answered": "clients that answered, of those asked",
-        "stragglers": "clients that got done with a part of their work, or were dropped for it",
-        "bytes_down": "sent to the whole cohort, to dropped stragglers too",
-        "bytes_up": "sent by the whole cohort, in the codec's messages",
-        "rejected": "answers that were not usable or not given in time, in deployed runs and where `faults` are declared",
-        "seconds": "of the round: training, evaluation and measures",
-        "epsilon": "privacy loss of any client in all rounds, repeated ones too, at the method's delta; where the method bounds it",
-    },
-    "global-model": {
-        "accuracy": "per client: of the global model on the client's data, 0..1",
-        "loss": "per client: mean loss of the global model on the client's data",
-    },
-    "local-model": {
-        "accuracy": "per client: of the client's own local model on its data, before aggregation, 0..1",
-        "loss": "per client: mean loss of the client's own local model on its data",
-    },
-    "personal-model": {
-        "accuracy": "per client: of its personal model, after `evaluation.adapt_steps` steps, on its data, 0..1",
-        "loss": "per client: mean loss of its personal model on its data",
-    },
-    "fault": {
-        "missing": "per client: times that it was not there or did not answer in time",
-        "refused": "per client: times that the node said why it could not answer",
-        "garbage": "per client: messages that could not be read, or claimed to be another client's",
-        "other_round": "per client: answers that were of another round or run",
-        "wrong_shape": "per client: answers whose tensors had other names, shapes or types",
-        "not_finite": "per client: answers with values that were not finite",
-        "out_of_range": "per client: answers with impossible numbers: more rows than agreed, accuracy above 1, loss below 0",
-        "too_long": "per client: updates that were longer than the limit, or far longer than the other clients'",
-    },
-    "layer": {
-        "cosine": "per layer, whose number takes the place of a client's: mean cosine over all pairs of updates",
-    },
-    "class": {
-        "accuracy": "per class, whose number takes the place of a client's: of the global model on the test rows of the class",
-        "forgetting": "per class: its highest accuracy of any measured round so far minus the one now, 0..1 (Lee et al. 2022)",
-    },
-    "client": {
-        "steps": "per client: local steps",
-        "inexactness": "per client: norm of its local problem's gradient at its local model over that at the global model, on all "
-        "its rows: 0 solved, 1 no nearer (the gamma of the FedProx paper)",
-        "distance": "per client: distance of its local model to the example-weighted mean",
-        "update_norm": "per client: length of its update",
-        "alignment": "per client: cosine of its update with the example-weighted mean update; below 0 it pulls the other way",
-        "cluster": "per client: the cluster whose model it trained, from 0, where the method has clusters",
-    },
-}
-"""Every (split, name) that a run may store, and what it is. Norms are Euclidean over the trainable parameters."""
 
 COVERED = """
 WITH RECURSIVE there(round) AS (
@@ -226,7 +136,12 @@ class RunStore:
         """All measurements of a round in one transaction; a round written before is replaced.
 
         If it is ``durable``, this and everything before it is on the disk when this returns, and a power cut takes none of it.
+        Raises `FedskewError` for a measurement that no row of the registry names.
         """
+        unknown = {(split, name) for _, split, name, _ in rows} - stored().keys()
+        if unknown:
+            split, name = min(unknown)
+            raise FedskewError(f"run {run}: the measure {split}/{name} has no row in fedskew.measure.registry; add one")
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
             self.check_lease(run)

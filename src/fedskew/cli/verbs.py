@@ -1,0 +1,189 @@
+"""The verbs of the command line: their options, and the function that carries each out. Importing it loads nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from fedskew.cli.options import (
+    BUDGET,
+    CLIENTS,
+    EXPERIMENT,
+    FILE,
+    JOBS,
+    JSON,
+    ONE_METHOD,
+    RUNS,
+    SEVERAL_METHODS,
+    STORE,
+    TRUST,
+    TUNING,
+    Option,
+    option,
+    repeated,
+    switch,
+)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb; ``function`` is its module below `fedskew.cli` and its function there."""
+
+    name: str
+    function: str
+    summary: str
+    options: Sequence[Option] = ()
+    groups: Mapping[str, Sequence[Option]] = field(default_factory=dict)
+
+    def __call__(self, parsed: argparse.Namespace) -> int:
+        """Carry it out; the exit code."""
+        module, _, function = self.function.partition(".")
+        # most modules import PyTorch, which takes longer than printing a help text
+        return cast(int, getattr(import_module(f"fedskew.cli.{module}"), function)(parsed))
+
+
+TUNED = option("--algorithms", "A", "methods (default: fedavg)", nargs="+", default=["fedavg"])
+GROUPS_OF_COMPARE = {**EXPERIMENT, "tuning": TUNING}
+
+WATCH = (
+    option("--every", "S", "seconds between updates (default: 1)", type=float, default=1.0),
+    repeated(
+        "--to",
+        "SINK",
+        "also send every round to tensorboard:folder=F, mlflow:uri=U,experiment=E or wandb:project=P,mode=offline "
+        "until all runs have ended; may be repeated",
+        default=[],
+    ),
+)
+
+DIAGNOSE = (
+    option("paths", "PATH", "CSV, JSON lines, Parquet or Arrow files, or a folder", nargs="*", type=Path),
+    option("--label", "COLUMN", "column with the classes"),
+    option("--client", "COLUMN", "column with the client of each row (default: one file a client)"),
+    option("--dataset", "D", "a named data set instead of files"),
+    repeated("--skew", "S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)"),
+    option("--clients", "K", "number of clients", type=int),
+    option("--partition-seed", "N", "random seed of the partition", type=int),
+    option("--seed", "N", "random seed of sampling and permutations (default: 0)", type=int, default=0),
+    option("--html", "FILE", "also write an HTML page", type=Path),
+)
+
+REPORT = (
+    option("--output", "FILE", "file to write (default: in the run store)", type=Path),
+    switch("--live", "serve the page on 127.0.0.1 and update it while runs continue"),
+    option("--port", "N", "port of --live, or the next free one (default: 8765)", type=int, default=8765),
+    option("--figures", "DIR", "also write every figure as PDF, SVG and PNG", type=Path),
+    option("--tables", "DIR", "also write the tables as CSV, LaTeX and Markdown", type=Path),
+)
+
+LANDSCAPE = (
+    option("runs_wanted", "RUN", "number of a run (default: the latest)", nargs="*"),
+    option(
+        "--kind",
+        "KIND",
+        "plane (through three models, default); surface or line (random directions, filter-normalised)",
+        choices=("plane", "surface", "line"),
+        default="plane",
+    ),
+    option("--clients", "K", "clients whose loss is drawn (default: 0 1)", type=int, nargs="+", default=[0, 1]),
+    option("--points", "N", "points on each axis (default: 25)", type=int, default=25),
+    option("--reach", "A", "length of random directions (default: 1)", type=float, default=1.0),
+    option("--output", "FILE", "picture to write: .svg, .png or .pdf (default: in the run store)", type=Path),
+)
+
+REPRODUCE = (
+    option("document", "DOCUMENT", "a document of this list"),
+    option("--scale", "S", "quick (minutes, default), standard (hours), full (as published)", default="quick"),
+    option("--only", "TABLE", "one table or figure, e.g. table-4, with its claims"),
+    JOBS,
+    option("--output", "FILE", "page to write (default: in the run store)", type=Path),
+    option("--export", "FILE", "also write all numbers as JSON", type=Path),
+    switch("--as-stored", "start no runs: judge the stored ones"),
+)
+
+FORMATS = ("safetensors", "torchscript", "onnx")
+EXPORT = (
+    option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
+    option("--format", "FORMAT", f"{', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS, default=FORMATS[0]),
+    option("--output", "FILE", "file to write (default: in the run's folder)", type=Path),
+)
+
+RECIPE = option("--recipe", "NAME|FILE.toml", "method, or experiment file (default: fedavg)", default="fedavg")
+INIT = (
+    option("folder", "FOLDER", "folder to write; it must be empty or absent", type=Path),
+    RECIPE,
+    switch("--rows", "also write each simulated client's rows to FOLDER-rows/0.npz, ..."),
+    option("--runs", "DIR", "folder of the run store on the server's machine (default: runs)", default="runs"),
+)
+NODE = (
+    option("--client", "K", "number of this client, from 0", type=int, required=True),
+    option("--rows", "FILE.npz", "its rows: arrays x and y", type=Path, required=True),
+    option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
+    option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
+    repeated(
+        "--allow",
+        "NAME",
+        "method of another package, or module PACKAGE.MODULE.CLASS, that a server may name; may be repeated",
+        default=[],
+    ),
+    repeated(
+        "--limit",
+        "WHAT=N",
+        "largest number of clients, classes, threads, steps or examples that a server may request; may be repeated",
+        default=[],
+    ),
+    option("options", "-- OPTION", "more options of flower-supernode, after --", nargs="*"),
+)
+CONNECTION = (
+    option("superlink", "HOST:PORT", "address of the SuperLink"),
+    option("--root-certificates", "FILE", "the authority's certificate (default: the system's)", type=Path),
+    switch("--insecure", "connect without TLS"),
+)
+DEMO = (
+    RECIPE,
+    option("--nodes", "N", "number of nodes (default: 4)", type=int, default=4),
+    option("--rounds", "R", "number of rounds (default: 3)", type=int, default=3),
+)
+
+KIND = option("what", "WHAT", "runs (default), algorithms, datasets, ...", nargs="?", default="runs")
+CHECKED = option("method", "METHOD", "method as in `run --algorithm`, or FILE.py::CLASS")
+DEALT = option("--export", "FOLDER", "folder for the clients' rows and transforms", type=Path)
+DATA = (
+    option("action", "ACTION", "list, get, verify or path", choices=("list", "get", "verify", "path")),
+    option("names", "NAME", "data sets (default: all)", nargs="*"),
+)
+
+VERBS = (
+    Verb("run", "train.run", "run one experiment", (FILE, *ONE_METHOD, *STORE), EXPERIMENT),
+    Verb(
+        "compare",
+        "train.compare",
+        "run several methods on equal terms",
+        (FILE, *SEVERAL_METHODS, *STORE),
+        GROUPS_OF_COMPARE,
+    ),
+    Verb("tune", "tune.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),
+    Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
+    Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, JSON)),
+    Verb("resume", "train.resume", "continue interrupted runs", (RUNS, JOBS, TRUST, *STORE)),
+    Verb("list", "look.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
+    Verb("show", "look.show", "print one run or a comparison", (RUNS, BUDGET, *STORE)),
+    Verb("report", "look.report", "write an HTML report of runs", (RUNS, *REPORT, BUDGET, *STORE)),
+    Verb("landscape", "landscape.picture", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
+    Verb("check", "check.check", "check that a method keeps its promises", (CHECKED, JSON)),
+    Verb("skew", "skew.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
+    Verb("cite", "look.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
+    Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
+    Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
+    Verb("export", "export.export", "write a run's model to a file", (*EXPORT, TRUST, STORE[0])),
+    Verb("flower init", "deploy.init", "write a Flower app that runs an experiment", INIT),
+    Verb("flower node", "deploy.node", "run one client next to a SuperNode", NODE),
+    Verb("flower check", "deploy.check", "test the connection to a SuperLink and its certificate", CONNECTION),
+    Verb("flower demo", "deploy.demo", "run a server and its nodes on this machine", (*DEMO, *STORE)),
+)
+GROUPS = {"flower": "run on real machines with Flower"}
+"""Summaries of verbs that only hold other verbs."""

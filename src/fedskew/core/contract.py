@@ -1,0 +1,318 @@
+"""How the parts of an experiment fit together: the protocol of each slot, and how a part refuses what it cannot work with.
+
+A part of an experiment may have a method ``accepts(setup)``. It returns why the part cannot work in this setup and what to use
+instead, worded so that the part's name can stand before it; an empty text accepts. `Need` is such a check for methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedskew.core.records import Cohort, Info, Privacy, ServerView
+from fedskew.core.trees import Tree
+from fedskew.core.vectors import ParameterSpace
+
+
+class Solver(Protocol):
+    """The local optimiser. Only a linear one has ``unit_response`` and ``respond``."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def linear(self) -> bool:
+        """Whether its steps are linear in the gradients; weight decay then belongs to the local loss."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """Whether each step is its rate times the gradient."""
+        ...
+
+    @property
+    def lr(self) -> float: ...
+
+    @property
+    def lr_decay(self) -> float:
+        """Factor of the rate per round."""
+        ...
+
+    @property
+    def weight_decay(self) -> float: ...
+
+    def init(self, w: Tensor) -> Tree:
+        """Its state before the first step from ``w`` (P,)."""
+        ...
+
+    def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        """The model (P,) after a step along minus ``g`` (P,), and the new state."""
+        ...
+
+    def unit_response(self, steps: Tensor) -> Tensor:
+        """Displacement over -lr after ``steps`` steps along the constant gradient 1 (FedNova's ||a||_1)."""
+        ...
+
+    def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
+        """One step on scalars: the new position and momentum."""
+        ...
+
+
+class ServerOptimiser(Protocol):
+    """Moves the global model."""
+
+    @property
+    def lr(self) -> float: ...
+
+    def init(self, x: Tensor) -> Tree:
+        """Its state before the first round."""
+        ...
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        """The global model (P,) after a step along minus ``g`` (P,), and the new state."""
+        ...
+
+
+class Selection(Protocol):
+    """Chooses who takes part in a round."""
+
+    def largest(self, num_clients: int) -> int:
+        """Size of the largest cohort that it can draw from so many clients."""
+        ...
+
+    def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The cohort, ascending, of the available clients (n,)."""
+        ...
+
+
+class Availability(Protocol):
+    """Decides which clients are online."""
+
+    def available(self, clients: Info, round_: int, seed: int) -> NDArray[np.bool_]:
+        """Whether each client (K,) is online in the round."""
+        ...
+
+
+class Augmentation(Protocol):
+    """Changes training rows at random."""
+
+    def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64] | None:
+        """How to change each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
+        ...
+
+
+class Sharing(Protocol):
+    """Divides the model into a part that clients share and a part that each client keeps."""
+
+    def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
+        """Positions (n,), ascending, of the parameters that clients keep; None if they share all."""
+        ...
+
+
+class Shared(Protocol):
+    """What the numbers of an update belong to: a task, or the part of its model that clients share."""
+
+    @property
+    def space(self) -> ParameterSpace: ...
+
+
+class Codec(Protocol):
+    """Compresses updates on their way to the server."""
+
+    @property
+    def random(self) -> bool:
+        """Whether it takes random numbers."""
+        ...
+
+    def init(self, x: Tensor) -> Tree:
+        """A client's memory before its first update."""
+        ...
+
+    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Shared) -> tuple[Tensor, Tree, Tensor]:
+        """What the server decodes of updates (C, P), the clients' memories, and the bytes of the messages (C,)."""
+        ...
+
+
+class Refinement(Protocol):
+    """Trains the new global model on the server's rows."""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it needs labelled rows on the server."""
+        ...
+
+    def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
+        """The refined model (P,). ``x`` is the new model, ``server`` is as it was before the round."""
+        ...
+
+
+class LocalWork(Protocol):
+    """The local work of a round."""
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def steps(self) -> int | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a part may ask about the rest of the experiment. None means that it is not known yet."""
+
+    solver: Solver
+    local: LocalWork
+    changed: frozenset[str]  # sections that differ from their defaults
+    has_features: bool  # whether the model has a hidden layer whose features can be compared
+    one_architecture: bool  # whether all clients have the same model
+    shares_model: bool  # whether the method exchanges models
+    tries_models: bool  # whether the method or the refinement evaluates clients' models on the server's rows
+    server_rows: bool  # whether the server has rows of its own
+    inexactness: bool  # whether inexactness is measured
+    simulated: bool = True  # False: the clients are on machines of their own
+    labels_known: bool = True  # whether the server knows how many rows of each class a client has
+    shape: tuple[int, ...] | None = None  # of a row
+    groups: bool | None = None  # whether the rows have a sensitive attribute
+    clients: int | None = None  # that hold rows
+    cohort: int | None = None  # largest number of clients in a round
+    stacks: bool | None = None  # whether clients' models can be computed as one batch
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A part with needs."""
+
+    def accepts(self, setup: Setup) -> str: ...
+
+
+Need = Callable[[Setup], str]
+"""Why a method cannot work in a setup, and what to use instead; empty if it can."""
+
+Hazard = Callable[[float], str]
+"""Why a method may diverge at a client learning rate, and what to try; empty if the method adds no danger."""
+
+
+def linear_solver(setup: Setup) -> str:
+    if setup.solver.linear:
+        return ""
+    return "needs a local solver whose steps are linear in the gradients, and adamw's are not; use --solver sgd"
+
+
+def plain_solver(setup: Setup) -> str:
+    if setup.solver.plain:
+        return ""
+    return (
+        "takes a local step over its rate for a gradient, which momentum and adamw make untrue; use --solver sgd without "
+        "momentum, or --algorithms afl"
+    )
+
+
+def features(setup: Setup) -> str:
+    if setup.has_features:
+        return ""
+    return "compares hidden features, and this model has none; use --model mlp or a convolutional one"
+
+
+def server_rows(setup: Setup) -> str:
+    if setup.server_rows:
+        return ""
+    return "needs rows of the server's own, and it has none; give it some of the training rows with --server-data 0.02"
+
+
+def sensitive_attribute(setup: Setup) -> str:
+    if setup.groups is not False:
+        return ""
+    return (
+        "compares two groups of people, and the data set names no sensitive attribute; use --dataset adult, or own data with "
+        "`sensitive`"
+    )
+
+
+def one_global_model(setup: Setup) -> str:
+    """For a method that averages several models: refuses parts that work on a single one."""
+    parts = {
+        "a server optimiser would move only one of them; use --server sgd": "server" in setup.changed,
+        "a refinement would move only one of them; use --refine none": "refine" in setup.changed,
+        "inexactness is measured from a single one; leave out evaluation.inexactness": setup.inexactness,
+    }
+    return next((f"averages more than one model, and {reason}" for reason, found in parts.items() if found), "")
+
+
+def no_models_sent(setup: Setup) -> str:
+    """For a method that exchanges no models: refuses parts that work on models, and machines of the clients' own."""
+    if not setup.simulated:
+        return "gives all clients the same public rows, which is only simulated so far; use another method"
+    if not setup.changed & {"server", "refine", "codec", "sharing"} and not setup.inexactness:
+        return ""
+    return (
+        "exchanges no models: a server optimiser, a refinement, a codec, a sharing or inexactness would have nothing to work on; "
+        "use --server sgd --refine none --codec none --sharing all, and leave out evaluation.inexactness"
+    )
+
+
+def texts_stay(setup: Setup) -> str:
+    """For a model that reads texts: refuses machines of the clients' own."""
+    if setup.simulated:
+        return ""
+    return (
+        "reads texts, and needs the words of all clients at the server; they stay on the nodes; use a model of numbers"
+    )
+
+
+def no_hazard(lr: float) -> str:
+    return ""
+
+
+def proximal_hazard(option: str, strength: float) -> Hazard:
+    """The hazard of SGD on a loss with a term ``strength / 2 * ||w - x||^2``."""
+
+    def hazard(lr: float) -> str:
+        if lr * strength < 1:
+            return ""
+        return (
+            f"lr x {option} = {lr * strength:g}: an explicit proximal step overshoots from 1 and diverges from 2; "
+            f"lower {option} below {1 / lr:.2g}"
+        )
+
+    return hazard
+
+
+class Contract(NamedTuple):
+    """What a method needs, and what the round loop must know about it."""
+
+    needs: tuple[Need, ...] = ()
+    hazard: Hazard = no_hazard
+    fewest: int | None = None  # finite updates that a round needs; None: one from each client of the cohort
+    privacy: Privacy | None = None  # the mechanism that hides each client; every other part must leave it intact
+    steps_alone: bool = False  # whether `aggregate` is also called in a round without updates
+    shares_model: bool = True  # False: each client keeps its whole model, and only what the method adds is sent
+    # A codec loses a part of the update. A client's state entry (P,) that the server also sums grows by this factor times that
+    # part, so that both follow what the server decodes.
+    codec_loss: Mapping[str, float] = MappingProxyType({})
+
+    def refusal(self, setup: Setup) -> str:
+        """Why the method cannot work in this setup; empty if it can."""
+        needs = self.needs if self.shares_model else (*self.needs, no_models_sent)
+        for need in needs:
+            if reason := need(setup):
+                return reason
+        if setup.cohort is not None and setup.cohort < (self.fewest or 0):
+            return (
+                f"needs at least {self.fewest} clients in a round, and the selection gives {setup.cohort}; select more clients, "
+                "or let it assume fewer broken ones"
+            )
+        if self.privacy and self.privacy.noise and setup.clients and self.privacy.delta * setup.clients >= 1:
+            return (
+                "needs delta below 1 / clients, else the guarantee may give a whole client away; with "
+                f"{setup.clients} clients try delta={setup.clients**-1.1:.1g}"
+            )
+        return ""
+
+    def updates_needed(self, cohort: int) -> int:
+        """Finite updates that a round of so many clients needs."""
+        return cohort if self.fewest is None else self.fewest

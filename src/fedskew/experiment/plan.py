@@ -1,0 +1,127 @@
+"""Planning: check experiments before anything is stored, deal their rows, and choose engine and threads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.own import Own
+from fedskew.engine.choose import Option, choose, next_work
+from fedskew.engine.sequential import Sequential
+from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import dealt_rows, finished
+from fedskew.experiment.machine import cores
+from fedskew.experiment.settings import Auto
+from fedskew.loop.federation import Federation
+from fedskew.loop.round import start
+from fedskew.skew.partition import Partition
+
+PER_CORE = 8
+"""Maximum number of processes for each core: each holds PyTorch and the data."""
+
+
+class Trial(TypedDict):
+    """How the engine of a run was chosen, as the run store keeps it."""
+
+    name: str
+    choice: str  # the fastest option: engine and threads
+    estimated_seconds_a_round: dict[str, float]  # by option
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run that can begin. Worker processes get ``dealt`` and read the experiment in the run store."""
+
+    experiment: Experiment
+    dealt: Partition | None = None  # training rows of each client; None: dealt when the run begins
+    trial: Trial | None = None
+    assembly: Assembly | None = None  # of the only run of a command
+
+    def assembled(self, dataset: Dataset) -> tuple[Assembly, Trial | None]:
+        """The assembly to execute, and the trial if the engine is chosen only now."""
+        if self.assembly:
+            return dataclasses.replace(self.assembly, experiment=self.experiment), None
+        if self.experiment.training.threads:
+            torch.set_num_threads(self.experiment.training.threads)
+        return settle(assemble(self.experiment, dataset, dealt=self.dealt))
+
+
+def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int) -> tuple[list[Plan], Dataset]:
+    """Plan runs that share their data: one plan for each experiment. Raises `BadInput` before anything is stored.
+
+    ``dataset`` replaces the experiments' data set. A trial on the first experiment of each name chooses the engine of all of
+    that name, for ``jobs`` runs side by side.
+    """
+    check_processes(jobs)
+    if dataset is None:
+        dataset = experiments[0].dataset.load()
+    else:
+        own = Own(fingerprint=dataset.fingerprint())
+        experiments = [e.replace(dataset=own) for e in experiments]
+    dealt: dict[object, Partition] = {}
+    rows: list[Partition] = []
+    for experiment in experiments:
+        check_needs(experiment)
+        # methods on the same seed mostly share their rows
+        asked = (experiment.skew, experiment.clients, experiment.server_data, experiment.shared_data)
+        if asked not in dealt:
+            dealt[asked] = dealt_rows(experiment, dataset)
+        rows.append(dealt[asked])
+        check_clients(experiment, len(finished(experiment, dataset, rows[-1])))
+    first: dict[str, Plan] = {}
+    for experiment, own_rows in zip(experiments, rows, strict=True):
+        if experiment.name not in first:
+            assembly, trial = settle(assemble(experiment, dataset, dealt=own_rows), jobs)
+            # several assemblies may not fit into memory together
+            kept = assembly if len(experiments) == 1 else None
+            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept)
+    if len(experiments) == 1:
+        return list(first.values()), dataset
+    plans = []
+    for experiment, own_rows in zip(experiments, rows, strict=True):
+        chosen = first[experiment.name]
+        filled = with_engine(experiment, chosen.experiment.engine, chosen.experiment.training.threads)
+        plans.append(Plan(filled, own_rows, chosen.trial))
+    return plans, dataset
+
+
+def check_processes(count: int) -> None:
+    """Raise `BadInput` for more processes than the memory of this machine is likely to hold."""
+    most = PER_CORE * cores()
+    require(
+        count <= most,
+        f"{count} processes side by side are too many here; take at most {most}, {PER_CORE} for each core",
+    )
+
+
+def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
+    """Fill in the engine and the threads, for ``jobs`` runs side by side; the trial if ``engine = "auto"`` needed one."""
+    experiment, trial = assembly.experiment, None
+    given = experiment.training.threads
+    most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
+    option = Option(experiment.engine, most)
+    if isinstance(experiment.engine, Auto):
+        threads = [given] if given else sorted({1, most})
+        fed, measure_local = assembly.federation, experiment.evaluation.local_models
+        option, trial = try_engines(fed, assembly.cold, measure_local, threads)
+    filled = with_engine(experiment, option.engine, option.threads)
+    return dataclasses.replace(assembly, experiment=filled), trial
+
+
+def try_engines(fed: Federation, x0: Tensor, measure_local: bool, threads: Sequence[int]) -> tuple[Option, Trial]:
+    """The fastest option for the federation's rounds. If no round has clients, nothing is timed."""
+    work = next_work(fed, start(fed, x0), measure_local)
+    option = Option(Sequential(), threads[-1])
+    seconds = {option.label: 0.0}
+    if work is not None:
+        option, seconds = choose(fed, work, threads)
+    rounded = {label: float(f"{value:.4g}") for label, value in seconds.items()}
+    return option, Trial(name=option.name, choice=option.label, estimated_seconds_a_round=rounded)

@@ -1,0 +1,129 @@
+"""Stored measurements as series: a measure over the rounds, and over the clients."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedskew.measure.registry import Measure, primary
+from fedskew.report.budget import Budget
+from fedskew.report.experiments import distinct, parsed
+from fedskew.report.tables import OBSERVATION, methods, read, rows_of
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STOPPED = ("diverged", "interrupted", "failed")
+"""States of a run that ended before its last round."""
+
+
+def curves(
+    store: RunStore, records: Sequence[RunRecord], measure: Measure, budget: Budget | None = None
+) -> pd.DataFrame:
+    """A measure over the rounds, from every run as far as it came.
+
+    Columns method, round, mean, low, high (95 % interval over seeds; NaN below two), runs (seeds that reached the
+    round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
+    """
+    records = distinct(records)
+    return curves_of(read(store, records, budget), records, measure)
+
+
+def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure) -> pd.DataFrame:
+    """`curves` from measurements that are already read."""
+    import pandas as pd
+    from scipy import stats
+
+    found = rows_of(frame, measure).dropna(subset="value")
+    ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
+    seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
+    with np.errstate(invalid="ignore"):
+        table = seeds.groupby(["method", "round"], observed=True).agg(["mean", "sem", "count"])
+        half = table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))
+    ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
+    stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
+    result = pd.DataFrame(
+        {
+            "mean": table["mean"],
+            "low": table["mean"] - half,
+            "high": table["mean"] + half,
+            "runs": table["count"],
+            "stopped": stopped.reindex(table.index, fill_value=0),
+        }
+    ).reset_index()
+    return result.assign(method=result["method"].astype(str))
+
+
+LAST_OF_CLIENTS = """
+SELECT runs.id AS run, m.client, m.value
+FROM json_each(:rounds) wanted JOIN runs ON runs.id = CAST(wanted.key AS INTEGER)
+JOIN measurements m ON m.run = runs.id AND m.round = (
+  SELECT last.round FROM measurements last
+  WHERE last.run = runs.id AND last.split = 'global-model' AND last.name = :name AND last.round <= wanted.value
+  ORDER BY last.round DESC LIMIT 1
+)
+WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = :name AND m.client IS NOT NULL
+  AND m.value IS NOT NULL
+"""
+"""Of the runs in the JSON object ``rounds``, each with the last round that counts."""
+
+
+OWN_CLIENTS = {"natural", "from-folder"}
+"""Skews that deal the same clients under every partition seed."""
+
+
+def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
+    """The primary measure of the global model on each client's rows, at the last measured round of the finished runs.
+
+    Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
+    to best, and each rank is averaged over the runs that have it. Columns method, rank, the measure, runs,
+    client_name (where one and the same client holds the rank in all runs of the method, else empty: a number names one
+    client only under one partition seed, unless the partition brings its own names).
+    """
+    import pandas as pd
+
+    records, score = distinct(records), primary().name
+    ids = list(dict.fromkeys(record.id for record in records))
+    marks = ",".join("?" * len(ids))
+    last = pd.Series(sys.maxsize, index=ids)
+    if budget:
+        last = read(store, records, budget).groupby("run")["round"].max()
+    with store.reading():
+        table = pd.read_sql_query(LAST_OF_CLIENTS, store.db, params={"rounds": last.to_json(), "name": score})
+        names = pd.read_sql_query(
+            f"SELECT DISTINCT run, client, client_name FROM partitions WHERE run IN ({marks})", store.db, params=ids
+        )
+    table = table.merge(names, on=["run", "client"], how="left")
+    table["client_name"] = table["client_name"].fillna(table["client"].astype(str))
+    table["dealing"] = table["run"].map({record.id: dealing(record) for record in records})
+    table["method"] = table["run"].map({record.id: record.name for record in records})
+    table = table.sort_values(["run", "value", "client"], ascending=[True, primary().better != "lower", True])
+    table["rank"] = table.groupby("run").cumcount() + 1
+    table["method"] = pd.Categorical(table["method"], categories=methods(records))
+    ranks = table.groupby(["method", "rank"], observed=True)
+    result = ranks.agg(
+        value=("value", "mean"),
+        runs=("run", "size"),
+        names=("client_name", "nunique"),
+        dealings=("dealing", "nunique"),
+        client_name=("client_name", "first"),
+    ).reset_index()
+    result["client_name"] = result["client_name"].where((result["names"] == 1) & (result["dealings"] == 1), "")
+    return (
+        result.drop(columns=["names", "dealings"])
+        .rename(columns={"value": score})
+        .assign(method=result["method"].astype(str))
+    )
+
+
+def dealing(record: RunRecord) -> str:
+    """A text that is equal for two runs if their clients are the same: data, skews and, unless the data name clients, the seed."""
+    table = parsed(record)
+    skews = table.get("skew", [])
+    names = {skew.get("name") for skew in (skews if isinstance(skews, list) else [skews])}
+    return json.dumps([table.get("dataset"), skews, None if names & OWN_CLIENTS else record.partition_seed])

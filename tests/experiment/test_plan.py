@@ -1,0 +1,114 @@
+"""Planning: a run is dealt and assembled once, ``engine = "auto"`` is settled, and the plan is what executes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedskew.cli.train import told
+from fedskew.engine.choose import Option
+from fedskew.engine.stacked import Stacked
+from fedskew.experiment import build, deal, plan
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.plan import Trial, settle
+from fedskew.experiment.results import compare, run
+from tests.experiment.test_experiment import DATA, numbers, small
+
+AUTO = small(rounds=1).replace(engine="auto", training__threads=0)
+
+
+def settled(experiment: Experiment, jobs: int = 1) -> tuple[Experiment, Trial | None]:
+    assembly, trial = settle(assemble(experiment, DATA), jobs)
+    return assembly.experiment, trial
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
+    """The calls of a function, by their first argument."""
+    calls, real = [], getattr(module, name)
+
+    def call(first, *rest, **named):
+        calls.append(first)
+        return real(first, *rest, **named)
+
+    monkeypatch.setattr(module, name, call)
+    return calls
+
+
+def test_a_run_is_dealt_and_assembled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assembled, dealt = counted(monkeypatch, plan, "assemble"), counted(monkeypatch, plan, "dealt_rows")
+    again = counted(monkeypatch, deal, "dealt_rows")
+    run(small(rounds=1).replace(engine="auto"), data=DATA, folder=tmp_path)
+    assert (len(assembled), len(dealt), len(again)) == (1, 1, 0)
+
+
+def test_a_comparison_deals_once_for_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dealt, again = counted(monkeypatch, plan, "dealt_rows"), counted(monkeypatch, deal, "dealt_rows")
+    compare(small(rounds=1), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path)
+    assert [e.clients.partition_seed for e in dealt] == [0, 1]
+    assert again == []
+
+
+def test_the_warm_up_runs_on_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Sums over all rows of the server depend on the number of threads, and a repeat must give the same bits."""
+    threads = []
+    real = build.warmed_up
+    monkeypatch.setattr(build, "warmed_up", lambda *of: threads.append(torch.get_num_threads()) or real(*of))
+    given = small(rounds=1).replace(server_data={"share": 0.2, "warm_up": 2}, training__threads=2)
+    first = run(given, data=DATA, folder=tmp_path / "a")
+    assert numbers(first) == numbers(run(given, data=DATA, folder=tmp_path / "b"))
+    assert set(threads) == {2}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The threads that trials were to choose from; the trial takes the most of them."""
+    seen: list[list[int]] = []
+
+    def choose(fed, work, threads):
+        seen.append(threads)
+        option = Option(Stacked(), threads[-1])
+        return option, {"sequential": 0.123456, option.label: 0.01}
+
+    monkeypatch.setattr(plan, "choose", choose)
+    monkeypatch.setattr(plan, "cores", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("jobs", "given", "threads"), [(1, 0, [1, 6]), (2, 0, [1, 4]), (8, 0, [1]), (99, 0, [1]), (2, 3, [3])]
+)
+def test_threads_to_choose_from(asked: list[list[int]], jobs: int, given: int, threads: list[int]) -> None:
+    """One or all of PyTorch's; a share of the cores for runs side by side; those that the user gives."""
+    made, facts = settled(AUTO.replace(training__threads=given), jobs)
+    assert asked == [threads]
+    assert made.engine == Stacked()
+    assert made.training.threads == threads[-1]
+    label = Option(Stacked(), threads[-1]).label
+    expected = {"sequential": 0.1235, label: 0.01}
+    assert facts == {"name": "stacked", "choice": label, "estimated_seconds_a_round": expected}
+
+
+def test_a_named_engine_is_not_tried(asked: list[list[int]]) -> None:
+    made, facts = settled(AUTO.replace(engine="sequential"), jobs=2)
+    assert (made.training.threads, facts, asked) == (4, None, [])
+
+
+def test_the_head_of_a_run_shows_the_trial() -> None:
+    trials = [
+        {"estimated_seconds_a_round": {"sequential": 0.5, "stacked": 0.28}},
+        {"estimated_seconds_a_round": {"sequential": 0.5, "stacked": 0.343}},
+    ]
+    assert told(trials) == "trial, s a round: sequential 0.5, stacked 0.28 to 0.34"
+
+
+def test_a_real_trial_measures_both_engines() -> None:
+    made, facts = settled(AUTO)
+    assert facts is not None
+    assert facts["choice"] in facts["estimated_seconds_a_round"]
+    assert {"sequential", "stacked"} <= set(facts["estimated_seconds_a_round"])
+    assert all(0 < seconds < 60 for seconds in facts["estimated_seconds_a_round"].values())
+    assert made.training.threads >= 1

@@ -1,0 +1,145 @@
+"""The registry of measures: a new row is computed, stored and shown in every view, and no row contradicts another."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedskew.claims.quantities import curve, measured, quantity
+from fedskew.cli.main import main
+from fedskew.core.errors import FedskewError
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.measure import registry
+from fedskew.measure.registry import ALL, MEASURES, Measure
+from fedskew.report.budget import budget_from
+from fedskew.report.html import page
+from fedskew.report.plots import plot
+from fedskew.report.sinks import Feed
+from fedskew.report.tables import summary
+from fedskew.store.runs import RunRecord, RunStore
+
+LONGEST = Measure(
+    "round", "longest", "length of the longest update of a round", compute=f"{__name__}:longest", shown=ALL,
+    title="longest update", unit="m", budget="metres", remark="longest update: the mean over the rounds",
+)  # fmt: skip
+RANGE = Measure(
+    "clients", "accuracy_range", "best minus worst accuracy over the clients", compute=f"{__name__}:between",
+    score="accuracy", shown=ALL, key="gap", unit="%", reduce="last",
+)  # fmt: skip
+
+
+def longest(updates: torch.Tensor, num_examples: torch.Tensor) -> torch.Tensor:
+    assert len(updates) == len(num_examples) == 4
+    return updates.norm(dim=1).max()
+
+
+def between(values: torch.Tensor) -> torch.Tensor:
+    assert values.sort().values.equal(values), "from worst to best"
+    return values[-1] - values[0]
+
+
+class Sink:
+    """Keeps the names that it is sent."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def open(self, record: RunRecord) -> Sink:
+        return self
+
+    def write(self, round_: int, values: dict[str, float]) -> None:
+        self.names |= set(values)
+
+    def end(self, status: str) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
+    """A run of two rounds with two more measures than fedskew has."""
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    data = Dataset(x=rows, y=np.arange(60) % 2, x_test=rows, y_test=np.arange(60) % 2, classes=("no", "yes"))
+    experiment = Experiment(
+        name="a", skew="iid", model="softmax", engine="stacked", clients={"number": 4}, training={"rounds": 2}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "MEASURES", (*MEASURES, LONGEST, RANGE))
+        return run(experiment, data=data, folder=tmp_path_factory.mktemp("new")).store
+
+
+@pytest.fixture
+def new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "MEASURES", (*MEASURES, LONGEST, RANGE))
+
+
+@pytest.mark.usefixtures("new")
+def test_a_new_measure_is_computed_stored_and_in_every_view(
+    store: RunStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    frame, records = store.measurements([1], per_client=False), store.runs()
+    lengths = frame[frame["name"] == "longest"].set_index("round")["value"]
+    own = store.measurements([1]).query("split == 'client' and name == 'update_norm'")
+    assert lengths.to_dict() == pytest.approx(own.groupby("round")["value"].max().to_dict())
+    # tables
+    row = summary(store, records).iloc[0]
+    assert row["longest"] == pytest.approx(lengths.mean())
+    assert 0 <= row["gap"] <= 1
+    assert main(["show", "1", "--runs", str(store.folder)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("longest update") == 3  # a column of the rounds, one of the summary, and the remark
+    assert "gap %" in shown
+    for watched in (["watch", "1"], ["watch", "1", "--json"]):
+        assert main([*watched, "--runs", str(store.folder)]) == 0
+        assert "longest" in capsys.readouterr().out
+    # report
+    text = page(store, records)
+    assert '<th scope="col">longest update<small>m, round mean</small></th>' in text
+    assert 'aria-label="longest update over rounds"' in text
+    assert "Length of the longest update of a round." in text
+    assert "Longest update: the mean over the rounds." in text
+    assert plot(store, records, "longest").axes[0].get_ylabel() == "longest update"
+    # files for a paper
+    words = ["report", "1", "--runs", str(store.folder), "--output", str(tmp_path / "r.html")]
+    assert main([*words, "--tables", str(tmp_path), "--figures", str(tmp_path)]) == 0
+    assert {"longest.csv", "longest.pdf", "gap.csv"} <= {path.name for path in tmp_path.iterdir()}
+    for name in ("methods.md", "methods.tex"):
+        assert "longest update m" in (tmp_path / name).read_text(encoding="utf-8")
+    assert ",longest,longest_half," in (tmp_path / "methods.csv").read_text(encoding="utf-8")
+    # sinks, claims, budgets, the reference
+    sink = Sink()
+    with Feed(store, [sink]) as feed:
+        feed.send(records)
+    assert {"round/longest", "clients/accuracy_range"} <= sink.names
+    known = measured(store, records[0])
+    assert quantity("longest", known) == pytest.approx(lengths.mean())
+    assert quantity("first-longest", known) == pytest.approx(lengths[1])
+    assert curve("longest", known).tolist() == pytest.approx(lengths.tolist())
+    assert str(budget_from("metres=5")) == "metres=5"
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert "| round | `longest` | length of the longest update of a round |" in generate.measurements()
+    assert "| `gap` | clients accuracy_range | last round |" in generate.columns()
+
+
+def test_an_unknown_measure_is_not_stored(store: RunStore) -> None:
+    with pytest.raises(FedskewError, match="the measure round/longest has no row in"):
+        store.write_round(1, 3, [(None, "round", "longest", 1.0)])
+
+
+def test_rows_are_whole_and_unique() -> None:
+    assert max(Counter((m.split, m.name) for m in MEASURES).values()) == 1
+    assert max(Counter(m.key for m in registry.shown()).values()) == 1
+    stored = registry.stored()
+    for measure in MEASURES:
+        assert all((measure.split, name) in stored for name in measure.of), measure
+        assert not measure.compute or callable(measure.function()), measure
+        assert not measure.score or ("global-model", measure.score) in stored, measure
+    assert registry.primary().shown == ALL

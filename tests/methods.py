@@ -81,13 +81,12 @@ def variants(name: str) -> Iterator[Algorithm]:
     choices = words(first(name))
     for i in range(1, max([2, *(len(kind) for option, kind in choices.items() if option != "weighting")])):
         changed = {option: kind[i % len(kind)] for option, kind in choices.items()}
-        changed["weighting"] = "uniform" if first(name).weighting == "samples" else "samples"
+        other = "uniform" if first(name).weighting == "samples" else "samples"
+        changed["weighting"] = other if other in choices["weighting"] else first(name).weighting
         try:
             yield replace(first(name), **changed)
         except BadInput:
-            changed.pop("weighting")
-            if changed:
-                yield replace(first(name), **changed)
+            yield replace(first(name), **{**changed, "weighting": first(name).weighting})
 
 
 FIRST = [label(first(name), ALGORITHMS) for name in ALGORITHMS]

@@ -26,8 +26,8 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.round import Engine, call
 from fedskew.loop.sharing import Kept
 from fedskew.slots import Poisson, TopK, Uniform
+from tests import methods as table
 from tests.algorithms.test_fedmd import two_architectures
-from tests.conformance import test_engines as table
 from tests.ranks import check_on_ranks
 from tests.small import X0, play
 

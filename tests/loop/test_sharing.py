@@ -37,8 +37,8 @@ from fedskew.loop.sharing import PART, Kept
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Everyone, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.store.runs import RunStore
-from tests.conformance.test_engines import facts_of
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import facts_of
 from tests.reference import (
     assert_close,
     f64,

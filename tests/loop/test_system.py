@@ -22,8 +22,8 @@ from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.loop.round import call, play_round, prepare, start
 from fedskew.loop.system import System
 from fedskew.slots import AVAILABILITIES, Always, Blocks, DayNight, Everyone, OnOff, Random, Sgd, Unequal, Uniform
-from tests.conformance.test_engines import FIRST, federation, record
-from tests.conformance.test_engines import assert_close as same_numbers
+from tests.methods import FIRST, federation, record
+from tests.methods import assert_close as same_numbers
 from tests.reference import assert_close, f64, matrices, matrix_clients, optimum
 from tests.small import RAGGED, X0, Linear, Quadratic, exact_clients, play, ragged
 

@@ -62,7 +62,7 @@ def main() -> None:
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:
-        auto, _ = try_engines(*of_workload(work, LONG), False, sorted({1, cores()}))
+        auto, _ = try_engines(*of_workload(work, LONG), sorted({1, cores()}))
         found = medians(work, list(dict.fromkeys([auto, *fixed(work)])), parsed.repeats)
         shown = ", ".join(f"{option.label} {1000 * a_round:.1f} ms" for option, a_round in found.items())
         print(f"{work.name}: {shown}", flush=True)

@@ -1,18 +1,19 @@
 """Every method under equal conditions on real data: `python experiments/separation.py digits` (or `uci-har`).
 
-Ten clients under Dirichlet label skew 0.1, all in every round, the same partitions, batches and rounds for every method; the
-server keeps a twentieth of the training rows, whether a method uses them or not. Each method takes the learning rate, out of
-one small grid, at which the clients' held-out rows (a fifth of each client's) come out best on average over the tuning seeds
-(two for digits, five for uci-har); the table is then made on five other seeds. A method's own options are its defaults, except
-those named. Nothing is chosen on the test set, and no row is left out: what diverges is shown as diverged. Test accuracy is that
-of the server's model, which means little where clients keep models, or parts of them, of their own: see the column of those.
-Every run is tested on the same rows: the 95 % intervals cover the seeds only. Intervals of percentages are cut off at 0 and 100.
+Ten clients have Dirichlet label skew 0.1, and all take part in every round. All methods have the same partitions, batches and
+rounds. The server keeps a twentieth of the training rows, even if a method does not use them.
 
-The verdict on a difference from FedAvg is that of the paired t test over the five seeds at 5 %, after Holm's correction for all
-differences of the table; p is the corrected one. A difference that is undecided here may be decided in a comparison of fewer
-methods.
+- Learning rate: the one of a small grid with the best accuracy on the clients' held-out rows (a fifth of each client's rows),
+  as a mean over the tuning seeds (two for digits, five for uci-har).
+- The table is made on five other seeds. Other options of a method are its defaults, unless its name shows them.
+- Nothing is chosen on the test set. A run that diverges stands in the table as diverged.
+- Test accuracy is that of the server's model. It means little if clients have models of their own; these have a column.
+- All runs are tested on the same rows, so the 95 % intervals cover the seeds only. Intervals of percentages end at 0 and 100.
 
-All runs are kept in a store and a second call goes on where the first stopped. The table goes to docs/separation-DATASET.md.
+A verdict compares a method with FedAvg by a paired t test over the five seeds, at 5 %. Its p is corrected by Holm's method for
+all differences in the table. A comparison of fewer methods may decide a difference that is undecided here.
+
+The runs are kept in a store, and a second call continues them. The table is written to docs/separation-DATASET.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
 from fedskew.experiment.site import Here
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Outcome, codec_draws, shared_model, start
+from fedskew.loop.round import Outcome, shared_model, start, transmit
 
 Given = list[tuple[ServerView, Cohort]]
 
@@ -121,10 +121,8 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
     sent = num_bytes((uploads.extras, uploads.report))
     slack = 0
     if shared and len(rows):
-        draws, model = codec_draws(fed, work, rows), shared_model(fed)
-        for i, row in enumerate(rows):
-            message = fed.codec.message(row, pick(work.memory, i), None if draws is None else draws[i], model)
-            sent += num_bytes(message)
+        model, encoded = shared_model(fed), transmit(fed, work, outcome.done)
+        sent += sum(num_bytes(fed.codec.pack(pick(encoded.coded, i), model)) for i in range(len(rows)))
         # each field of a message is whole bytes, and so is their sum
         slack = len(rows) * len(model.space.layers())
     asked = outcome.bytes_up - sent

@@ -44,25 +44,27 @@ SET: dict[str, dict[str, list[dict[str, Any]]]] = {
         "batch_sizes": [{"batch_sizes": "2-6"}],
     },
     "faults": {
-        "share": [{"share": 0.3, "kinds": ["missing"], "fewest": 0.01}],
-        "kinds": [{"share": 0.3, "kinds": ["not_finite", "wrong_shape"], "fewest": 0.01}],
-        "longest": [{"share": 0.3, "kinds": ["too_long"], "longest": 1000.0, "fewest": 0.01}],
+        "share": [{"share": 0.3, "kinds": ["missing"], "attempts": 3, "fewest": 0.01}],
+        "kinds": [
+            {"share": 0.3, "kinds": ["not_finite", "wrong_shape", "too_long"], "longest": 1000.0, "fewest": 0.01}
+        ],
+        "longest": [],
         "attackers": [],
-        "attack": [{"attackers": 0.3, "attack": a} for a in ("label-flip", "sign-flip", "scaled", "gaussian")],
+        "attack": [{"attackers": 0.3, "attack": a} for a in ("label-flip", "sign-flip", "gaussian")],
         "strength": [{"attackers": 0.3, "attack": "scaled", "strength": 30.0}],
         "longest_ratio": [{"attackers": 0.3, "attack": "scaled", "longest_ratio": 2.0}],
         "fewest": [],
-        "attempts": [{"share": 0.3, "kinds": ["missing"], "attempts": 3, "fewest": 0.01}],
+        "attempts": [],
     },
     "evaluation": {
-        "every": [{"every": 2}],
-        "max_clients": [{"max_clients": 3}],
-        "local_models": [{"local_models": False}],
-        "adapt_steps": [{"adapt_steps": 2}],
-        "adapt_lr": [{"adapt_steps": 2, "adapt_lr": 0.01}],
+        "every": [{"every": 2, "max_clients": 3, "local_models": False}],
+        "max_clients": [],
+        "local_models": [],
+        "adapt_steps": [{"adapt_steps": 2, "adapt_lr": 0.01}],
+        "adapt_lr": [],
         "inexactness": [{"inexactness": True}],
-        "layers": [{"layers": True}],
-        "classes": [{"classes": True}],
+        "layers": [{"layers": True, "classes": True}],
+        "classes": [],
     },
     "local": {
         "epochs": [],
@@ -73,11 +75,11 @@ SET: dict[str, dict[str, list[dict[str, Any]]]] = {
     "server_data": {"share": [], "warm_up": [{"share": 0.2, "warm_up": 2}]},
     "shared_data": {"beta": [{"beta": 0.2}], "alpha": [{"beta": 0.2, "alpha": 0.5}]},
 }
-"""Of settings the values of each option that are tried, by the option."""
+"""The values of each setting that are tried, by the option; an empty list: tried with another option."""
 
 FIRST: dict[str, Any] = {
     "solver": "sgd:lr=0.1",
-    "local": {"epochs": 2, "batch_size": 8},
+    "local": {"epochs": 2, "batch_size": 12},
     "server_data": {"share": 0.2},
 }
 """What stands in a slot beside what is tried in others, where that is not the default."""

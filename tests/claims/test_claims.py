@@ -1,24 +1,16 @@
-"""Claims: planted ones get the right verdict; statistics by hand; documents are whole; a reproduction is resumed and repeated."""
+"""Claims: planted ones get the right verdict; statistics and quantities by hand."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
-from fedskew.claims.claim import OVER_ROUNDS, STATISTICS, Claim, Region, judge, kendall
-from fedskew.claims.document import DOCUMENTS, Document, document_from, load
-from fedskew.claims.quantities import curve, measured, quantity, reader
-from fedskew.claims.verdicts import cells, markdown, verdicts
+from fedskew.claims.claim import Claim, Region, judge, kendall
+from fedskew.claims.quantities import curve, measured, quantity
 from fedskew.core.errors import BadInput
-from fedskew.experiment import reproduce
-from fedskew.experiment.build import check_needs
-from fedskew.experiment.compare import execute_all
-from fedskew.experiment.reproduce import estimate, experiment_of, missing, plan, registered, results
 from fedskew.measure.statistics import decided, paired_p
 from fedskew.store.runs import RunStore
 
@@ -123,8 +115,8 @@ def test_counted_quantities_decide_without_chance(values: list[float], expect: s
 def test_a_verdict_is_the_t_interval_against_the_region() -> None:
     """Over many samples with no effect, `holds` and `fails` together come up in 5 %."""
     rng = np.random.default_rng(1)
-    found = [judge(claim(), list(rng.normal(0, 1, 5)))[0] for _ in range(1500)]
-    assert 0.03 < 1 - found.count("undecided") / 1500 < 0.07
+    found = [judge(claim(), list(rng.normal(0, 1, 5)))[0] for _ in range(600)]
+    assert 0.03 < 1 - found.count("undecided") / 600 < 0.07
 
 
 @pytest.mark.parametrize(
@@ -209,163 +201,6 @@ def test_layers_are_read_by_their_numbers(tmp_path) -> None:
     assert quantity("late-local-loss", run) == 5.0
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_documents_are_whole(name: str) -> None:
-    """Every arm can be built at every scale, belongs to a table or a claim, and every number that a claim is about exists."""
-    document = load(name)
-    used = {arm for part in (*document.tables, *document.claims) for arm in part.arms}
-    assert used == set(document.arms)
-    assert set(document.scales) == ({"quick"} if name == "contradictions" else {"quick", "standard", "full"})
-    for scale in document.scales:
-        experiments = [experiment_of(document, scale, arm, 3) for arm in document.arms]
-        assert len({e.hash() for e in experiments}) == len(experiments)
-        assert all(e.training.seed == e.clients.partition_seed == 3 for e in experiments)
-        for experiment in experiments:
-            check_needs(experiment)
-        assert all(e.training.threads >= 1 for e in experiments), "what is left open would change the hash"
-    for table in document.tables:
-        assert all(map(reader, table.measures))
-    for one in document.claims:
-        if one.kind not in ("share of rounds", "largest gap"):
-            assert reader(one.of), one.name
-        assert not one.against or reader(one.against), one.name
-
-
-@pytest.mark.parametrize(("scale", "level"), [("quick", "0.85"), ("standard", "0.4"), ("full", "0.6")])
-def test_how_far_is_far_enough_depends_on_the_scale(scale: str, level: str) -> None:
-    claims = {claim.name: claim.of for claim in load("iid-to-noniid").at(scale).claims}
-    assert claims["batch-speed"] == claims["epochs-speed"] == claims["rate-speed"] == f"rounds-to:{level}"
-    assert claims["one-epoch-best-iid"] == "accuracy"
-
-
-@pytest.mark.parametrize("scale", ["quick", "standard", "full"])
-def test_arms_that_are_matched_have_the_same_update_amount(scale: str) -> None:
-    """Third document: a round's update amount is u = eta E |D| / (B K)."""
-    document = load("iid-to-noniid")
-
-    def amount(arm: str) -> float:
-        of = experiment_of(document, scale, arm, 0)
-        return of.solver.lr * of.local.epochs / (of.local.batch_size * of.clients.number)
-
-    matched = [arm for table in document.tables if table.name == "figure-3" for arm in table.arms]
-    assert [amount(arm) for arm in matched] == pytest.approx([amount("K=1")] * len(matched))
-    assert amount("IID, smallest batch") == pytest.approx(amount("IID, epochs for smallest batch"))
-    batches = ["IID, largest batch", "IID, larger batch", "IID, base", "IID, smallest batch"]
-    rates = ["IID, smallest rate", "IID, smaller rate", "IID, base", "IID, larger rate", "IID, largest rate"]
-    for arms in (batches, rates):
-        assert (np.diff([amount(arm) for arm in arms]) > 0).all()
-
-
-def test_there_are_forty_claims_and_more() -> None:
-    assert sum(len(load(name).claims) for name in DOCUMENTS) >= 40
-
-
-def tiny() -> Document:
-    base = {
-        "dataset": "digits", "engine": "stacked", "training": {"rounds": 2, "threads": 1},
-        "local": {"epochs": 1, "batch_size": 32}, "model": "softmax", "clients": {"number": 3},
-    }  # fmt: skip
-    return document_from(
-        {
-            "name": "tiny",
-            "title": "A document",
-            "scales": {"quick": {"seeds": 2, "base": base, "arms": {"longer": {"training.rounds": 5}}}},
-            "arms": {
-                "one": {"local.epochs": 1},
-                "longer": {"training.rounds": 4, "solver": "sgd:lr=0.2", "solver.momentum": 0.5},
-                "momentum": {"algorithm": "fedavgm:beta=0.5"},
-            },
-            "tables": [
-                {"name": "first", "title": "First", "arms": ["one", "longer"], "measures": ["accuracy"],
-                 "printed": {"one": {"accuracy": 0.5}, "longer": {"accuracy": 0.4}}},
-                {"name": "second", "title": "Second", "arms": ["momentum"], "measures": ["drift"]},
-            ],
-            "claims": [
-                {"name": "true", "text": "longer is better", "where": "p. 1", "table": "first", "kind": "difference",
-                 "of": "accuracy", "arms": ["longer", "one"], "expect": "> 0"},
-            ],
-        },
-        "tiny",
-    )  # fmt: skip
-
-
-def test_arms_change_the_base() -> None:
-    longer = experiment_of(tiny(), "quick", "longer", 4)
-    assert (longer.training.rounds, longer.solver.lr, longer.solver.momentum) == (5, 0.2, 0.5)
-    assert (longer.name, longer.training.seed, longer.clients.partition_seed) == ("longer", 4, 4)
-    assert experiment_of(tiny(), "quick", "momentum", 0).server.beta == 0.5
-
-
-def test_a_scale_says_what_a_part_is_and_which_settings_are_seeds() -> None:
-    table = msgspec.to_builtins(tiny())
-    table["arms"]["one"] = {"part": "images", "local.epochs": 3}
-    quick = table["scales"]["quick"]
-    quick["parts"] = {"images": {"local.epochs": 2, "local.batch_size": 8}}
-    table["scales"]["full"] = {**quick, "parts": {"images": {"solver": "sgd:lr=0.7"}}, "seeded": ["training.seed"]}
-    document = document_from(table, "tiny")
-    one = experiment_of(document, "quick", "one", 4)
-    assert (one.local.epochs, one.local.batch_size, one.clients.partition_seed) == (3, 8, 4)
-    one = experiment_of(document, "full", "one", 4)
-    assert (one.local.batch_size, one.solver.lr, one.training.seed, one.clients.partition_seed) == (32, 0.7, 4, 0)
-    del quick["parts"]
-    with pytest.raises(BadInput, match="there is no 'images'"):
-        document_from(table, "tiny")
-
-
-def test_a_reproduction_runs_once_goes_on_and_gives_verdicts(tmp_path) -> None:
-    document, store = tiny(), RunStore(tmp_path)
-    planned = plan(document, "quick")
-    assert [(p.arm, p.seed) for p in planned[:4]] == [("one", 0), ("longer", 0), ("momentum", 0), ("one", 1)]
-
-    def carry_out(part) -> None:
-        execute_all(store, registered(store, part, "tiny"), None, 1, lambda _: None, lambda _: None, lambda: False)
-
-    carry_out(planned[:3])
-    assert missing(store, planned) == planned[3:]
-    assert verdicts(document, results(store, planned))[0].verdict == "undecided"
-    carry_out(missing(store, planned))
-    assert missing(store, planned) == []
-    assert len(store.runs()) == 6
-    known = results(store, planned)
-    judged = verdicts(document, known)[0]
-    assert (judged.verdict, judged.seeds, judged.diverged) == ("holds", (0, 1), 0)
-    assert judged.evidence.in_document == pytest.approx(-0.1)
-    cell = cells(document.tables[0], known)["one"]["accuracy"]
-    assert cell.document == 0.5
-    assert 0.2 < cell.mean < 1
-    page = markdown(document, "quick", known)
-    assert "| one | 0.500 | " in page
-    assert "**holds** · longer is better (p. 1)" in page
-
-
-def test_the_estimate_counts_every_run() -> None:
-    """The rounds are 2, 5 and 2 long, and as many seeds as there are."""
-    seconds = estimate(plan(tiny(), "quick"), jobs=1)
-    assert 0 < seconds < 30
-    assert estimate([], jobs=1) == 0
-
-
-def test_a_pass_over_all_rows_is_told_from_some(monkeypatch) -> None:
-    told = []
-    clock = iter([10.0, 10.25])
-    monkeypatch.setattr(reproduce, "SCORED", 2)
-    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: told.append((len(x), len(y))))
-    monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
-    assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
-    assert told == [(2, 2)]
-
-
-def test_one_table_alone_needs_its_arms_only() -> None:
-    second = tiny().only("second")
-    assert list(second.arms) == ["momentum"]
-    assert second.claims == ()
-    assert second.scales["quick"].arms == {}
-    with pytest.raises(BadInput, match="did you mean 'first'"):
-        tiny().only("frst")
-    with pytest.raises(BadInput, match="no scale 'full'; known are: quick"):
-        plan(tiny(), "full")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -378,10 +213,3 @@ def test_one_table_alone_needs_its_arms_only() -> None:
 def test_wrong_claims_are_refused(change: dict, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         claim(**change)
-
-
-def test_the_page_on_claims_counts_them() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
-    for name in DOCUMENTS:
-        assert f"| `{name}` | {len(load(name).claims)} |" in text
-    assert all(f"`{kind}`" in text for kind in [*STATISTICS, *OVER_ROUNDS, "correlation"])

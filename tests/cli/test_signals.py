@@ -17,7 +17,7 @@ from fedskew.cli.progress import stop_on_signal
 from fedskew.experiment import workers
 from fedskew.store.lease import alive, began
 from fedskew.store.runs import RunStore
-from tests.cli.test_commands import wait_for_round
+from tests.cli.test_resume import wait_for_round
 
 COMPARE = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "2000", "--epochs", "1"]
 COMPARE += ["--engine", "stacked", "--jobs", "2", "--set", "training.threads=1"]

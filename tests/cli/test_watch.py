@@ -109,7 +109,7 @@ def test_it_ends_with_a_line_when_the_process_of_a_run_is_gone(store, monkeypatc
     monkeypatch.setattr(watch.time, "sleep", sleep)
     monkeypatch.setattr(watch, "Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
     assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
-    assert "no process carries out run 2 any more; `fedskew resume 2` goes on" in screen.getvalue()
+    assert "no process is working on run 2; `fedskew resume 2` continues" in screen.getvalue()
     assert ("its process is gone" in screen.getvalue()) == (status == "running")
 
 

@@ -21,7 +21,7 @@ from fedskew.report.html import write_report
 from fedskew.skew.exported import FromFolder
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
-from tests.report.test_page import mixed_store
+from tests.report import mixed_store
 
 SKEW = ["skew", "--clients", "3", "--skew", "iid"]
 

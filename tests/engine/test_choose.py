@@ -20,35 +20,34 @@ from tests.small import X0, ragged
 FED = ragged(build("algorithm", ALGORITHMS, "fedavg"))
 LENGTHS = [2, 6, 12, 2, 2, 4, 8]
 """Local steps of its clients, of 5, 17, 40, 3, 1, 9 and 24 rows: two epochs in batches of 7."""
-BESIDE, STEP, SCORE = 0.5, 0.25, 0.125
+BESIDE, STEP = 0.5, 0.25
 
 
-def work_of(measure_local: bool = False):
-    work = trial.next_work(FED, start(FED, X0), measure_local)
+def work_of():
+    work = trial.next_work(FED, start(FED, X0))
     assert work is not None
     assert [len(plan.index) for plan in work.plans] == LENGTHS
     return work
 
 
 def takes(fed, engine, work):
-    """A machine on which a run costs something once, and the same for each step and measured batch of the longest client."""
-    return BESIDE + STEP * max(len(plan.index) for plan in work.plans) + SCORE * bool(work.measured)
+    """Seconds on a machine on which a run costs ``BESIDE`` once, and ``STEP`` for each step of the longest client."""
+    return BESIDE + STEP * max(len(plan.index) for plan in work.plans)
 
 
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        (Sequential(), 7 * BESIDE + STEP * 36 + SCORE * 7),
-        (Stacked(width=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2) + SCORE * 4),
-        (Stacked(), BESIDE + STEP * 12 + SCORE),
+        (Sequential(), 7 * BESIDE + STEP * 36),
+        (Stacked(width=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
+        (Stacked(), BESIDE + STEP * 12),
     ],
 )
-def test_a_rounds_time_by_hand(monkeypatch: pytest.MonkeyPatch, engine, expected: float) -> None:
-    """What comes once for each client or block, what every step costs, and the batches of the measuring pass."""
+def test_a_round_costs_a_start_for_each_block_and_a_step_for_each_of_its_longest_clients_steps(
+    monkeypatch: pytest.MonkeyPatch, engine, expected: float
+) -> None:
     monkeypatch.setattr(trial, "once", takes)
-    work = work_of(measure_local=True)
-    assert [len(plan.index) for plan in work.measured] == [1] * 7
-    assert trial.measured(FED, work, Option(engine)) == pytest.approx(expected)
+    assert trial.measured(FED, work_of(), Option(engine)) == pytest.approx(expected)
 
 
 def test_a_disturbed_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_the_export_gives_the_tables_and_verdicts_of_the_store(tmp_path) -> None
         assert np.isnan(other["worst-client"].mean)
     assert again["b"][2].seconds == 1.5
     assert made["versions"] == {}
-    with pytest.raises(BadInput, match="holds no fluctuation"):
+    with pytest.raises(BadInput, match="has no fluctuation"):
         quantity("fluctuation", again["a"][0])
 
 

@@ -175,10 +175,10 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"evaluation": {"inexactness": True}}, "stay on the nodes"),
-        ({"availability": "blocks:rounds=2"}, "labels"),
+        ({"availability": "blocks:phase=label"}, "set deployment.labels = true"),
         ({"algorithm": "moon"}, "hidden features"),
         ({"model": "text-cnn"}, "words of all clients"),
-        ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults are simulated"),
+        ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults: only simulated runs have them"),
     ],
 )
 def test_an_experiment_that_needs_a_simulation_is_refused_before_any_node_is_asked(

@@ -107,11 +107,11 @@ def test_a_stopped_node_leaves_no_file_behind(tmp_path: Path) -> None:
         link = Loopback(tmp_path, port, None, {"TMPDIR": name})
         process = link.start_node(node)
         try:
-            await_true(lambda: list(Path(name).rglob("node")), 60)
+            await_true(lambda: list(Path(name).rglob("fork")), 60)
         finally:
             process.terminate()
             process.wait(60)
-        assert process.returncode == 130
+        assert process.returncode == 130, (tmp_path / "node-0.log").read_text()
         assert not list(Path(name).iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Differential privacy between machines: what the server draws is its own secret, anew at each start, and nothing tells it."""
+"""Differential privacy between machines: the server draws from a secret that is new at each start and never leaves it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import itertools
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,21 +42,21 @@ def private(q: float = 0.5, noise: float = NOISE, **sections: object) -> Experim
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *made: bytes) -> None:
-    """The operating system's randomness is this, the last of it again and again."""
+    """Replace the operating system's random bytes by these. The last ones repeat."""
     drawn = itertools.chain(made, itertools.repeat(made[-1]))
     monkeypatch.setattr(seeding, "token_bytes", lambda size: next(drawn)[:size])
 
 
 def models(channel: Direct) -> dict[int, Tensor]:
-    """The models that nodes were sent, by the number of rounds finished."""
-    told = [unpack(request, Request) for _, kind, request, _ in channel.seen if kind != "meet"]
-    return {request.round: tree["x"] for request, tree in told}
+    """The models that nodes received, by the number of rounds finished."""
+    received = [unpack(request, Request) for _, kind, request, _ in channel.seen if kind != "meet"]
+    return {request.round: tree["x"] for request, tree in received}
 
 
 def updates(channel: Direct, round_: int) -> dict[int, Tensor]:
-    """What each client sent in a round."""
-    told = [unpack(reply, Reply) for _, kind, _, reply in channel.seen if kind == "train"]
-    return {reply.client: tree["delta"]["values"] for reply, tree in told if reply.round == round_}
+    """The update of each client in a round."""
+    replies = [unpack(reply, Reply) for _, kind, _, reply in channel.seen if kind == "train"]
+    return {reply.client: tree["delta"]["values"] for reply, tree in replies if reply.round == round_}
 
 
 def served(experiment: Experiment, folder: Path, spoil: Spoil | None = None) -> Direct:
@@ -67,7 +66,7 @@ def served(experiment: Experiment, folder: Path, spoil: Spoil | None = None) -> 
 
 
 def test_sampling_and_noise_come_from_the_servers_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator's rounds with the same secret give the same model to the last bit."""
+    """The simulator with the same secret gives the same model to the last bit."""
     secret, experiment = bytes(range(32)), private()
     known(monkeypatch, secret)
     channel = served(experiment, tmp_path)
@@ -81,14 +80,14 @@ def test_sampling_and_noise_come_from_the_servers_secret(tmp_path: Path, monkeyp
             server = outcome.server
             cohorts.append(outcome.work.clients.tolist())
         ends.append((server.x, cohorts))
-    told = final(RunStore(tmp_path / "runs"), 1)["x"]
-    assert torch.equal(told, ends[0][0])
+    x = final(RunStore(tmp_path / "runs"), 1)["x"]
+    assert torch.equal(x, ends[0][0])
     assert [sorted(updates(channel, t)) for t in range(4)] == ends[0][1] != ends[1][1]
-    assert not torch.equal(told, ends[1][0])
+    assert not torch.equal(x, ends[1][0])
 
 
-def test_the_noise_is_as_large_as_stated_and_not_what_the_recipe_would_give(tmp_path: Path) -> None:
-    """Seen by somebody who knows all updates: what is left of the step of the model is the noise alone."""
+def test_the_noise_has_the_stated_size_and_does_not_follow_from_the_recipe(tmp_path: Path) -> None:
+    """The step of the model minus all updates is the noise."""
     experiment = private()
     channel = served(experiment, tmp_path)
     at = models(channel)
@@ -109,12 +108,14 @@ def test_two_servers_with_one_recipe_draw_differently(tmp_path: Path) -> None:
     assert (ends[0] - ends[1]).norm() > CLIP
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["anew", "were it kept"])
-def test_a_round_that_is_played_again_does_not_give_a_client_away(
+@pytest.mark.parametrize("kept", [False, True], ids=["new secret", "same secret"])
+def test_a_round_that_is_played_again_does_not_reveal_an_update(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Round 3 is lost with the server after its model went out, and then client 2 is gone: with the noise of before, the two
-    models of the round would differ by that client's update and nothing else."""
+    """Round 3 is lost with the server after nodes received its model, and is played again without client 2.
+
+    With the same noise, the two models of the round would differ by exactly that client's update.
+    """
     known(monkeypatch, *([bytes(32)] if kept else [bytes(32), bytes([1] * 32)]))
     experiment = private(q=1.0).replace(checkpoint__every=2)
     dead = {"on": True}
@@ -133,15 +134,15 @@ def test_a_round_that_is_played_again_does_not_give_a_client_away(
     channel.seen.clear()
     serve(channel, {**options, "resume": 1}, VERSIONS)
     assert sorted(updates(channel, 2)) == [0, 1, 3]
-    told = (before - models(channel)[3]) * CLIENTS - one
+    rest = (before - models(channel)[3]) * CLIENTS - one
     noise = NOISE * CLIP * math.sqrt(2 * len(one))
-    assert (told.norm() < 1e-4 * CLIP) == kept
-    assert kept or abs(told.norm() / noise - 1) < 0.2
+    assert (rest.norm() < 1e-4 * CLIP) == kept
+    assert kept or abs(rest.norm() / noise - 1) < 0.2
 
 
-def test_rounds_that_were_lost_count_and_one_more_at_each_restart(tmp_path: Path) -> None:
-    """Lost are rounds 4 and 5, then none; a stop says nothing of whether a further one was on its way."""
-    experiment = private(rounds=7).replace(checkpoint__every=3)
+def test_lost_rounds_and_one_more_at_each_restart_count_in_the_privacy_loss(tmp_path: Path) -> None:
+    """The first stop loses rounds 4 and 5, the second none. At each, a further round may have been in progress."""
+    experiment = private(1.0, rounds=7).replace(checkpoint__every=3)
     stops = [5, 6, 99]
 
     def spoil(client: int, kind: Kind, round_: int, data: bytes) -> bytes | None:
@@ -149,9 +150,8 @@ def test_rounds_that_were_lost_count_and_one_more_at_each_restart(tmp_path: Path
             raise KeyboardInterrupt
         return data
 
-    known_to_all = experiment.replace(algorithm__q=1.0, selection="poisson:rate=1.0")
-    channel = Direct(nodes_of(known_to_all, tmp_path), spoil)
-    options = configuration(known_to_all, tmp_path)
+    channel = Direct(nodes_of(experiment, tmp_path), spoil)
+    options = configuration(experiment, tmp_path)
     for resume in (0, 1):
         with pytest.raises(KeyboardInterrupt):
             serve(channel, {**options, "resume": resume}, VERSIONS)
@@ -165,45 +165,40 @@ def test_rounds_that_were_lost_count_and_one_more_at_each_restart(tmp_path: Path
 
 
 def forms(secret: bytes) -> list[bytes]:
-    """How a secret may come to be written."""
+    """Ways to write a secret."""
     numbers = [int.from_bytes(secret, order) for order in ("little", "big")]
     texts = [secret.hex(), base64.b64encode(secret).decode().rstrip("="), *map(str, numbers), str(list(secret))]
     return [secret, secret[:8], secret[-8:], repr(secret)[2:-1].encode(), *(text.encode() for text in texts)]
 
 
-def test_nothing_that_is_sent_stored_reported_or_said_holds_the_secret_or_the_noise(
+def test_no_message_file_or_output_holds_the_secret_or_the_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret, experiment = np.random.default_rng(0).bytes(32), private()
     known(monkeypatch, secret)
-    said: list[str] = []
+    printed: list[str] = []
     with caplog.at_level(logging.DEBUG):
         channel = Direct(nodes_of(experiment, tmp_path))
-        serve(channel, configuration(experiment, tmp_path), VERSIONS, lambda progress: said.append(str(progress)))
+        serve(channel, configuration(experiment, tmp_path), VERSIONS, lambda progress: printed.append(str(progress)))
     assert main(["report", "1", "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "page.html")]) == 0
     assert main(["show", "1", "--json", "--runs", str(tmp_path / "runs")]) == 0
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     travelled = [data for _, _, request, reply in channel.seen for data in (request, reply)]
-    told = [*capfd.readouterr(), caplog.text, *said]
+    output = [*capfd.readouterr(), caplog.text, *printed]
     noise = [normals(Secret(secret), 650, "noise", t) for t in range(4)]
     drawn = [kind(z).numpy().tobytes()[:64] for z in noise for kind in (Tensor.double, Tensor.float)]
     assert len(written) > 8
     assert len(travelled) > 20
-    for text in (*written, *travelled, *(text.encode() for text in told)):
+    for text in (*written, *travelled, *(text.encode() for text in output)):
         assert not [form for form in (*forms(secret), *drawn) if form in text]
 
 
-SHOWN: list[Callable[[Secret], str]] = [str, repr, "{}".format, lambda secret: f"{(secret,)} {secret!s}"]
-
-
-@pytest.mark.parametrize("show", SHOWN)
-def test_a_secret_does_not_show_where_it_is_printed(show: Callable[[Secret], str]) -> None:
-    shown = show(Secret(b"0123456789abcdef0123456789abcdef"))
-    assert "secret" in shown
-    assert "0123" not in shown
-
-
-def test_a_secret_has_256_bits_of_the_operating_systems() -> None:
+def test_a_secret_is_random_and_does_not_show_when_it_is_printed() -> None:
+    """256 bits of the operating system."""
     made = {Secret.fresh() for _ in range(50)}
     assert len(made) == 50
     assert {len(one) for one in made} == {32}
+    secret = Secret(b"0123456789abcdef0123456789abcdef")
+    for shown in (str(secret), repr(secret), f"{secret}", f"{(secret,)} {secret!s}"):
+        assert "secret" in shown
+        assert "0123" not in shown

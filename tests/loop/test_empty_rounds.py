@@ -167,7 +167,7 @@ def test_engines_agree_where_some_rounds_are_empty() -> None:
 def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Coin(), rounds=12)
     empty = next(r for r, o in enumerate(play(fed, X0, 12)) if not len(o.work.clients))
-    work = next_work(fed, start(fed, X0)._replace(round=empty), measure_local=True)
+    work = next_work(fed, start(fed, X0)._replace(round=empty))
     assert work is not None
     assert work.round > empty
     assert len(work.clients)
@@ -175,7 +175,7 @@ def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
 
 def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
-    option, facts = try_engines(fed, X0, True, [1])
+    option, facts = try_engines(fed, X0, [1])
     assert option == Option(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 

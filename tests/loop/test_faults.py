@@ -1,4 +1,4 @@
-"""Declared faults and attacks in simulation: what is rejected, what is aggregated, and that all else stays as it is."""
+"""Simulated faults and attacks: which updates are rejected, and that the others are aggregated as without faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
-from fedskew.loop.limits import RATIO, outliers, too_far
+from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
 from fedskew.loop.round import play_round, prepare, start
 from fedskew.measure.registry import stored
 from fedskew.store import checkpoints
@@ -34,7 +34,7 @@ def last(experiment: Experiment, folder: Path) -> tuple[torch.Tensor, object]:
 
 @dataclass(frozen=True)
 class Away:
-    """These clients, by round, are not there."""
+    """Availability without these clients, by round."""
 
     gone: tuple[frozenset[int], ...]
 
@@ -43,8 +43,8 @@ class Away:
 
 
 @pytest.mark.parametrize("method", ["scaffold", "median", "ditto"])
-def test_a_broken_answer_is_as_if_the_client_had_not_been_there(method: str, tmp_path: Path) -> None:
-    """By hand: the same rounds with the broken clients unreachable; every fault has its row in the store."""
+def test_a_round_with_broken_replies_is_the_round_without_these_clients(method: str, tmp_path: Path) -> None:
+    """Every fault has its row in the store."""
     faults = Faults(share=0.3, longest=1e3, fewest=0.1)
     experiment = small(method, rounds=6).replace(faults=faults)
     x, frame = last(experiment, tmp_path)
@@ -56,13 +56,13 @@ def test_a_broken_answer_is_as_if_the_client_had_not_been_there(method: str, tmp
     for _ in range(6):
         server = play_round(fed, Sequential(), server, states).server
     assert torch.equal(x, server.x)
-    told = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
-    assert sorted(told) == sorted([r + 1, k, kind, 1.0] for r in range(6) for k, kind in broken[r].items())
+    stored = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert sorted(stored) == sorted([r + 1, k, kind, 1.0] for r in range(6) for k, kind in broken[r].items())
     rejected = frame[(frame.split == "round") & (frame.name == "rejected")].value.tolist()
     assert rejected == [float(len(one)) for one in broken]
 
 
-def test_kinds_are_drawn_alike_and_as_often_as_declared() -> None:
+def test_kinds_of_faults_are_equally_likely_and_sum_to_the_share() -> None:
     drawn = [kind for r in range(200) for kind in Faults(share=0.1, longest=1.0).broken(100, r, 0).values()]
     # standard deviations: sqrt(20000 x 0.1 x 0.9) = 42, sqrt(20000 x 0.025 x 0.975) = 22
     assert len(drawn) == pytest.approx(2000, abs=5 * 42)
@@ -71,7 +71,7 @@ def test_kinds_are_drawn_alike_and_as_often_as_declared() -> None:
 
 
 def updates(faults: Faults) -> list[torch.Tensor]:
-    """The four clients' updates of the first round: without faults, all trained on labels 9 - y, and with faults."""
+    """Updates of the first round: without faults, with training on labels 9 - y, and with faults."""
     assembly = assemble(small(), small().dataset.load())
     fed = assembly.federation
     _, work, _ = prepare(fed, Sequential(), start(fed, assembly.x0), ClientStates(), False)
@@ -80,7 +80,7 @@ def updates(faults: Faults) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("attack", ["sign-flip", "scaled", "gaussian", "label-flip"])
-def test_an_attack_changes_the_attackers_updates_alone(attack: str) -> None:
+def test_an_attack_changes_only_the_updates_of_attackers(attack: str) -> None:
     faults = Faults(attackers=0.5, attack=attack, strength=3.0)
     plain, flipped, sent = updates(faults)
     bad = faults.malicious(4, 0)
@@ -99,14 +99,14 @@ def test_an_attack_changes_the_attackers_updates_alone(attack: str) -> None:
             assert torch.equal(flipped[k], sent[k])
 
 
-def test_an_attack_that_is_far_longer_than_the_others_updates_is_rejected_and_named(tmp_path: Path) -> None:
-    """By hand: the same rounds without the attackers. A limit of 0 lets them decide."""
+def test_an_attack_far_longer_than_the_other_updates_is_rejected_and_stored(tmp_path: Path) -> None:
+    """The rounds are those without the attackers. Without a limit (0) the attack decides the model."""
     faults = Faults(attackers=0.25, attack="scaled", strength=1e6)
     experiment = small(rounds=3).replace(faults=faults)
     x, frame = last(experiment, tmp_path / "limited")
     bad = faults.malicious(4, 0).tolist()
-    told = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
-    assert told == [[r, k, "too_long", 1.0] for r in (1, 2, 3) for k in bad]
+    stored = frame[frame.split == "fault"][["round", "client", "name", "value"]].values.tolist()
+    assert stored == [[r, k, "too_long", 1.0] for r in (1, 2, 3) for k in bad]
     assembly = assemble(small(rounds=3), experiment.dataset.load())
     fed = replace(assembly.federation, availability=Away((frozenset(bad),) * 3))
     server, states = start(fed, assembly.x0), ClientStates()
@@ -129,20 +129,27 @@ def cohort(*lengths: float, size: int = 4) -> dict[str, torch.Tensor]:
         ((1, 1, 20.1), (5, 5, 5), 30.0, []),  # shorter than the model
         ((1, 1, 199), (5, 5, 50), 0.0, []),  # ten times the steps
         ((1, 1, 201), (5, 5, 50), 0.0, [2]),
-        ((1, 201), (5, 5), 0.0, []),  # of two nobody knows which is wrong
-        ((0, 0, 1), (5, 5, 5), 0.0, []),  # the median says nothing
+        ((1, 201), (5, 5), 0.0, []),  # of two, it is not known which is wrong
+        ((0, 0, 1), (5, 5, 5), 0.0, []),  # a median of 0 is no scale
         ((1, 1, 99, 99), (5, 5, 5, 5), 0.0, [2, 3]),
         ((1, 1, 1e38), (5, 5, 5), 0.0, [2]),
     ],
 )
-def test_an_outlier_is_longer_than_the_model_and_than_so_many_medians(lengths, steps, model, found) -> None:
+def test_an_outlier_is_longer_than_the_model_and_than_ratio_times_the_median(lengths, steps, model, found) -> None:
     x = torch.tensor([model, 0.0])
     assert list(outliers(cohort(*lengths), np.asarray(steps), x, 20.0)) == found
     assert outliers(cohort(*lengths), np.asarray(steps), x, 0.0) == {}
 
 
-def test_a_private_method_leaves_nobody_out_because_of_the_others() -> None:
-    """The presence of one client would decide about another's update, and the guarantee counts each client's own alone."""
+def test_length_limits_are_the_given_one_and_the_overflow_of_squares() -> None:
+    update = torch.ones(4)
+    assert length_fault(update, 0.0) == length_fault(update, 2.0) == ""
+    assert "of length 2; the limit is 1.9" in length_fault(update, 1.9)
+    assert "the limit is 1.84e+19" in length_fault(1e19 * update, 0.0)
+
+
+def test_a_private_method_has_no_outliers() -> None:
+    """One client's presence must not decide about another's update: the guarantee counts single updates."""
     found = []
     for method in ("fedavg", "dp-fedavg:noise=0,q=1"):
         experiment = small(method, selection="poisson:rate=1")
@@ -158,7 +165,7 @@ def test_a_private_method_leaves_nobody_out_because_of_the_others() -> None:
 )
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fednova"])
 def test_no_honest_client_is_rejected_by_default(method: str, skew: str, tmp_path: Path) -> None:
-    """Not even at a quarter of the default ratio; the numbers are those without limits."""
+    """Not even at a quarter of the default ratio. The numbers are those without limits."""
     experiment = Experiment(algorithm=method, model="softmax", skew=skew.split(), engine="stacked").replace(
         clients__number=20, training__rounds=20, training__threads=1
     )
@@ -170,13 +177,13 @@ def test_no_honest_client_is_rejected_by_default(method: str, skew: str, tmp_pat
     assert frame[frame.split == "fault"].empty
 
 
-def test_too_few_left_stop_the_run() -> None:
+def test_too_few_usable_replies_stop_the_run() -> None:
     with pytest.raises(TooFew, match="round 1: 0 of 4 clients gave a usable answer, and 2 are needed"):
         updates(Faults(share=1.0, kinds=("missing",)))
 
 
-def test_who_is_asked_again_until_the_answer_is_usable_leaves_the_numbers_as_they_are(tmp_path: Path) -> None:
-    """By hand: the attempts of each client up to the first that is not broken."""
+def test_asking_until_each_reply_is_usable_changes_no_number(tmp_path: Path) -> None:
+    """The store counts the attempts of each client before the first usable reply."""
     faults = Faults(share=0.5, longest=1e3, attempts=40)
     x, frame = last(small(rounds=2).replace(faults=faults), tmp_path / "faulty")
     assert torch.equal(x, last(small(rounds=2), tmp_path / "plain")[0])
@@ -191,7 +198,7 @@ def test_who_is_asked_again_until_the_answer_is_usable_leaves_the_numbers_as_the
     assert frame[(frame.split == "round") & (frame.name == "rejected")].value.sum() == expected
 
 
-def test_attempts_differ_and_the_last_one_counts() -> None:
+def test_each_attempt_draws_its_own_faults() -> None:
     faults = Faults(share=0.6, kinds=("missing",), attempts=2, fewest=0.1)
     assembly = assemble(small(), small().dataset.load())
     fed = assembly.federation
@@ -203,7 +210,7 @@ def test_attempts_differ_and_the_last_one_counts() -> None:
     assert done.heard.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
 
 
-def test_a_method_that_needs_more_than_are_left_says_what_to_do(tmp_path: Path) -> None:
+def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None:
     experiment = small("krum:f=2", rounds=9).replace(clients__number=10, system__dropout=0.5)
     with pytest.raises(TooFew, match=r"^round \d: \d of 10 clients .* 7 are needed; the method .* select more clients"):
         run(experiment, folder=tmp_path)
@@ -221,7 +228,7 @@ def test_a_method_that_needs_more_than_are_left_says_what_to_do(tmp_path: Path) 
         ({"kinds": ["late"]}, "kinds"),
     ],
 )
-def test_what_means_nothing_is_refused(options: dict[str, object], reason: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
         Experiment(faults=options)
 

@@ -141,8 +141,9 @@ def test_the_untrained_model_stands_for_no_method(tmp_path, asked: str, enough: 
     assert summary(made, made.runs(), budget_from(enough))["accuracy"].min() > 0.12
 
 
-def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys) -> None:
+def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys, monkeypatch) -> None:
     """``late`` wins in the end and ``early`` after one round; two data sets, of which one was run for longer."""
+    monkeypatch.setattr("fedskew.report.files.FORMATS", ("png",))
     made = RunStore(tmp_path)
     for number, rounds in enumerate((2, 3)):
         toml = f'[dataset]\nname = "d{number}"\n'

@@ -16,7 +16,7 @@ from fedskew.report.files import markdown, readable, write_figures, write_tables
 from fedskew.report.tables import summary
 from fedskew.report.words import interval, signed
 from fedskew.store.runs import RunStore
-from tests.report.test_page import mixed_store
+from tests.report import mixed_store
 
 METHODS = ["fedavg", "fedprox:mu=0.1", "scaffold"]
 
@@ -60,21 +60,6 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     assert "81.0 ± 4.1" in rows[0]
 
 
-def test_every_figure_in_three_forms(store, tmp_path) -> None:
-    written = write_figures(store, store.runs()[:1], tmp_path)
-    names = {f.stem for f in written}
-    assert {"accuracy", "drift", "clients", "partition"} <= names
-    assert "ranks" not in names  # one data set
-    assert {f.name for f in tmp_path.iterdir()} == {
-        f"{name}.{form}" for name in names for form in ("pdf", "svg", "png")
-    }
-    assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
-    assert b"<svg" in (tmp_path / "accuracy.svg").read_bytes()
-    with Image.open(tmp_path / "accuracy.png") as image:
-        assert image.width > 1000
-        assert len(image.convert("RGB").getcolors(1 << 24)) > 3
-
-
 def test_what_cannot_be_written_is_one_line(store, tmp_path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(FedskewError, match="taken: cannot be written"):
@@ -91,12 +76,20 @@ def test_numbers_and_bars() -> None:
     assert markdown(pd.DataFrame({"a": ["x|y"], "b": [1]})).splitlines()[2] == "| x\\|y | 1 |"
 
 
-def test_the_command_line_writes_them_and_the_same_numbers_give_the_same_bytes(store, tmp_path, capsys) -> None:
+def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_again(store, tmp_path, capsys) -> None:
     words = ["report", "9", "--runs", str(store.folder), "--output", str(tmp_path / "page.html"), "--json"]
     assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert {str(p) for d in "ft" for p in (tmp_path / d).iterdir()} == set(files)
     assert str(tmp_path / "t" / "methods.tex") in files
     again = write_figures(store, [store.run(9)], tmp_path / "again")
-    assert again
+    names = {f.stem for f in again}
+    assert {"accuracy", "loss"} <= names
+    assert "ranks" not in names  # one data set
+    assert {f.name for f in again} == {f"{name}.{form}" for name in names for form in ("pdf", "svg", "png")}
     assert [f.read_bytes() for f in again] == [(tmp_path / "f" / f.name).read_bytes() for f in again]
+    assert (tmp_path / "f" / "accuracy.pdf").read_bytes().startswith(b"%PDF")
+    assert b"<svg" in (tmp_path / "f" / "accuracy.svg").read_bytes()
+    with Image.open(tmp_path / "f" / "accuracy.png") as image:
+        assert image.width > 1000
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 3

@@ -83,6 +83,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     store: RunStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("fedskew.report.files.FORMATS", ("svg",))
     frame, records = store.measurements([1], per_client=False), store.runs()
     lengths = frame[frame["name"] == "longest"].set_index("round")["value"]
     own = store.measurements([1]).query("split == 'client' and name == 'update_norm'")
@@ -108,7 +109,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     # files for a paper
     words = ["report", "1", "--runs", str(store.folder), "--output", str(tmp_path / "r.html")]
     assert main([*words, "--tables", str(tmp_path), "--figures", str(tmp_path)]) == 0
-    assert {"longest.csv", "longest.pdf", "gap.csv"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"longest.csv", "longest.svg", "gap.csv"} <= {path.name for path in tmp_path.iterdir()}
     for name in ("methods.md", "methods.tex"):
         assert "longest update m" in (tmp_path / name).read_text(encoding="utf-8")
     assert ",longest,longest_half," in (tmp_path / "methods.csv").read_text(encoding="utf-8")

@@ -209,7 +209,7 @@ def test_a_package_that_fails_at_the_end_is_one_line_and_the_other_pages_are_end
     last = Recorder()
     store.update(2, status="running")
     with (
-        pytest.raises(FedskewError, match=r"^sink SimpleNamespace: nobody answers$"),
+        pytest.raises(FedskewError, match=r"^sink Lost: nobody answers$"),
         Feed(store, [Lost(), last]) as feed,
     ):
         feed.send(store.runs())

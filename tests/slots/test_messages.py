@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedskew.core.trees import leaves
-from fedskew.slots.codecs import indexed, pack_bits, unpack_bits
+from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
+from fedskew.slots.codecs import encode, indexed, pack_bits, unpack_bits
 from tests.slots.test_codecs import ALL, DRAWS, LOSSY, ROWS, codec
 from tests.small import TASK
 
@@ -22,14 +22,17 @@ def test_a_message_reads_as_what_is_decoded_and_is_as_long_as_counted(spec: str,
     rows[2] = 0.0
     rows[3, :5] = rows[3, 0]
     memory = {name: 0.1 * rows.flip(0) for name in made.init(rows[0])}
-    decoded, _, sizes = made.encode(rows, memory, draws if made.random else None, TASK)
+    coded, received, _, size = encode(made, rows, memory, draws if made.random else None, TASK)
     for i in range(len(rows)):
-        own = {name: leaf[i] for name, leaf in memory.items()}
-        message = made.message(rows[i], own, draws[i] if made.random else None, TASK)
-        assert torch.equal(made.read(message, TASK), decoded[i])
-        told = sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(message))
+        message = made.pack(pick(coded, i), TASK)
+        assert torch.equal(read(made, message), received[i])
         # each field is whole bytes, and so is their sum: at most one more a field of places
-        assert int(sizes[i]) <= told <= int(sizes[i]) + len(TASK.space.layers())
+        assert size <= num_bytes(message) <= size + len(TASK.space.layers())
+
+
+def read(made, message: Tree) -> torch.Tensor:
+    """The update (P,) that a server decodes from a message."""
+    return made.decode(map_leaves(lambda leaf: leaf[None], made.unpack(message, TASK)), TASK)[0]
 
 
 @settings(max_examples=100, deadline=None)
@@ -45,18 +48,19 @@ def test_bits_come_back(width: int, data: st.DataObject) -> None:
 @given(st.sampled_from([spec for spec in LOSSY if spec != "clip:norm=0.05"]), st.integers(0, 2**32))
 def test_forged_bytes_are_refused_or_a_bounded_update(spec: str, seed: int) -> None:
     made, luck = codec(spec), torch.Generator().manual_seed(seed)
-    message = made.message(ROWS[0], dict.fromkeys(made.init(ROWS[0]), ROWS[1]), DRAWS[0], TASK)
+    coded = encode(made, ROWS[:1], {}, DRAWS[:1] if made.random else None, TASK).coded
+    message = made.pack(pick(coded, 0), TASK)
     for name in ("places", "steps"):
         if name in message:
             leaf = message[name]
             forged = torch.randint(0, 256, leaf.shape, generator=luck).to(torch.uint8)
             message[name] = forged if leaf.dtype == torch.uint8 else forged.view(torch.int8)
     try:
-        read = made.read(message, TASK)
+        update = read(made, message)
     except ValueError:
         return
-    assert tuple(read.shape) == (TASK.space.size,)
-    assert bool(read.isfinite().all())
+    assert tuple(update.shape) == (TASK.space.size,)
+    assert bool(update.isfinite().all())
 
 
 def test_places_are_indices_only_where_these_are_shorter() -> None:

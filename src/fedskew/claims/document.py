@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
@@ -16,6 +16,10 @@ from fedskew.core.errors import BadInput, require, suggestion
 DOCUMENTS = ("drift-demo", "iid-to-noniid", "fedpbs", "failure-modes", "dualmetric", "contradictions")
 
 
+Settings = dict[str, Any]
+"""SECTION.OPTION -> value, as in TOML."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """How large: the settings that all arms share, and how many seeds. ``surrogate`` says what stands in for the document's data.
@@ -26,9 +30,9 @@ class Scale:
     """
 
     seeds: int
-    base: dict[str, Any]
-    arms: dict[str, dict[str, Any]] = field(default_factory=dict)
-    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    base: Settings
+    arms: dict[str, Settings] = field(default_factory=dict)
+    parts: dict[str, Settings] = field(default_factory=dict)
     seeded: tuple[str, ...] = ()
     first_seed: int = 0
     level: float = 0.0
@@ -58,7 +62,7 @@ class Document:
     name: str
     title: str
     scales: dict[str, Scale]
-    arms: dict[str, dict[str, Any]]
+    arms: dict[str, Settings]
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...]
     seeded: tuple[str, ...] = ("training.seed", "clients.partition_seed")
@@ -106,7 +110,7 @@ class Document:
         return replace(self, scales=scales, arms=arms, tables=tables, claims=claims)
 
 
-def known(where: str, names: Any, catalogue: Any) -> None:
+def known(where: str, names: Iterable[str], catalogue: Container[str]) -> None:
     for name in names:
         require(name in catalogue, f"{where}: there is no {name!r}")
 
@@ -119,7 +123,7 @@ def load(name: str) -> Document:
     return document_from(tomllib.loads(text), name)
 
 
-def document_from(table: Mapping[str, Any], where: str) -> Document:
+def document_from(table: Mapping[str, object], where: str) -> Document:
     """A checked document from nested plain values."""
     try:
         return msgspec.convert(dict(table), Document)

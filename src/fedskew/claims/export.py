@@ -1,23 +1,37 @@
-"""What the verdicts and tables of a document rest on, without the store: small enough to be kept beside the page made from it."""
+"""Exports: the numbers behind the tables and verdicts of a document, as a small JSON file without the store."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import NotRequired, TypedDict, get_args
 
 from fedskew.claims.claim import OVER_ROUNDS, Verdict
 from fedskew.claims.document import DOCUMENTS, Document, load
-from fedskew.claims.quantities import Measured, Numbers, curve, quantity
+from fedskew.claims.quantities import ExportedRun, Measured, Numbers, curve, quantity
 from fedskew.claims.verdicts import RULE, Known, markdown, verdicts
 from fedskew.core.errors import require
+
+
+class Export(TypedDict):
+    """The JSON of an export: runs by arm and seed."""
+
+    document: str
+    scale: str
+    began: str
+    ended: str
+    hardware: dict[str, str]
+    versions: dict[str, list[str]]
+    runs: dict[str, dict[str, ExportedRun]]
+    listing: NotRequired[list[Mapping[str, object]]]
+
 
 DIGITS = 9
 """Significant digits of a number in an export."""
 
 
-def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, Any]) -> dict[str, Any]:
+def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, str]) -> Export:
     """Every number that a table or a claim of the document asks of its runs, by arm and seed, as plain values.
 
     ``hardware`` is what they ran on. Raises `BadInput` where no run is done.
@@ -38,7 +52,7 @@ def exported(document: Document, scale: str, known: Known[Measured], hardware: M
     }  # fmt: skip
 
 
-def plain(document: Document, arm: str, run: Measured) -> dict[str, Any]:
+def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
     """One run of the export."""
     claims = [claim for claim in document.claims if arm in claim.arms]
     single = [claim for claim in claims if claim.kind not in OVER_ROUNDS]
@@ -59,34 +73,35 @@ def rounded(value: float) -> float | None:
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
-def known(export: Mapping[str, Any]) -> Known[Numbers]:
+def known(export: Export) -> Known[Numbers]:
     """The runs of an export, to be judged."""
     return {
         arm: {int(seed): Numbers.read(table) for seed, table in runs.items()} for arm, runs in export["runs"].items()
     }
 
 
-def page(exports: Sequence[Mapping[str, Any]]) -> str:
+def page(exports: Sequence[Export]) -> str:
     """The results of several exports: an overview, then each document's tables and claims."""
     order = sorted(
         exports, key=lambda e: (e["document"] != "contradictions", DOCUMENTS.index(e["document"]), e["scale"])
     )
     parts = [
         "# Results",
-        "What the documents' experiments gave when they were repeated. This page is made by `python docs/generate.py` from the "
-        "exports in [results](results), which hold the numbers of every run; `fedskew reproduce NAME --scale SCALE --export FILE` "
-        f"carries the runs out and writes such an export. [claims.md](claims.md) says how a claim is judged. {RULE}",
+        "Results of the documents' experiments, repeated. [claims.md](claims.md) explains claims and verdicts.",
+        RULE,
+        "`python docs/generate.py` makes this page from the files in [results](results), which hold the numbers of every run. "
+        "`fedskew reproduce NAME --scale SCALE --export FILE` carries out the runs and writes such a file.",
         overview(order),
     ]
     for export in order:
         document = load(export["document"]).at(export["scale"])
         text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
         parts += [f"## {document.title}: {export['scale']} scale", circumstances(document, export)]
-        parts += [listing(export["listing"]), lowered(text).strip()]
+        parts += [listing(export.get("listing", ())), lowered(text).strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def listing(rows: Sequence[Mapping[str, Any]]) -> str:
+def listing(rows: Sequence[Mapping[str, object]]) -> str:
     """The document's listing repeated digit by digit, where it has one."""
     if not rows:
         return ""
@@ -98,7 +113,7 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def overview(exports: Sequence[Mapping[str, Any]]) -> str:
+def overview(exports: Sequence[Export]) -> str:
     """One line an export: how many runs and claims, and their verdicts."""
     lines = [
         "| document | scale | runs | claims | hold | fail | undecided | not run |",
@@ -114,16 +129,16 @@ def overview(exports: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def runs(export: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def runs(export: Export) -> list[ExportedRun]:
     return [run for of_arm in export["runs"].values() for run in of_arm.values()]
 
 
-def done_of(document: Document, export: Mapping[str, Any]) -> str:
+def done_of(document: Document, export: Export) -> str:
     """``115 of 115``: the runs that are done, of those that the document has at this scale."""
     return f"{len(runs(export))} of {document.scale(export['scale']).seeds * len(document.arms)}"
 
 
-def circumstances(document: Document, export: Mapping[str, Any]) -> str:
+def circumstances(document: Document, export: Export) -> str:
     """How many runs were done of how many, when, for how long, on what."""
     done = runs(export)
     diverged = sum(run["status"] == "diverged" for run in done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsFloat, TypedDict
 
 import numpy as np
 
@@ -29,9 +29,7 @@ class Measured:
 
     record: RunRecord
     frame: pd.DataFrame  # round, split, name, value, of no client
-    clients: (
-        pd.DataFrame
-    )  # round, client, name, value, of the clients' local models; of layers, whose number is the client's
+    clients: pd.DataFrame  # round, client, name, value, of local models; of layers, with their number as the client's
 
     @property
     def status(self) -> str:
@@ -55,9 +53,19 @@ class Measured:
         return values
 
 
+class ExportedRun(TypedDict):
+    """One run; null stands for a number that does not exist."""
+
+    status: str
+    rounds: int
+    seconds: float | None
+    values: dict[str, float | None]
+    curves: dict[str, list[float | None]]
+
+
 @dataclass(frozen=True)
 class Numbers:
-    """What an export holds of one run: quantities and curves by name, NaN where they do not exist."""
+    """The numbers of one run in an export: quantities and curves by name, NaN where they do not exist."""
 
     status: str
     rounds: int
@@ -66,8 +74,8 @@ class Numbers:
     curves: Mapping[str, Floats]
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Numbers:
-        """From plain values, where null is NaN."""
+    def read(cls, table: ExportedRun) -> Numbers:
+        """Turn null into NaN."""
 
         def number(value: float | None) -> float:
             return NAN if value is None else float(value)
@@ -93,46 +101,41 @@ def measured(store: RunStore, record: RunRecord) -> Measured:
     return Measured(record, frame, pd.read_sql_query(query, store.db, params=[record.id]))
 
 
-def last(values: Floats) -> float:
-    return float(values[-1]) if len(values) else NAN
-
-
-def mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else NAN
-
-
-def least(values: Floats) -> float:
-    return float(values.min()) if len(values) else NAN
-
-
-def later_half(values: Floats) -> Floats:
-    return values[len(values) // 2 :]
-
-
-def deviation(values: Floats) -> float:
-    return float(values.std()) if len(values) > 1 else NAN
-
-
-def overfitting(values: Floats) -> float:
-    return last(values) / least(values) - 1 if len(values) else NAN
-
-
-def rises(values: Floats) -> float:
-    """Share of the steps that go up."""
-    return float((np.diff(values) > 0).mean()) if len(values) > 1 else NAN
+def statistic(fewest: int, of: Callable[[Floats], SupportsFloat]) -> Callable[[Floats], float]:
+    """``of`` of the values after each round; NaN for fewer than ``fewest`` of them."""
+    return lambda values: float(of(values)) if len(values) >= fewest else NAN
 
 
 def roughness(values: Floats) -> float:
     """Sum of absolute second differences over the range; 0 for a straight line."""
-    width = float(np.ptp(values)) if len(values) > 2 else 0.0
+    width = float(np.ptp(values))
     return float(np.abs(np.diff(values, 2)).sum()) / width if width > 0 else NAN
 
 
-def trend(values: Floats) -> float:
+def rank_trend(values: Floats) -> float:
     """Spearman's rank correlation with the round."""
     from scipy import stats
 
-    return float(stats.spearmanr(np.arange(len(values)), values).statistic) if len(values) > 2 else NAN
+    return float(stats.spearmanr(np.arange(len(values)), values).statistic)
+
+
+REDUCTIONS = {
+    "last": statistic(1, lambda values: values[-1]),
+    "mean": statistic(1, np.mean),
+    "max": statistic(1, np.max),
+    "sum": statistic(0, np.sum),
+}
+"""A measure's number in a claim, by its way to reduce the rounds."""
+
+PREFIXES = {
+    "first": statistic(1, lambda values: values[0]),
+    "last": REDUCTIONS["last"],
+    "mean": REDUCTIONS["mean"],
+    "lowest": statistic(1, np.min),
+}
+"""Statistics over the rounds, before the name of a measure: ``first-drift``. After it stands ``-trend``."""
+
+TREND = statistic(3, rank_trend)
 
 
 def client_spread(run: Measured) -> float:
@@ -148,60 +151,51 @@ def local_loss(run: Measured, early: bool) -> float:
     return float(rows.loc[chosen, "value"].mean()) if len(rows) else NAN
 
 
-def losses(run: Measured) -> Floats:
-    return run.values(measures()["loss"])
-
-
-def variance_fall(run: Measured) -> float:
-    """The variance of accuracy over the clients after the last round over that after the first five."""
-    deviations = run.curve("clients", "accuracy_std")[1:]
-    return last(deviations) ** 2 / float(deviations[:5].mean()) ** 2 if len(deviations) else NAN
-
-
 def partition(run: Measured, name: str) -> float:
-    facts: dict[str, Any] = run.record.facts.get("partition", {})
-    return float(facts.get(name, NAN))
+    return float(run.record.facts.get("partition", {}).get(name, NAN))
 
+
+def deviation_of_clients(run: Measured) -> Floats:
+    """Standard deviation of accuracy over the clients, after each measured round."""
+    return run.values(measures()["accuracy-std"])
+
+
+LOSS = {
+    "round-of-lowest-loss": statistic(1, lambda values: values.argmin() + 1),
+    "overfitting": statistic(1, lambda values: values[-1] / values.min() - 1),
+    "test-loss-roughness": statistic(3, roughness),
+}
+"""Statistics of the test loss."""
 
 QUANTITIES: dict[str, Callable[[Measured], float]] = {
-    "fluctuation": lambda run: deviation(later_half(run.values(primary()))),
-    "round-of-lowest-loss": lambda run: float(losses(run).argmin() + 1) if len(losses(run)) else NAN,
-    "overfitting": lambda run: overfitting(losses(run)),
-    "training-loss-rises": lambda run: rises(run.curve("clients", "loss_mean")),
-    "test-loss-roughness": lambda run: roughness(losses(run)),
+    "fluctuation": lambda run: statistic(2, np.std)(later_half(run.values(primary()))),
+    # share of the steps in which the clients' mean loss rises, from the model before training on
+    "training-loss-rises": lambda run: statistic(2, lambda v: np.mean(np.diff(v) > 0))(
+        run.curve("clients", "loss_mean")
+    ),
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
     "client-loss-spread": client_spread,
-    "first-layer-cosine": lambda run: mean(run.layer(last=False)),
-    "last-layer-cosine": lambda run: mean(run.layer(last=True)),
-    "client-variance": lambda run: last(run.curve("clients", "accuracy_std")) ** 2,
-    "early-client-variance": lambda run: mean(run.curve("clients", "accuracy_std")[1:][:5]) ** 2,
-    "variance-fall": variance_fall,
+    "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)),
+    "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
+    "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,
+    "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
+    # the variance over the clients after the last round over that of the first five
+    "variance-fall": lambda run: statistic(1, lambda v: v[-1] ** 2 / v[:5].mean() ** 2)(deviation_of_clients(run)),
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),
 }
-"""Quantities that are no measure, nor a statistic of one."""
-
-REDUCTIONS: dict[str, Callable[[Floats], float]] = {
-    "last": last,
-    "mean": mean,
-    "max": lambda values: float(values.max()) if len(values) else NAN,
-    "sum": lambda values: float(values.sum()),
-}
-
-STATISTICS: dict[str, Callable[[Floats], float]] = {
-    "first": lambda values: float(values[0]) if len(values) else NAN,
-    "last": last,
-    "mean": mean,
-    "lowest": least,
-}
-"""Statistics over the rounds, before the name of a measure: ``first-drift``. After it: ``drift-trend``."""
+"""Quantities that are no statistic of one measure."""
 
 CURVES: dict[str, Callable[[Measured], Floats]] = {
     "first-layer-cosine": lambda run: run.layer(last=False),
     "last-layer-cosine": lambda run: run.layer(last=True),
 }
 """Curves that are no measure."""
+
+
+def later_half(values: Floats) -> Floats:
+    return values[len(values) // 2 :]
 
 
 def measures() -> dict[str, Measure]:
@@ -219,24 +213,27 @@ def counted() -> set[str]:
 
 
 def reader(name: str) -> Callable[[Measured], float]:
-    """Computes the quantity of that name from a run.
+    """A function that computes the quantity of that name from a run.
 
     ``rounds-to:0.8`` is the first round with that test accuracy, or one more than there are. Raises `BadInput` for an unknown name.
     """
     if name in QUANTITIES:
         return QUANTITIES[name]
-    known = measures()
-    if measure := known.get(name):
-        return lambda run: REDUCTIONS[measure.reduce](run.values(measure))
     if name.startswith("rounds-to:"):
         return lambda run: rounds_to(run, float(name.partition(":")[2]))
-    statistic, _, rest = name.partition("-")
-    if statistic in STATISTICS and rest in known:
-        return lambda run: STATISTICS[statistic](run.values(known[rest]))
-    rest = name.removesuffix("-trend")
-    if rest in known:
-        return lambda run: trend(run.values(known[rest]))
-    raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*known, *QUANTITIES])}")
+    known = measures()
+    prefix, _, rest = name.partition("-")
+    if name in known:
+        measure, of = known[name], REDUCTIONS[known[name].reduce]
+    elif name in LOSS:
+        measure, of = known["loss"], LOSS[name]
+    elif prefix in PREFIXES and rest in known:
+        measure, of = known[rest], PREFIXES[prefix]
+    elif name.removesuffix("-trend") in known:
+        measure, of = known[name.removesuffix("-trend")], TREND
+    else:
+        raise BadInput(f"claim: unknown quantity {name!r}; {suggestion(name, [*known, *LOSS, *QUANTITIES])}")
+    return lambda run: of(run.values(measure))
 
 
 def rounds_to(run: Measured, level: float) -> float:

@@ -1,4 +1,4 @@
-"""A document judged: its numbers beside ours, and a verdict for each claim, from what its runs have measured."""
+"""Verdicts on the claims of a document, and its tables with our numbers beside its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def over_seeds(measure: str, runs: Mapping[int, OfRun]) -> tuple[float, float]:
     return mean_interval(values) if values else (math.nan, math.nan)
 
 
-def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, Any]:
+def as_json(document: Document, scale: str, known: Known[OfRun]) -> dict[str, object]:
     """Tables, claims and open settings as plain values."""
     return {
         "document": document.name,
@@ -128,10 +128,9 @@ def tally(judged: list[Judged]) -> str:
 
 
 RULE = (
-    "Ours: mean over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number lies within "
-    "what is claimed, *fails* if it lies wholly outside, and is *undecided* otherwise. Where all seeds give one number there is no "
-    "interval: six seeds are needed then, of which one sign is less likely than 5 % by chance, or, of what is counted (megabytes, "
-    "update amount), two."
+    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number "
+    "lies within the claimed region. It *fails* if the interval lies wholly outside. Otherwise it is *undecided*. If all seeds give the "
+    "same number, there is no interval. Then six seeds decide, or two if the number is counted (megabytes, update amount)."
 )
 
 

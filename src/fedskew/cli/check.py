@@ -13,17 +13,15 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Exit code 1 if a promise is broken."""
+    """Check the promises and print one line for each; the exit code is 1 if one is broken."""
     experiment = with_method(Experiment(), parsed.method)
-    console = Console(highlight=False)
+    console = Console()
     given = []
     for verdict in verdicts(experiment.algorithm, experiment.server, COMPONENTS["algorithm"]):
         given.append(verdict)
         if not parsed.json:
             console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
-            console.print(
-                verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), markup=False, soft_wrap=True
-            )
+            console.print(verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), soft_wrap=True)
     broken = sum(not v.kept for v in given)
     if parsed.json:
         print_json({"method": parsed.method, "promises": [dataclasses.asdict(v) for v in given]})

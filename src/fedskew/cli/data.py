@@ -1,11 +1,11 @@
-"""``data``: which data sets there are, fetching their files, and checking what is here."""
+"""``data``: list, download, verify and locate data sets."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypedDict
 
 from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -15,15 +15,35 @@ from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.data import DATASETS
+from fedskew.data.dataset import Dataset
 from fedskew.data.download import digest, fetch, home
 from fedskew.data.find import Files
 from fedskew.experiment.references import references
 
-NAMED: dict[str, Any] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
+
+class WithFiles(Protocol):
+    """A data set that is read from files."""
+
+    idea: str
+    cites: tuple[str, ...]
+    files: Files
+
+    def load(self) -> Dataset: ...
+
+
+class Verdict(TypedDict):
+    """Whether the files of a data set are right."""
+
+    name: str
+    right: bool
+    verdict: str
+
+
+NAMED: dict[str, type[WithFiles]] = {name: cls for name, cls in DATASETS.items() if hasattr(cls, "files")}
 
 
 def data(parsed: argparse.Namespace) -> int:
-    """Exit code 1 if a file that was to be verified is not right."""
+    """Carry out an action; the exit code is 1 if a verified file is wrong."""
     for name in parsed.names:
         if name not in NAMED:
             raise BadInput(f"data {parsed.action}: unknown data set {name!r}; {suggestion(name, NAMED)}")
@@ -36,18 +56,18 @@ def list_(names: Sequence[str], parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json(rows)
         return 0
-    console = Console(highlight=False)
+    console = Console()
     for row in rows:
-        console.print(Text.assemble((row["name"], "bold"), f"  {row['idea']}"))
+        console.print(Text.assemble((str(row["name"]), "bold"), f"  {row['idea']}"))
         natural = f"natural clients: {row['natural_clients']}" if row["natural_clients"] else "no natural clients"
         facts = [f"{row['classes']} classes", natural, size_of(row["bytes"]), f"licence: {row['licence']}"]
         for text, style in (("; ".join(filter(None, facts)), ""), (row["citation"], "dim"), (row["here"], "dim")):
-            console.print(Padding(Text(text, style), (0, 0, 0, 4)))
+            console.print(Padding(Text(str(text), style), (0, 0, 0, 4)))
     return 0
 
 
-def about(name: str) -> dict[str, Any]:
-    """What is known of a data set, and whether it is here."""
+def about(name: str) -> dict[str, object]:
+    """A data set's facts, and where its files are."""
     cls = NAMED[name]
     files: Files = cls.files
     here = [str(p) for p in files.here()]
@@ -66,12 +86,13 @@ def about(name: str) -> dict[str, Any]:
     }
 
 
-def size_of(count: int | None) -> str:
-    return f"{count / 1e6:.1f} MB" if count else ""
+def size_of(count: object) -> str:
+    """A number of bytes in MB; nothing if it is not known."""
+    return f"{count / 1e6:.1f} MB" if isinstance(count, int) else ""
 
 
 def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
-    require(bool(parsed.names), "data get: which one? `fedskew data list` names them")
+    require(bool(parsed.names), "data get: name a data set; `fedskew data list` lists them")
     for name in names:
         files: Files = NAMED[name].files
         if not files.forms:
@@ -79,7 +100,7 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
         elif here := files.here():
             say(f"{name}: here already, {', '.join(map(str, here))}")
         else:
-            require(bool(files.remotes), f"data get {name}: it cannot be downloaded as it is; {files.how}")
+            require(bool(files.remotes), f"data get {name}: it cannot be downloaded; {files.how}")
             paths = fetch_shown(files)
             sums = "SHA-256 as published" if all(r.sha256 for r in files.remotes) else "no checksum is published"
             say(f"{name}: {', '.join(map(str, paths))}; {sums}")
@@ -87,15 +108,15 @@ def get(names: Sequence[str], parsed: argparse.Namespace) -> int:
 
 
 def fetch_shown(files: Files) -> list[Path]:
-    """Download with a bar for each file on standard error."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    """Download with a progress bar for each file on standard error."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bars = {r.file: progress.add_task(r.file, total=r.size or None) for r in files.remotes}
         return fetch(files, lambda file, done, of: progress.update(bars[file], completed=done, total=of or None))
 
 
 def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
-    """Checksums where they are published, then the whole data set read and checked."""
+    """Compare published checksums, then read and check the whole data set."""
     rows = [verdict(name) for name in names if parsed.names or NAMED[name].files.here()]
     if parsed.json:
         print_json(rows)
@@ -103,11 +124,11 @@ def verify(names: Sequence[str], parsed: argparse.Namespace) -> int:
         for row in rows:
             say(f"{row['name']}: {row['verdict']}")
         if not rows:
-            say("nothing to verify: no data set is here")
+            say("nothing to verify: no data set has been downloaded")
     return 0 if all(row["right"] for row in rows) else 1
 
 
-def verdict(name: str) -> dict[str, Any]:
+def verdict(name: str) -> Verdict:
     files: Files = NAMED[name].files
     try:
         sums = {remote.file: remote.sha256 for remote in files.remotes if remote.sha256}
@@ -124,7 +145,7 @@ def verdict(name: str) -> dict[str, Any]:
 
 
 def path(names: Sequence[str], parsed: argparse.Namespace) -> int:
-    """Where the files are, or would be downloaded to."""
+    """Print where the files are, or where a download would put them."""
     places = {name: [str(p) for p in NAMED[name].files.here()] or [str(home(NAMED[name].files))] for name in names}
     if parsed.json:
         print_json(places)

@@ -30,26 +30,26 @@ def recipe(name: str) -> Experiment:
 
 
 def init(parsed: argparse.Namespace) -> int:
-    """Write the app, and the clients' rows if they are wanted."""
+    """Write the app and, with ``--rows``, the clients' rows."""
     from fedskew.flower.template import write_app
 
     experiment = recipe(parsed.recipe)
-    console = Console(highlight=False)
+    console = Console()
     write_app(parsed.folder, experiment, parsed.runs)
-    console.print(f"wrote {parsed.folder}: flwr run {parsed.folder}", markup=False)
+    console.print(f"wrote {parsed.folder}: flwr run {parsed.folder}")
     if parsed.rows:
         folder = parsed.folder.with_name(f"{parsed.folder.name}-rows")
         nodes = write_nodes(experiment, folder)
-        console.print(f"wrote {folder}: {count(len(nodes), 'file')}, one a client", markup=False)
+        console.print(f"wrote {folder}: {count(len(nodes), 'file')}, one a client")
     return 0
 
 
 def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
-    """Every simulated client's rows in a file of its own."""
+    """Write each simulated client's rows to its own file."""
     assembly = assemble(experiment, experiment.dataset.load())
     require(
         len(assembly.partition) == experiment.clients.number,
-        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows; every node needs some",
+        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, and every node needs some",
     )
     nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
     for one in nodes:
@@ -58,25 +58,25 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
 
 
 def node(parsed: argparse.Namespace) -> int:
-    """Hold one client's rows, and answer for it until stopped."""
+    """Run one client with its rows until stopped."""
     from fedskew.flower.limits import Limits
     from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
     from fedskew.flower.rows import read_rows
 
-    require(parsed.client >= 0, f"--client is a number from 0, got {parsed.client}")
+    require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
     rows = parsed.rows.expanduser().resolve()
     read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
     limits = from_table(Limits, {**given, "allow": parsed.allow}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
-        Console(stderr=True, highlight=False).print(f"warning: {warning}", markup=False)
+        Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
     return keep_running(Node(parsed.client, rows, states, limits), parsed.superlink, parsed.options)
 
 
 def check(parsed: argparse.Namespace) -> int:
-    """Say within seconds whether nodes reach the SuperLink, and whether its certificate lets it start runs."""
+    """Test whether nodes reach the SuperLink, and whether its certificate allows it to start runs."""
     from fedskew.flower.reach import Trust, check_superlink
 
     certificates = parsed.root_certificates
@@ -84,18 +84,18 @@ def check(parsed: argparse.Namespace) -> int:
     warning = check_superlink(parsed.superlink, Trust(parsed.insecure, certificates))
     if warning:
         raise FedskewError(warning)
-    Console(highlight=False).print(f"superlink {parsed.superlink}: it answers", markup=False)
+    Console().print(f"superlink {parsed.superlink}: it answers")
     return 0
 
 
 def demo(parsed: argparse.Namespace) -> int:
-    """A SuperLink and nodes over loopback, one run on them, and nothing left of them but the run."""
+    """Start a SuperLink and nodes on this machine, carry out one run, stop them and keep only the run."""
     from fedskew.flower.local import CONNECTION, loopback
     from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
     experiment = recipe(parsed.recipe).replace(clients__number=parsed.nodes, training__rounds=parsed.rounds)
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True)
     runs = parsed.runs.resolve()
     store = RunStore(runs)
     before = {record.id for record in store.runs()}
@@ -110,7 +110,7 @@ def demo(parsed: argparse.Namespace) -> int:
             while not status.startswith("finished"):
                 time.sleep(1)
                 if stop():
-                    raise Interrupted("flower demo: stopped; every process that it started is gone")
+                    raise Interrupted("flower demo: stopped, with all its processes")
                 status = there.status(submitted)
                 for record in (r for r in store.runs() if r.id not in before):
                     if record.rounds_done > said:
@@ -119,7 +119,7 @@ def demo(parsed: argparse.Namespace) -> int:
             made = [record for record in store.runs() if record.id not in before]
             if status != "finished:completed" or not made:
                 log = there.flwr("log", submitted, CONNECTION, "--show", check=False).strip().splitlines()
-                raise FedskewError(f"flower demo: the run ended as {status}: {log[-1] if log else 'without a word'}")
+                raise FedskewError(f"flower demo: the run ended as {status}: {log[-1] if log else 'no log'}")
     if parsed.json:
         print_json(summary_json(store, made))
     else:

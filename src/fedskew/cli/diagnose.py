@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedskew.cli.output import print_json
+from fedskew.cli.progress import bar
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
@@ -24,25 +21,27 @@ from fedskew.report.diagnosis import answer, two, write_diagnosis
 BAR = 12
 """Characters of a face's bar."""
 
-LINE_EVERY = 5.0
-
 
 def diagnose(parsed: argparse.Namespace) -> int:
     require(parsed.seed >= 0, f"diagnose: seed must be at least 0, got {parsed.seed}")
-    with progress() as tell:
-        found = told(subject(parsed, tell), parsed.seed, tell)
+    with bar("reading") as show_bar:
+
+        def on_progress(what: str, share: float) -> None:
+            show_bar(share, what)
+
+        found = told(subject(parsed, on_progress), parsed.seed, on_progress)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:
         print_json(found)
     else:
-        show(found, Console(highlight=False))
+        show(found, Console())
         if parsed.html:
-            Console(highlight=False).print(f"\npage: {parsed.html}", soft_wrap=True)
+            Console().print(f"\npage: {parsed.html}", soft_wrap=True)
     return 0
 
 
-def subject(parsed: argparse.Namespace, tell: Callable[[str, float], None]) -> Subject:
+def subject(parsed: argparse.Namespace, on_progress: Callable[[str, float], None]) -> Subject:
     """The files, or the named data set; one of the two."""
     require(
         bool(parsed.paths) != bool(parsed.dataset),
@@ -52,12 +51,12 @@ def subject(parsed: argparse.Namespace, tell: Callable[[str, float], None]) -> S
         require(bool(parsed.label), "diagnose: name the column with the labels, --label COLUMN")
         require(
             parsed.skew is None and parsed.clients is None,
-            "diagnose: --skew and --clients deal the rows of a --dataset; files say themselves whose rows are whose (--client)",
+            "diagnose: --skew and --clients need --dataset; for files, name the column of the clients with --client",
         )
-        return from_files(parsed.paths, parsed.label, parsed.client or "", parsed.seed, tell)
+        return from_files(parsed.paths, parsed.label, parsed.client or "", parsed.seed, on_progress)
     require(
         not (parsed.label or parsed.client),
-        f"diagnose: --label and --client are of files; {parsed.dataset} has its own",
+        f"diagnose: --label and --client need files; {parsed.dataset} has its own",
     )
     experiment = Experiment(dataset=parsed.dataset, **({"skew": parsed.skew} if parsed.skew else {}))
     clients = {"number": parsed.clients, "partition_seed": parsed.partition_seed}
@@ -66,40 +65,11 @@ def subject(parsed: argparse.Namespace, tell: Callable[[str, float], None]) -> S
     return from_experiment(experiment, f"{parsed.dataset}, {' + '.join(experiment.labels('skew'))}")
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal; a line every few seconds elsewhere; on standard error."""
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    task, said = bar.add_task("reading", total=1.0), time.perf_counter()
-
-    def tell(what: str, share: float) -> None:
-        nonlocal said
-        bar.update(task, description=what, completed=share)
-        if not console.is_terminal and time.perf_counter() - said > LINE_EVERY:
-            said = time.perf_counter()
-            print(f"{what}: {100 * share:.0f} %", file=sys.stderr)
-
-    if console.is_terminal:
-        with bar:
-            yield tell
-    else:
-        yield tell
-
-
 def show(found: Mapping[str, Any], console: Console) -> None:
     """The diagnosis in 80 columns."""
-    console.print(answer(found), style="bold", markup=False)
+    console.print(answer(found), style="bold")
     sizes = f"{found['smallest']:,} to {found['largest']:,} rows, half of them below {found['median']:,g}"
-    console.print(
-        f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {len(found['classes'])} classes\n", markup=False
-    )
+    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {len(found['classes'])} classes\n")
     table = Table(box=None, pad_edge=False)
     for title in ("face", "0", "interval", "chance", "p", "strength", "verdict"):
         table.add_column(
@@ -121,37 +91,35 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     console.print()
     for face in found["faces"]:
-        console.print(f"{face['face']:9}{face['meaning']}", style="dim", markup=False)
+        console.print(f"{face['face']:9}{face['meaning']}", style="dim")
     console.print(
         f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
         f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
         "clients. Chance: rows dealt at random to clients of these sizes. Strength: (number - chance) / (1 - chance). p is "
         "corrected for the four tests.",
         style="dim",
-        markup=False,
     )
     if found["rows_of_a_class_held_by_one_client"]:
         share = found["rows_of_a_class_held_by_one_client"] / found["measured_rows"]
         console.print(
             f"{100 * share:.0f} % of the rows are of a class that one client holds alone: whether their inputs or concepts differ "
-            "cannot be told from the labels.",
-            markup=False,
+            "cannot be measured apart from the labels.",
         )
     for note in found["notes"]:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
     advice = found["advice"]
     console.print("\nWhat to try", style="bold")
-    console.print(advice["because"], markup=False)
+    console.print(advice["because"])
     for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
-        console.print(f"Above FedAvg, {meaning}:", markup=False)
+        console.print(f"Above FedAvg, {meaning}:")
         for at, line in enumerate(lines, 1):
             shown = "; ".join(
                 f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
                 for e in line["evidence"]
             )
-            console.print(f"{at}. {line['method']}: {shown}", markup=False)
-    console.print(advice["caution"], markup=False)
-    console.print(advice["command"], style="bold", markup=False, soft_wrap=True)
+            console.print(f"{at}. {line['method']}: {shown}")
+    console.print(advice["caution"])
+    console.print(advice["command"], style="bold", soft_wrap=True)
 
 
 def between(face: Mapping[str, Any]) -> str:

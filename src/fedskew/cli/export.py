@@ -17,8 +17,8 @@ def export(parsed: argparse.Namespace) -> int:
 
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
-    require(len(chosen) == 1, f"export: {parsed.run} are {len(chosen)} runs; name one of them")
+    require(len(chosen) == 1, f"export: {parsed.run} names {len(chosen)} runs; name one")
     confirm(parsed, chosen)
     path = write(store, chosen[0].id, parsed.format, parsed.output, warn)
-    Console(highlight=False).print(f"wrote {path}", markup=False)
+    Console().print(f"wrote {path}")
     return 0

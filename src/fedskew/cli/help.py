@@ -107,7 +107,8 @@ padding, and the reductions to other methods that it declares.
 Split a data set among clients that differ, show the result beside the request,
 and write it to a folder of plain files for other programs.
 
-  fedskew skew --skew label-dirichlet:alpha=0.1 --skew quantity-lognormal:sigma=0.6
+  fedskew skew --skew label-dirichlet:alpha=0.1 \\
+          --skew quantity-lognormal:sigma=0.6
   fedskew skew --clients 20 --skew label-shards:shards=2 --export clients
   fedskew run --skew from-folder:path=clients       trains on the exported files
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
-from fedskew.cli.output import number, print_json, warn
+from fedskew.cli.output import number, print_json, save_figure, warn
+from fedskew.cli.progress import bar
 from fedskew.cli.request import confirm
-from fedskew.cli.terminal import Console, transient_progress
-from fedskew.core.errors import FedskewError, require
+from fedskew.cli.terminal import Console
+from fedskew.core.errors import require
 from fedskew.experiment.landscape import Landscape, landscape
 from fedskew.report.slices import draw_slices
 from fedskew.store.runs import RunStore
@@ -25,13 +27,12 @@ def picture(parsed: argparse.Namespace) -> int:
     """Draw the slices of one run."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
-    require(len(records) == 1, f"landscape: one run at a time, these are {len(records)}; write its number")
+    require(len(records) == 1, f"landscape: {len(records)} runs are named; name one")
     confirm(parsed, records)
     path: Path = parsed.output or store.run_folder(records[0].id) / f"landscape-{parsed.kind}.svg"
     require(path.suffix[1:] in FORMATS, f"landscape: {path.name} is no picture; end it in {', '.join(FORMATS)}")
-    with transient_progress() as progress:
-        total = parsed.points if parsed.kind == "line" else parsed.points**2
-        bar = progress.add_task("losses", total=total)
+    total, done = parsed.points if parsed.kind == "line" else parsed.points**2, itertools.count(1)
+    with bar("losses") as show:
         found = landscape(
             store,
             records[0].id,
@@ -39,16 +40,12 @@ def picture(parsed: argparse.Namespace) -> int:
             parsed.clients,
             parsed.points,
             parsed.reach,
-            lambda: progress.advance(bar),
+            lambda: show(next(done) / total),
             warn,
         )
     figure = draw_slices(found.window.a, found.window.b, found.sheets, found.points, AXES[found.kind])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise FedskewError(f"picture {path}: cannot be written: {error.strerror}") from None
-    print_json({**numbers(found), "picture": str(path)}) if parsed.json else tell(found, path)
+    save_figure(figure, path)
+    print_json({**numbers(found), "picture": str(path)}) if parsed.json else print_landscape(found, path)
     return 0
 
 
@@ -64,16 +61,16 @@ def numbers(found: Landscape) -> dict[str, object]:
     }
 
 
-def tell(found: Landscape, path: Path) -> None:
-    console = Console(highlight=False)
+def print_landscape(found: Landscape, path: Path) -> None:
+    console = Console()
     for name, sheet in found.sheets.items():
         lowest = divmod(int(sheet.argmin()), sheet.shape[1])
         place = f"a = {found.window.a[lowest[1]]:.3g}" + (
             f", b = {found.window.b[lowest[0]]:.3g}" if len(sheet) > 1 else ""
         )
-        console.print(f"{name}: loss {sheet.min():.4g} to {sheet.max():.4g}, lowest at {place}", markup=False)
+        console.print(f"{name}: loss {sheet.min():.4g} to {sheet.max():.4g}, lowest at {place}")
     for model, (a, b) in found.points.items():
-        console.print(f"{model} lies at a = {a:.3g}, b = {b:.3g}", style="dim", markup=False)
+        console.print(f"{model} lies at a = {a:.3g}, b = {b:.3g}", style="dim")
     s = found.sharpness
     console.print(
         f"sharpness: the training loss rises by {s.rise:.4g} within {s.radius:.3g}; largest curvature {s.eigenvalue:.4g}"

@@ -1,4 +1,4 @@
-"""``report --live``: the report as a page on this machine alone, drawn anew while its runs go on."""
+"""``report --live``: a local web page of the report that is updated while its runs continue."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedskew.store.runs import RunRecord, RunStore
 
 HOST = "127.0.0.1"
 TRIED = 20
-"""Ports in a row, the first of which that is free is taken."""
+"""How many ports to try, one after the other."""
 
 LAST = 65535
-"""The highest port that there is."""
+"""The highest port number."""
 
 PATIENCE = 10.0
-"""Seconds that a request may take to arrive."""
+"""Time limit for a request to arrive, in seconds."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -36,9 +36,9 @@ HEADERS = {
 
 
 class Live(ThreadingHTTPServer):
-    """Answers with the report on some runs; keeps the page until the store has changed.
+    """Serves the report on some runs; the page is written again when the store has changed.
 
-    Each connection has a thread, so that a slow one holds up no other; one at a time reads the store.
+    Each connection has its own thread, so a slow one does not block the others. One thread at a time reads the store.
     """
 
     daemon_threads = True
@@ -51,12 +51,12 @@ class Live(ThreadingHTTPServer):
         self.drawn = ("", "")
 
     def version(self) -> str:
-        """What changes with the store."""
+        """A text that changes with the runs in the store."""
         with self.turn, closing(RunStore(self.folder)) as store:
             return version([store.run(i) for i in self.ids])
 
     def page(self) -> str:
-        """The report on the store as it is now."""
+        """The report on the present state of the store."""
         with self.turn, closing(RunStore(self.folder)) as store:
             records = [store.run(i) for i in self.ids]
             now = version(records)
@@ -73,7 +73,7 @@ class Answer(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # a connection that sends a byte now and then never runs into the timeout of a single read
+        # the timeout of a single read does not stop a client that sends a byte now and then
         self.end = Timer(PATIENCE, self.connection.shutdown, (socket.SHUT_RD,))
         self.end.daemon = True
         self.end.start()
@@ -91,9 +91,9 @@ class Answer(BaseHTTPRequestHandler):
 
     def found(self) -> tuple[int, str, str]:
         """Status, kind and text of the answer. Raises `FedskewError` where the store cannot be read."""
-        # a page elsewhere whose name has been made to lead here would otherwise read the report
+        # without this, a foreign page could read the report through DNS rebinding
         if self.headers.get("Host") not in self.server.hosts:
-            return 403, "text/plain", "this page is at http://127.0.0.1 only"
+            return 403, "text/plain", "this page is only at http://127.0.0.1"
         match self.path:
             case "/":
                 return 200, "text/html", self.server.page()
@@ -101,7 +101,7 @@ class Answer(BaseHTTPRequestHandler):
                 return 200, "text/plain", self.server.version()
             case "/live.js":
                 return 200, "text/javascript", (files("fedskew.report") / "live.js").read_text(encoding="utf-8")
-        return 404, "text/plain", "there is nothing here"
+        return 404, "text/plain", "no such page"
 
     def say(self, status: int, kind: str, text: str) -> None:
         body = text.encode()
@@ -116,19 +116,19 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is the user's."""
+        """Print nothing on the terminal."""
 
 
 def version(records: Sequence[RunRecord]) -> str:
-    """Other words whenever a run has gone on, or something has been noted of it."""
+    """A digest that changes when a run progresses or a fact about it is stored."""
     state = [(r.id, r.status, r.message, r.rounds_done, r.updated, str(r.facts)) for r in records]
     return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
 
 
 def opened(store: RunStore, ids: Sequence[int], port: int, budget: Budget | None = None) -> Live:
-    """At ``port``, or at the next that is free.
+    """A server at ``port``, or at the next free one.
 
-    Raises `BadInput` for a number that is no port's, `FedskewError` if none of those tried can be used.
+    Raises `BadInput` for an invalid port, `FedskewError` if none of the ports tried is free.
     """
     require(1 <= port <= LAST, f"report: --port must be at least 1 and at most {LAST}, got {port}")
     last = min(port + TRIED - 1, LAST)
@@ -144,7 +144,7 @@ def serve(store: RunStore, records: Sequence[RunRecord], port: int, budget: Budg
     """Follow the runs until Ctrl-C."""
     with opened(store, [r.id for r in records], port, budget) as server:
         address = f"http://{HOST}:{server.server_port}"
-        Console(highlight=False).print(f"report: {address}, this machine only; Ctrl-C ends it", soft_wrap=True)
+        Console().print(f"report: {address} (this machine only); Ctrl-C stops it", soft_wrap=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +24,7 @@ from fedskew.cli.output import (
 )
 from fedskew.cli.terminal import Console, say
 from fedskew.conformance.cost import LEGEND, measured
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
@@ -57,7 +57,7 @@ KINDS = {
 
 
 def list_(parsed: argparse.Namespace) -> int:
-    """What there is of one kind."""
+    """List the runs, or the components of one kind."""
     if parsed.what == "runs":
         return list_runs(parsed)
     if parsed.what not in KINDS:
@@ -68,45 +68,39 @@ def list_(parsed: argparse.Namespace) -> int:
     else:
         print_rows(rows)
         if parsed.what == "algorithms":
-            Console(highlight=False).print(f"\ncost: {LEGEND}", style="dim")
+            Console().print(f"\ncost: {LEGEND}", style="dim")
     return 0
 
 
-def algorithm_rows(catalogue: Mapping[str, type] = COMPONENTS["algorithm"]) -> list[dict[str, Any]]:
-    """Algorithms, then named combinations, with what each costs."""
-    return [
-        *(about(name, cls, cls, cost_of(cls, partial(alone, cls))) for name, cls in catalogue.items()),
-        *(about(name, c, c.options, cost_of(c.options, partial(parts, c))) for name, c in COMBINATIONS.items()),
-    ]
+Row = dict[str, str]
 
 
-def about(name: str, method: Any, options: type, cost: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
-    return {**told, **cost, "paper": method.paper}
+def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algorithm"]) -> list[Row]:
+    """One row for each algorithm and named combination, with the cost of its default options."""
+    rows, methods = [], cast(dict[str, type[Algorithm] | Combination], {**catalogue, **COMBINATIONS})
+    for name, method in methods.items():
+        options = method if isinstance(method, type) else method.options
+        row = {"name": name, "idea": method.idea, "changes": method.changes, "options": options_of(options)}
+        rows.append({**row, **cost_of(method, options), "paper": method.paper})
+    return rows
 
 
-def alone(cls: type) -> tuple[Any, Any]:
-    return cls(), ServerSgd()
-
-
-def parts(combination: Combination) -> tuple[Any, Any]:
-    """The algorithm and the server optimiser that a named combination stands for."""
-    made = combination.apply(Experiment(), combination.options())
-    require(made.sharing == All(), "what clients send depends on the model")
-    return made.algorithm, made.server
-
-
-def cost_of(options: type, make: Callable[[], tuple[Any, Any]]) -> dict[str, Any]:
-    """What the method keeps, sends and computes with its default options; nothing if it cannot be made or run with them."""
+def cost_of(method: type[Algorithm] | Combination, options: type) -> Row:
+    """What the method keeps, sends and computes with its default options; nothing if it cannot run with them."""
     if any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(options)):
         return {}
     try:
-        return measured(*make()).row()
+        if isinstance(method, type):
+            return measured(method(), ServerSgd()).row()
+        made = method.apply(Experiment(), options())
+        # where a part of the model stays with the clients, the messages depend on the model
+        return measured(made.algorithm, made.server).row() if made.sharing == All() else {}
     except FedskewError:
         return {}
 
 
-def component_rows(catalogue: Mapping[str, type]) -> list[dict[str, Any]]:
+def component_rows(catalogue: Mapping[str, type]) -> list[Row]:
+    """One row for each component: its name, idea and options."""
     return [
         {"name": name, "idea": getattr(cls, "idea", "") or first_sentence(cls), "options": options_of(cls)}
         for name, cls in catalogue.items()
@@ -119,37 +113,37 @@ def first_sentence(cls: type) -> str:
 
 def options_of(cls: type) -> str:
     """``mu=0.1 step=explicit``: every option with its default."""
-    parts = []
-    for f in dataclasses.fields(cls):
-        default = (
-            ""
-            if f.default in (dataclasses.MISSING, None)
-            else shown(list(f.default) if isinstance(f.default, tuple) else f.default)
-        )
-        parts.append(f"{f.name}={default}")
-    return " ".join(parts)
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    return " ".join(
+        f"{name}=" + ("" if default in (dataclasses.MISSING, None) else shown(default))
+        for name, default in defaults.items()
+    )
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Two lines an entry: what it is, and in grey how it is set."""
-    console = Console(highlight=False)
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print each entry's idea, and in grey its options and cost."""
+    console = Console()
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for row in rows:
         table.add_row(row["name"], Text(row["idea"]))
-        details = [f"changes: {row['changes']}"] if row.get("changes") else []
-        details += [f"options: {row['options']}"] if row["options"] else []
-        details += [cost_line(row)] if row.get("compute") else []
-        details += [row["paper"]] if row.get("paper") else []
-        for line in details:
-            table.add_row("", Text(line, style="dim"))
+        cost = (
+            f"client keeps {row['client_state']}, server {row['server_state']}; down {row['down']}, up {row['up']}; "
+            f"a step {row['compute']}"
+            if "compute" in row
+            else ""
+        )
+        details = {
+            "changes: ": row.get("changes"),
+            "options: ": row["options"],
+            "cost: ": cost,
+            "": row.get("paper"),
+        }
+        for title, text in details.items():
+            if text:
+                table.add_row("", Text(f"{title}{text}", style="dim"))
     console.print(table)
-
-
-def cost_line(row: Mapping[str, Any]) -> str:
-    kept = f"client keeps {row['client_state']}, server {row['server_state']}"
-    return f"cost: {kept}; down {row['down']}, up {row['up']}; a step {row['compute']}"
 
 
 def list_runs(parsed: argparse.Namespace) -> int:
@@ -158,9 +152,9 @@ def list_runs(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print_json([{k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"} for r in records])
         return 0
-    console = Console(highlight=False)
+    console = Console()
     if not records:
-        console.print(f"no runs yet in {store.folder}; `fedskew run` or `fedskew compare` makes some")
+        console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
         return 0
     table = Table(box=None, pad_edge=False)
     for title in ("run", "in", "method", "data", "seed", "rounds", "status"):
@@ -174,7 +168,7 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 
 def show(parsed: argparse.Namespace) -> int:
-    """A run in detail, or the table of several."""
+    """Print a run in detail, or the table of several."""
     budget = budget_from(parsed.budget) if parsed.budget else None
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
@@ -193,17 +187,16 @@ def show(parsed: argparse.Namespace) -> int:
 
 
 def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
-    """Settings, engine and curve of one run, as far as the budget goes."""
-    console = Console(highlight=False)
+    """Print settings, engine and curve of one run, up to the budget."""
+    console = Console()
     console.print(
         f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {count(record.rounds, 'round')}",
         style="bold",
     )
-    console.print(record.experiment.strip(), style="dim", markup=False)
+    console.print(record.experiment.strip(), style="dim")
     engine = record.facts.get("engine", {})
     console.print(
         f"engine: {engine.get('choice', engine.get('name', 'not chosen yet'))} {engine.get('estimated_seconds_a_round', '')}",
-        markup=False,
     )
     frame = read(store, [record], budget)
     if frame.empty:
@@ -220,11 +213,13 @@ def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -
     console.print(table)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):
-        console.print(f"back at 95 % of the accuracy before the change {int(back['value'].iloc[0])} rounds after it")
+        console.print(
+            f"{int(back['value'].iloc[0])} rounds after the change the accuracy is back at 95 % of its value before"
+        )
 
 
 def report(parsed: argparse.Namespace) -> int:
-    """Write the HTML page, and figures and tables for a paper; or serve it while its runs go on."""
+    """Write the HTML page, and figures and tables for a paper; or serve the page while its runs continue."""
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
@@ -246,12 +241,12 @@ def report(parsed: argparse.Namespace) -> int:
         print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:
         for file in [f"report: {path}", *files]:
-            Console(highlight=False).print(str(file), soft_wrap=True, markup=False)
+            Console().print(str(file), soft_wrap=True)
     return 0
 
 
 def cite(parsed: argparse.Namespace) -> int:
-    """BibTeX of what the runs used; what each entry is for stands above it."""
+    """Print BibTeX of what the runs used; a comment above each entry says what used it."""
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
     read = [without_code(r.experiment, f"run {r.id}") for r in records]
     works, unknown = citations(experiment for experiment, _ in read)

@@ -7,11 +7,13 @@ import math
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
+from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, warnings
@@ -22,16 +24,20 @@ from fedskew.report.tables import columns, summary, unfinished
 from fedskew.report.words import SEEDS_ONLY, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
 
 
-def print_json(value: Any) -> None:
-    """JSON on standard output; numbers that do not exist are null."""
+def print_json(value: object) -> None:
+    """Print JSON on standard output; NaN and infinity become null."""
     json.dump(clean(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-def clean(value: Any) -> Any:
+def clean(value: object) -> object:
+    """The value as JSON types; NaN and infinity become null."""
     if isinstance(value, dict):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -41,7 +47,7 @@ def clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, Any]:
+def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
     """The summary table and the runs it was made from."""
     return {
         "methods": summary(store, records, budget).to_dict("records"),
@@ -60,20 +66,20 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
 
 
 def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """One row a method."""
+    """Print the table with one row a method."""
     frame = summary(store, records, budget)
     shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
     first = str(frame["method"].iloc[0])
     headings = {"against the first": f"vs {re.split('[:,]', first)[0]}", "verdict": ""}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in map(str, shown):
-        justify: Any = "left" if column in ("method", "verdict") else "right"
+        justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
         table.add_column(
             headings.get(column, column), justify=justify, overflow="fold" if column == "method" else "ellipsis"
         )
     for row in shown.itertuples(index=False):
         table.add_row(*row)
-    console = Console(highlight=False)
+    console = Console()
     console.print(table)
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     what = (
@@ -96,46 +102,54 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """The methods' mean ranks, where the runs are on several data sets."""
+    """Print the methods' mean ranks, if the runs use several data sets."""
     found = ranking(store, records, budget)
     if found is None:
         return
     names, blocks, ranks = found
-    console = Console(highlight=False)
-    console.print(f"\n{caption(blocks, ranks)}", markup=False)
+    console = Console()
+    console.print(f"\n{caption(blocks, ranks)}")
     for k in sorted(range(len(names)), key=lambda k: float(ranks.mean[k])):
-        console.print(f"  {ranks.mean[k]:.2f}  {names[k]}", markup=False)
+        console.print(f"  {ranks.mean[k]:.2f}  {names[k]}")
 
 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
-    """Runs that have no final numbers, and why."""
-    console = Console(highlight=False)
+    """Print the runs without final numbers, and why."""
+    console = Console()
     for row in unfinished(records).to_dict("records"):
         console.print(
             f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}",
-            markup=False,
         )
 
 
 def print_warnings(records: Sequence[RunRecord]) -> None:
-    """What went wrong while runs went, each sign once."""
+    """Print the warnings of the runs, each once."""
     for line in warnings(records):
-        Console(highlight=False).print(f"warning: {line}", style="yellow", markup=False)
+        Console().print(f"warning: {line}", style="yellow")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture and the folders above it. Raises `FedskewError` if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise FedskewError(f"picture {path}: cannot be written: {error}") from None
 
 
 def warn(line: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     say(f"fedskew: {line}", error=True)
 
 
 def print_measuring(records: Sequence[RunRecord]) -> None:
-    """What it cost to measure, where that is known."""
+    """Print the time spent on measuring, if it is known."""
     if line := measuring(records):
-        Console(highlight=False).print(line, style="dim", markup=False)
+        Console().print(line, style="dim")
 
 
 def print_profile(records: Sequence[RunRecord]) -> None:
-    """Where the time of each method's rounds went, all its runs together."""
+    """Print where the time of each method's rounds went, over all its runs."""
     for method, seconds in profiles(records).items():
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in (f"{method}: seconds", "", "share", ""):
@@ -144,7 +158,7 @@ def print_profile(records: Sequence[RunRecord]) -> None:
         for name, value in seconds.items():
             share = value / total
             table.add_row(f"{value:.3f}", name, f"{100 * share:.0f} %", "█" * round(30 * share))
-        Console(highlight=False).print(table)
+        Console().print(table)
 
 
 def number(value: float, digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Live progress of one or many runs: a table that refreshes on a terminal, a line now and then elsewhere."""
+"""Progress of runs and of long computations, and the way that a user stops them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import Protocol
 
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+import rich.progress
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from fedskew.cli.terminal import Console, say
+from fedskew.core.counting import count
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.run import Progress
 from fedskew.measure.registry import shown
@@ -27,96 +27,90 @@ LINE_EVERY = 5.0
 """Seconds between two lines where nothing can be redrawn."""
 
 
-@dataclass
-class Method:
-    """What is known of one method's runs."""
-
-    rounds: int = 0  # to do, over all its runs
-    done: int = 0
-    finished: int = 0
-    runs: int = 0
-    values: dict[str, float] = field(default_factory=dict)  # the newest, by key of the measure
-
-
-class Board:
-    """Collects progress and draws it on standard error."""
+class Board(rich.progress.Progress):
+    """Progress of several runs on standard error: a row for each method on a terminal, else a line every few seconds."""
 
     def __init__(self, names: Sequence[str], rounds: Sequence[int]) -> None:
-        self.methods: dict[str, Method] = {}
-        for name, n in zip(names, rounds, strict=True):
-            method = self.methods.setdefault(name, Method())
-            method.rounds += n
-            method.runs += 1
-        self.name_of: dict[int, str] = {}
-        self.at: dict[int, int] = {}
-        self.fresh = 0
-        self.began = time.perf_counter()
-        self.said = self.began
-        self.console = Console(stderr=True)
-        self.live = Live(console=self.console, get_renderable=self.draw, refresh_per_second=4, transient=True)
+        self.began = self.printed = time.perf_counter()
+        self.new_rounds = 0  # of this process
+        self.round_of: dict[int, int] = {}
+        self.rows: dict[str, TaskID] = {}
+        self.newest: dict[TaskID, dict[str, str]] = {}
+        console = Console(stderr=True)
+        super().__init__(
+            *(TextColumn("{task.description}", markup=False), MofNCompleteColumn(), BarColumn(14)),
+            *(TextColumn("{task.fields[runs]}"), TextColumn("{task.fields[newest]}", markup=False)),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=4,
+            transient=True,
+        )
+        for name in dict.fromkeys(names):
+            total = sum(n for other, n in zip(names, rounds, strict=True) if other == name)
+            runs = count(names.count(name), "run")
+            self.rows[name] = self.add_task(name[:24], total=total, runs=runs, newest="")
 
-    def __enter__(self) -> Board:
-        if self.console.is_terminal:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.stop()
-
-    def heard(self, progress: Progress) -> None:
-        """A run has begun or finished a round."""
-        method = self.methods[progress.name]
-        before = self.at.get(progress.run)
-        self.name_of[progress.run] = progress.name
-        self.at[progress.run] = progress.round
-        method.done += progress.round - (before or 0)
-        if before is not None:
-            self.fresh += progress.round - before
-        method.values |= progress.values
+    def on_progress(self, progress: Progress) -> None:
+        """A run has started or finished a round."""
+        before = self.round_of.get(progress.run)
+        self.round_of[progress.run] = progress.round
+        self.new_rounds += 0 if before is None else progress.round - before
+        row, numbers = self.rows[progress.name], measured(progress)
+        self.newest[row] = self.newest.get(row, {}) | numbers
+        self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
+        self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
-        if not self.console.is_terminal and now - self.said > LINE_EVERY:
-            self.said = now
-            say(f"{progress.name} seed {progress.seed}: {self.line(progress)}; {self.pace()}", error=True)
+        if self.disable and now - self.printed > LINE_EVERY:
+            self.printed = now
+            line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])
+            say(f"{progress.name} seed {progress.seed}: {line}; {self.pace()}", error=True)
 
-    def ended(self, result: Ended) -> None:
+    def on_end(self, result: Ended) -> None:
         """A run is over."""
-        name = self.name_of.get(result.run)
-        if name and result.error is None:
-            self.methods[name].finished += 1
         if result.error:
             number = f"run {result.run}: "
-            message = number + str(result.error).removeprefix(number)
-            self.console.print(message, style="red", highlight=False, markup=False)
-
-    def line(self, progress: Progress) -> str:
-        own = [f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values]
-        return ", ".join([f"round {progress.round}/{progress.rounds}", *own])
+            self.console.print(number + str(result.error).removeprefix(number), style="red")
 
     def pace(self) -> str:
-        """Rate and time left over all runs."""
-        passed = time.perf_counter() - self.began
-        left = sum(m.rounds - m.done for m in self.methods.values())
-        if not self.fresh:
+        """Rounds a second and the time left, over all runs."""
+        if not self.new_rounds:
             return "starting"
-        rate = self.fresh / passed
+        rate = self.new_rounds / (time.perf_counter() - self.began)
+        left = sum(task.remaining or 0 for task in self.tasks)
         return f"{rate:.1f} rounds/s, {duration(left / rate)} left"
 
-    def draw(self) -> RenderableType:
-        table = Table(box=None, pad_edge=False)
-        measures = shown("live")
-        for title in ("method", "rounds", "", "runs", *(m.title for m in measures)):
-            table.add_column(title, justify="left" if title in ("method", "") else "right", no_wrap=True)
-        for name, m in self.methods.items():
-            table.add_row(
-                name[:24],
-                f"{m.done}/{m.rounds}",
-                ProgressBar(total=m.rounds, completed=m.done, width=14),
-                f"{m.finished}/{m.runs}",
-                *(value(measure, m.values[measure.key]) if measure.key in m.values else "" for measure in measures),
-            )
-        return Group(table, Text(self.pace() + "; Ctrl-C stops after the round", style="dim"))
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield Text(f"{self.pace()}; Ctrl-C stops after the round", style="dim")
+
+
+def measured(progress: Progress) -> dict[str, str]:
+    """What was measured after this round, as text by the key of the measure."""
+    return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values}
+
+
+class ShowProgress(Protocol):
+    """Shows the completed share, 0 to 1, and a new label if one is given."""
+
+    def __call__(self, share: float, text: str = ..., /) -> None: ...
+
+
+@contextmanager
+def bar(label: str) -> Iterator[ShowProgress]:
+    """A progress bar on a terminal, else a line every few seconds, on standard error."""
+    console, printed = Console(stderr=True), time.perf_counter()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
+    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as drawn:
+        task = drawn.add_task(label, total=1.0)
+
+        def on_progress(share: float, text: str = label) -> None:
+            nonlocal printed
+            drawn.update(task, description=text, completed=share)
+            if not console.is_terminal and time.perf_counter() - printed > LINE_EVERY:
+                printed = time.perf_counter()
+                say(f"{text}: {100 * share:.0f} %", error=True)
+
+        yield on_progress
 
 
 def duration(seconds: float) -> str:
@@ -141,9 +135,9 @@ class Stopper:
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stopper]:
-    """Turn the first Ctrl-C, termination or hang-up into a request to stop after the round; the second one ends at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop after the round; the second one interrupts at once.
 
-    A hang-up that the process was started to ignore (``nohup``) stays ignored.
+    SIGHUP stays ignored if the process ignores it already (``nohup``).
     """
     stopper = Stopper()
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]
@@ -153,7 +147,7 @@ def stop_on_signal() -> Iterator[Stopper]:
             raise KeyboardInterrupt
         stopper.asked = True
         if number == signal.SIGHUP:
-            # the terminal is gone, and writing to it would be an error
+            # the terminal is gone; writing to it would raise an error
             for fd in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
         print("\nstopping after this round (Ctrl-C again: at once)", file=sys.stderr)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import platform
-import re
+import os
 from pathlib import Path
 
 from rich.table import Table
@@ -13,16 +13,16 @@ from rich.table import Table
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
-from fedskew.cli.output import print_json
-from fedskew.cli.progress import Board, duration, stop_on_signal
-from fedskew.cli.terminal import Console, transient_progress
-from fedskew.cli.train import jobs_for
+from fedskew.cli.output import print_json, save_figure
+from fedskew.cli.progress import bar, duration
+from fedskew.cli.request import jobs_for
+from fedskew.cli.terminal import Console
+from fedskew.cli.train import play
 from fedskew.core.counting import count
-from fedskew.core.errors import FedskewError, Interrupted, require
-from fedskew.experiment.compare import execute_all
+from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
-from fedskew.experiment.machine import cores
+from fedskew.experiment.machine import cores, processor
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.words import figures
@@ -50,7 +50,7 @@ def reproduce(parsed: argparse.Namespace) -> int:
     for extra in extras:
         repeated |= extra.export
     if parsed.export:
-        require(not parsed.only, "reproduce: an export is of a whole document; leave out --only")
+        require(not parsed.only, "reproduce: --export writes a whole document; leave out --only")
         made = exported(document, parsed.scale, known, hardware()) | repeated
         to_file(parsed.export, json.dumps(made, separators=(",", ":")).replace('}},"', '}},\n"') + "\n")
     path = write(store, document, parsed, known)
@@ -58,29 +58,24 @@ def reproduce(parsed: argparse.Namespace) -> int:
         print_json({**repeated, **as_json(document, parsed.scale, known), "page": str(path)})
     else:
         print_result(document, parsed.scale, known)
-        Console(highlight=False).print(f"page: {path}", soft_wrap=True)
+        Console().print(f"page: {path}", soft_wrap=True)
     return code
 
 
 def carry_out(store: RunStore, document: Document, planned: list[Planned], parsed: argparse.Namespace) -> None:
     """The runs that the store does not hold yet."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True)
     left = missing(store, planned)
-    console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do", markup=False)
+    console.print(f"{document.title}, {parsed.scale}: {count(len(planned), 'run')}, {len(left)} to do")
     if not left:
         return
     jobs = jobs_for(parsed, len(left))
-    with transient_progress() as progress:
-        bar = progress.add_task("estimating", total=len({p.arm for p in left}))
-        seconds = estimate(left, jobs, lambda: progress.advance(bar))
+    arms, done = len({p.arm for p in left}), itertools.count(1)
+    with bar("estimating") as show:
+        seconds = estimate(left, jobs, lambda: show(next(done) / arms))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     runs = registered(store, left, f"reproduce {document.name} {parsed.scale}")
-    records = [store.run(i) for i in runs]
-    with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
-        try:
-            execute_all(store, runs, None, jobs, board.heard, board.ended, stopper)
-        except Interrupted as error:
-            raise Interrupted(f"{error}; everything finished is stored; the same command goes on") from None
+    play(store, runs, None, jobs, "the same command")
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:
@@ -100,22 +95,13 @@ def to_file(path: Path, text: str) -> Path:
 
 
 def hardware() -> dict[str, str]:
-    """The processor, its cores and the memory of this machine, as far as it says."""
-    names = re.findall(r"^model name\s*: (.*)$", text_of("/proc/cpuinfo"), re.M) or [platform.processor()]
-    memory = re.search(r"MemTotal:\s*(\d+) kB", text_of("/proc/meminfo"))
+    """The processor, its cores and the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "processor": names[0] or platform.machine(),
+        "processor": processor(),
         "cores": f"{cores()} cores",
-        **({"memory": f"{int(memory[1]) / 2**20:.0f} GiB of memory"} if memory else {}),
+        "memory": f"{memory / 2**30:.0f} GiB of memory",
     }
-
-
-def text_of(path: str) -> str:
-    """Nothing where there is no such file."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "dim"}
@@ -123,12 +109,12 @@ COLOUR = {"holds": "green", "fails": "red", "undecided": "yellow", "not run": "d
 
 def print_result(document: Document, scale: str, known: Results) -> None:
     """Tables, then claims under the table they are about, then what was left open."""
-    console = Console(highlight=False)
+    console = Console()
     judged = {j.name: j for j in verdicts(document, known)}
     if surrogate := document.scale(scale).surrogate:
-        console.print(f"surrogate: {surrogate}", style="dim", markup=False)
+        console.print(f"surrogate: {surrogate}", style="dim")
     for part in document.tables:
-        console.print(f"\n{part.title}", style="bold", markup=False)
+        console.print(f"\n{part.title}", style="bold")
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")
         printed = [m for m in part.measures if any(m in row for row in part.printed.values())]
@@ -145,41 +131,36 @@ def print_result(document: Document, scale: str, known: Results) -> None:
             table.add_row(arm, *shown)
         console.print(table)
         if part.note:
-            console.print(f"{part.note}", style="dim", markup=False)
+            console.print(f"{part.note}", style="dim")
         for claim in document.claims:
             if claim.table == part.name:
                 print_claim(console, judged[claim.name])
     console.print(f"\n{tally(list(judged.values()))}", style="bold")
     if document.open:
-        console.print("the document leaves open, and we chose:", style="dim")
+        console.print("open in the document, and chosen here:", style="dim")
         for what, chosen in document.open.items():
-            console.print(f"  {what}: {chosen}", style="dim", markup=False)
+            console.print(f"  {what}: {chosen}", style="dim")
 
 
 def print_claim(console: Console, judged: Judged) -> None:
     console.print(f"{judged.verdict:9} ", style=COLOUR[judged.verdict], end="")
-    console.print(f"{judged.text} ({judged.where})", markup=False)
-    console.print(f"          {judged.reason}", style="dim", markup=False)
+    console.print(f"{judged.text} ({judged.where})")
+    console.print(f"          {judged.reason}", style="dim")
 
 
 def computed(name: str, document: Document, parsed: argparse.Namespace) -> Extra:
     """Compute a part that needs no store, draw its picture, and print it unless JSON is wanted."""
-    with transient_progress() as progress:
-        bar = progress.add_task(name, total=1.0)
-        extra = EXTRAS[name](lambda fraction: progress.update(bar, completed=fraction))
-    console = Console(highlight=False)
+    with bar(name) as show:
+        extra = EXTRAS[name](show)
+    console = Console()
     if not parsed.json:
         print_extra(console, extra)
     if extra.draw:
         chosen = parsed.output if parsed.only == name else None
         path: Path = chosen or parsed.runs / f"{document.name}-{name}.svg"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            extra.draw().savefig(path)
-        except (OSError, ValueError) as error:
-            raise FedskewError(f"picture {path}: cannot be written: {error}") from None
+        save_figure(extra.draw(), path)
         if not parsed.json:
-            console.print(f"picture: {path}", soft_wrap=True, markup=False)
+            console.print(f"picture: {path}", soft_wrap=True)
     return extra
 
 
@@ -189,6 +170,6 @@ def print_extra(console: Console, extra: Extra) -> None:
         table.add_column(title, justify="right" if i and title else "left")
     for row in extra.rows:
         table.add_row(*row)
-    console.print(extra.title, style="bold", markup=False)
+    console.print(extra.title, style="bold")
     console.print(table)
-    console.print(extra.note, style="dim", markup=False)
+    console.print(extra.note, style="dim")

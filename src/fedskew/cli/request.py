@@ -21,6 +21,9 @@ from fedskew.experiment.config import (
     from_toml,
     read,
 )
+from fedskew.experiment.machine import cores
+from fedskew.experiment.plan import check_processes
+from fedskew.experiment.torchrun import launcher
 from fedskew.loop.system import System
 from fedskew.store.runs import RunRecord
 
@@ -109,3 +112,14 @@ def described(experiment: Experiment) -> str:
         *(part for part in system if part not in ("system", "always")),
     ]
     return ", ".join(filter(None, parts)).replace(f"{Path.cwd()}{os.sep}", "")
+
+
+def jobs_for(parsed: argparse.Namespace, runs: int = 1 << 16) -> int:
+    """How many of these runs go side by side; one after the other on the ranks of ``torchrun``."""
+    if launcher()[1] > 1:
+        require(parsed.jobs in (None, 1), "--jobs: under torchrun runs go one after the other; leave it out")
+        return 1
+    jobs = cores() if parsed.jobs is None else parsed.jobs
+    require(jobs >= 1, f"--jobs must be at least 1, got {jobs}")
+    check_processes(jobs)
+    return max(1, min(jobs, runs))

@@ -1,10 +1,14 @@
-"""``skew``: deal data to clients, show what came out, write it to a folder."""
+"""``skew``: split data among clients, show the result, write it to a folder."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.cli.output import number, print_json
 from fedskew.cli.request import experiment_from
@@ -22,13 +26,13 @@ from fedskew.skew.exported import export
 from fedskew.skew.feature import FeatureSkew
 
 SHADES = " .:-=+*#%@"
-"""From none of a client's rows to all of them."""
+"""The share of a client's rows, from none to all."""
 
 SHOWN_CLIENTS, SHOWN_CLASSES = 24, 50
 
 
 def skew(parsed: argparse.Namespace) -> int:
-    """Deal, show, export."""
+    """Split the data, show the result, export it."""
     experiment = experiment_from(parsed)
     dataset: Dataset = experiment.dataset.load()
     data = client_data(experiment, dataset)
@@ -45,15 +49,15 @@ def skew(parsed: argparse.Namespace) -> int:
         return 0
     show(facts, data.partition.names, counts, dataset)
     if parsed.export:
-        Console(highlight=False).print(f"written to {parsed.export}", soft_wrap=True, markup=False)
+        Console().print(f"written to {parsed.export}", soft_wrap=True)
     return 0
 
 
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
-    """The folder of ``--export``."""
+    """Write the folder of ``--export``."""
     require(
         experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled,
-        "export: rows that several clients share, or that are pooled, are no clients' own; leave out shared_data and pooled",
+        "export: shared and pooled rows belong to no single client; leave out shared_data and pooled",
     )
     labels = data.labels.at(0)
     skews = [f"from-folder:path={shown(str(parsed.export))}"]
@@ -79,22 +83,20 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
     )
 
 
-def show(facts: dict[str, Any], names: tuple[str, ...], counts: Any, dataset: Dataset) -> None:
-    """Numbers, and a picture: a line a client, a character a class."""
-    console = Console(highlight=False)
-    console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold", markup=False)
+def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.int64], dataset: Dataset) -> None:
+    """Print the counts as a picture, one line a client and one character a class, then the numbers."""
+    console = Console()
+    console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold")
     classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
     width = min(16, max(8, *(len(name) for name in names[:shown])))
-    console.print(
-        f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim", markup=False
-    )
+    console.print(f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim")
     for name, own in zip(names[:shown], counts[:shown], strict=True):
         share = own / max(own.sum(), 1)
         cells = "".join(SHADES[0 if not s else min(1 + int(s * (len(SHADES) - 1)), len(SHADES) - 1)] for s in share)
-        console.print(f"{name[:width]:>{width}} {own.sum():>7}  |{cells[:classes]}|", markup=False)
+        console.print(f"{name[:width]:>{width}} {own.sum():>7}  |{cells[:classes]}|")
     if shown < len(counts):
-        console.print(f"and {len(counts) - shown} more; --json has them all", style="dim")
+        console.print(f"and {len(counts) - shown} more; --json prints all of them", style="dim")
     for key, text in PARTITION_NUMBERS[1:]:
         if facts.get(key) not in (None, 0):
             value = facts[key]
-            console.print(f"{text}: {number(value, 3) if isinstance(value, float) else value}", markup=False)
+            console.print(f"{text}: {number(value, 3) if isinstance(value, float) else value}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import Progress
 from rich.segment import Segment
 from rich.text import Text
 from rich_argparse import RawDescriptionRichHelpFormatter
@@ -22,6 +21,10 @@ class Console(rich.console.Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command line; Rich would end the program."""
+        raise BrokenPipeError
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
@@ -30,12 +33,6 @@ class Console(rich.console.Console):
             renderable = renderable.copy()
             renderable.plain = shown
         return super().render(renderable, options)
-
-
-def transient_progress() -> Progress:
-    """A bar on standard error that goes away when it is done; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 class HelpFormatter(RawDescriptionRichHelpFormatter):

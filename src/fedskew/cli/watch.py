@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -28,10 +27,10 @@ from fedskew.store.lease import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")
-"""States of a run that is still to be followed."""
+"""States of a run that is still followed."""
 
 PATIENCE = 60.0
-"""Seconds after the last sign of life for which runs are expected to begin."""
+"""Seconds after their last update in which planned runs are expected to start."""
 
 NEWEST = """
 SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? AND typeof(value)='real'
@@ -46,7 +45,7 @@ class Seen:
     record: RunRecord
     values: dict[str, float]  # by key, NaN where not measured
     pace: float
-    owner: Owner | None  # the process that carries it out, or did when it was killed
+    owner: Owner | None  # the process that works on it, or did when it was killed
 
     @property
     def open(self) -> bool:
@@ -60,7 +59,7 @@ class Seen:
 
     @property
     def lost(self) -> bool:
-        """Whether the process that carried it out has ended without a word."""
+        """Whether its process has ended without changing the status."""
         return self.record.status == "running" and not self.alive
 
     @property
@@ -73,7 +72,7 @@ class Seen:
         """Seconds to its end at that pace; NaN for a run that has not begun."""
         return self.pace * self.rounds_left if self.rounds_left else 0.0
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         r = self.record
         signs = [entry["line"] for entry in r.facts.get("warnings", [])]
         return {
@@ -84,10 +83,10 @@ class Seen:
 
 
 def watch(parsed: argparse.Namespace) -> int:
-    """Draw the runs until they have ended; once where nothing can be redrawn. With sinks, follow them to the end anyway."""
+    """Draw the runs until they have ended, or once if nothing can be redrawn; sinks get every round in any case."""
     require(parsed.every > 0, f"watch: --every must be above 0, got {parsed.every:g}")
     store = RunStore(parsed.runs, read_only=True)
-    console = Console(highlight=False)
+    console = Console()
     with Feed(store, [build("sink", SINKS, text, "--to") for text in parsed.to]) as feed:
         following = follow(store, parsed, feed)
         seen = next(following)
@@ -106,7 +105,7 @@ def watch(parsed: argparse.Namespace) -> int:
 
 
 def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
-    """The runs as they are at each look, until all have ended; what is new of them goes to the sinks."""
+    """Yield the runs after each pause until all have ended; send new measurements to the sinks."""
     while True:
         seen = look(store, parsed.runs_wanted)
         feed.send([s.record for s in seen])
@@ -117,7 +116,7 @@ def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[
 
 
 def going_on(seen: Sequence[Seen]) -> bool:
-    """Whether a process carries out one of the runs, or will soon: none is lost, and the last sign of life is fresh."""
+    """Whether a process works on one of the runs, or is expected to: none is lost, and one was updated a short time ago."""
     newest = max(datetime.fromisoformat(s.record.updated) for s in seen)
     waiting = any(s.open for s in seen) and (datetime.now(UTC) - newest).total_seconds() < PATIENCE
     return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
@@ -143,7 +142,7 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:
-    """One line a run, then what is left and what went wrong."""
+    """One row a run, then the time left and the warnings."""
     table = Table(box=None, pad_edge=False)
     measures = shown("live")
     for title in ("run", "method", "seed", "rounds", *map(heading, measures), "s a round", "status"):
@@ -161,20 +160,20 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
     left_over = [str(s.record.id) for s in seen if s.open]
     if left_over and not going_on(seen):
-        line = f"no process carries out run {', '.join(left_over)} any more; `fedskew resume {' '.join(left_over)}` goes on"
+        line = f"no process is working on run {', '.join(left_over)}; `fedskew resume {' '.join(left_over)}` continues"
         signs.append(Text(line, style="yellow"))
     return Group(table, Text(text, style="dim"), *signs)
 
 
 def remaining(seen: Sequence[Seen]) -> float:
-    """Seconds of training that are left; a run that has not begun is taken to go at the mean pace of the others."""
+    """Seconds of training that are left; a run that has not started is assumed to have the mean pace of the others."""
     paces = [s.pace for s in seen if math.isfinite(s.pace)]
     usual = sum(paces) / len(paces) if paces else 0.0
     return sum((s.pace if math.isfinite(s.pace) else usual) * s.rounds_left for s in seen)
 
 
 def state(seen: Seen) -> str:
-    """The status; of a run that has been silent for a minute, since when."""
+    """The status; for a run silent for more than a minute also how long."""
     record = seen.record
     if record.status != "running":
         return record.status

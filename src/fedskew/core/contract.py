@@ -114,7 +114,7 @@ class Sharing(Protocol):
         ...
 
 
-class Shared(Protocol):
+class SharedModel(Protocol):
     """What the numbers of an update belong to: a task, or the part of its model that clients share."""
 
     @property
@@ -133,8 +133,24 @@ class Codec(Protocol):
         """A client's memory before its first update."""
         ...
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Shared) -> tuple[Tensor, Tree, Tensor]:
-        """What the server decodes of updates (C, P), the clients' memories, and the bytes of the messages (C,)."""
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
+        """What the messages of updates (C, P) hold; leading axis C."""
+        ...
+
+    def decode(self, coded: Tree, model: SharedModel) -> Tensor:
+        """The updates (C, P) of what `compress` returned."""
+        ...
+
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        """Bits of the message of one update like ``rows`` (C, P)."""
+        ...
+
+    def pack(self, coded: Tree, model: SharedModel) -> Tree:
+        """The message of one client's part of what `compress` returned, without the leading axis."""
+        ...
+
+    def unpack(self, message: Tree, model: SharedModel) -> Tree:
+        """Inverse of `pack`. Raises `ValueError` if the message is not one of this codec."""
         ...
 
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedskew.core.privacy import alone
-from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View, channels_last
+from fedskew.core.records import OWN, Batch, Plan, Upload, View, channels_last
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.memory import keep_freed_memory
-from fedskew.engine.trace import Traced, Unrecordable, live
 from fedskew.loop.local import Program, differentiate
 from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
-
-MODEL = 1 << 16
-"""Parameters from which the steps of one client run from a record: fewer passes over the weights pay for the recording."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +51,14 @@ class Sequential:
     def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
         """Client i of the cohort from its view to what it sends, its new state and its own model's scores."""
         view = one(work.view, i)
-        carry = steps(program, view, work.plans[i], x, y)
+        carry = program.init(view)
+        for batch in batches(work.plans[i], x, y, view.x):
+            carry = program.step(differentiate, view, carry, batch)
         sums = total(bind(program.after, view, carry.w), work.passes[i], x, y, view.x) if program.after else {}
         upload, state = program.final(view, carry, sums)
         with span("scores of local models"):
             scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
         return upload, state, scores
-
-
-def steps(program: Program, view: View, plan: Plan, x: Tensor, y: Tensor) -> Carry:
-    """The local steps of one client; those of a large model from a record, which saves passes over its weights."""
-    carry = program.init(view)
-    record = traced(program)
-    if program.stacks and view.x.device.type == "cpu" and len(view.x) >= MODEL and not record.refused:
-        with suppress(Unrecordable):
-            return record.repeat(view, carry, batches(plan, x, y, view.x))
-    for batch in batches(plan, x, y, view.x):
-        carry = program.step(differentiate, view, carry, batch)
-    return carry
-
-
-@lru_cache(maxsize=16)
-def traced(program: Program) -> Traced:
-    return Traced(live(program))
 
 
 def one(view: View, i: int) -> View:

@@ -110,15 +110,14 @@ def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
     option = Option(experiment.engine, most)
     if isinstance(experiment.engine, Auto):
         threads = [given] if given else sorted({1, most})
-        fed, measure_local = assembly.federation, experiment.evaluation.local_models
-        option, trial = try_engines(fed, assembly.cold, measure_local, threads)
+        option, trial = try_engines(assembly.federation, assembly.cold, threads)
     filled = with_engine(experiment, option.engine, option.threads)
     return dataclasses.replace(assembly, experiment=filled), trial
 
 
-def try_engines(fed: Federation, x0: Tensor, measure_local: bool, threads: Sequence[int]) -> tuple[Option, Trial]:
+def try_engines(fed: Federation, x0: Tensor, threads: Sequence[int]) -> tuple[Option, Trial]:
     """The fastest option for the federation's rounds. If no round has clients, nothing is timed."""
-    work = next_work(fed, start(fed, x0), measure_local)
+    work = next_work(fed, start(fed, x0))
     option = Option(Sequential(), threads[-1])
     seconds = {option.label: 0.0}
     if work is not None:

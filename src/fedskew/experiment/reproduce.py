@@ -135,7 +135,7 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
     """Seconds of a round's local training, with an evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
     fed, option = assembly.federation, Option(experiment.engine, experiment.training.threads or 1)
-    work = next_work(fed, start(fed, assembly.x0), experiment.evaluation.local_models)
+    work = next_work(fed, start(fed, assembly.cold))
     training = 0.0 if work is None else measured_seconds(fed, work, option)
     with on_threads(option.threads):
         parts = ((assembly.x_test, assembly.y_test), (fed.x, fed.y))

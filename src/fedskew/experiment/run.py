@@ -291,7 +291,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     """Store what determines the run's numbers."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
-    known = store.run(run).facts
+    known: Mapping[str, Any] = store.run(run).facts
     if "engine" not in known:
         facts["engine"] = {"name": to_table(experiment.engine, ENGINES)["name"]}
     dataset = assembly.dataset

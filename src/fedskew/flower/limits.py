@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -13,11 +12,11 @@ from fedskew.core.errors import require
 from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
+from fedskew.experiment.build import check_needs, setup_of
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
-from fedskew.models import Mixed, Module, TextCnn
-from fedskew.models.encoder import Encoder
+from fedskew.models import Module
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +68,7 @@ class Limits:
             admit_module(str(model.get("source")))
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
-        require(
-            not isinstance(experiment.model, (Encoder, Mixed, TextCnn)),
-            "recipe: models that read texts, and clients of different architectures, are not deployed; use another model",
-        )
+        check_needs(experiment, replace(setup_of(experiment), simulated=False))
         # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
 
@@ -85,11 +81,11 @@ class Limits:
         )
 
 
-def check_size(model: Any, shape: tuple[int, ...], classes: int, received: int) -> None:
+def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
-    if isinstance(model, Module):  # the constructor of a module of another package may not work without memory
+    if isinstance(experiment.model, Module):  # the constructor of another package's module may not work without memory
         return
     with torch.device("meta"):
-        net = model.build(shape, classes, torch.Generator(device="cpu"))
+        net = experiment.model.build(shape, classes, torch.Generator(device="cpu"))
     size = sum(p.numel() for p in net.parameters())
     require(size == received, f"the recipe's model has {size} parameters, and the server sent {received}")

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,13 +19,12 @@ from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.prepare import tasks_of
 from fedskew.flower.limits import Limits, check_size
 from fedskew.flower.rows import Rows, read_rows
-from fedskew.flower.updates import message_of
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
 from fedskew.loop.plan import one_pass
-from fedskew.loop.round import Turnout, Work, fresh, taken_apart, transmit
+from fedskew.loop.round import Turnout, Work, fresh, shared_model, taken_apart, transmit
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 
@@ -70,48 +70,36 @@ class Visit:
         check_rows(self.held, request, node.rows)
 
     def answer(self) -> tuple[Reply, Tree]:
+        r, y = self.request, self.held.y
         if self.experiment.training.threads:
             torch.set_num_threads(self.experiment.training.threads)
-        acts = {"meet": self.meet, "survey": self.survey, "train": self.train, "measure": self.measure}
-        return acts[self.request.kind]()
+        reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
+        if r.kind == "meet":
+            counts = tuple(np.bincount(y, minlength=r.classes).tolist()) if r.labels else ()
+            numbers = {"rows": len(y), "measured_rows": len(self.held.y_measured), "label_counts": counts}
+            return msgspec.structs.replace(reply, **numbers), {}
+        return reply, {"survey": self.survey, "train": self.train, "measure": self.measure}[r.kind]()
 
-    def reply(self, rows: int = 0, measured_rows: int = 0, label_counts: tuple[int, ...] = ()) -> Reply:
-        r, counts = self.request, label_counts
-        return Reply(
-            kind=r.kind,
-            run=r.run,
-            round=r.round,
-            client=self.node.client,
-            rows=rows,
-            measured_rows=measured_rows,
-            label_counts=counts,
-        )
-
-    def meet(self) -> tuple[Reply, Tree]:
-        """The numbers of rows."""
-        y, classes = self.held.y, self.request.classes
-        counts = tuple(np.bincount(y, minlength=classes).tolist()) if self.request.labels else ()
-        return self.reply(len(y), len(self.held.y_measured), counts), {}
-
-    def survey(self) -> tuple[Reply, Tree]:
+    def survey(self) -> Tree:
         """The client's answer as a candidate. What it found on its rows stays on the node."""
         fed = self.federation()
         before, answers = Sequential().survey(fed.program, self.work(fed), fed.x, fed.y)
         checkpoints.save(self.surveyed, self.request.round, {"before": before}, {"run": self.request.run})
-        return self.reply(), pick(answers, 0)
+        answer: Tree = pick(answers, 0)
+        return answer
 
-    def train(self) -> tuple[Reply, Tree]:
+    def train(self) -> Tree:
         """Local training as in a simulation. The new state stays on the node."""
         fed = self.federation()
         work = self.work(fed)
         work = work._replace(view=work.view._replace(before=self.before(fed, work)))
         done = Sequential().run(fed.program, work, fed.x, fed.y)
-        _, kept, _ = transmit(fed, work, done)
-        self.keep(pick(kept, 0))
-        sent = {**upload_tree(pick(done.uploads, 0)), "delta": message_of(fed, work, done.uploads)}
-        return self.reply(), {**sent, "scores": pick(done.scores, 0)}
+        sent = transmit(fed, work, done)
+        self.keep(pick(sent.states, 0))
+        message = sent.codec.pack(pick(sent.coded, 0), shared_model(fed))
+        return {**upload_tree(pick(done.uploads, 0)), "delta": message, "scores": pick(done.scores, 0)}
 
-    def measure(self) -> tuple[Reply, Tree]:
+    def measure(self) -> Tree:
         """Mean scores of the global model on the client's rows, and of its personal model if it has one."""
         fed, k = self.federation(), np.asarray([self.node.client])
         scores = {"global": evaluate_clients(fed.task, self.x(fed), fed.x, fed.y, fed.partition, k)}
@@ -122,7 +110,7 @@ class Visit:
             work = self.work(fed, plans, tuning_rate(fed, self.request.round))
             size = len(fed.partition.measured_rows(self.node.client))
             scores["personal"] = {name: sums / size for name, sums in sums_of(fed, Sequential(), work).items()}
-        return self.reply(), pick(scores, 0)
+        return {name: pick(means, 0) for name, means in scores.items()}
 
     def federation(self) -> Federation:
         """The run's federation with this client's rows, and no others."""
@@ -130,7 +118,7 @@ class Visit:
         device, dtype = device_of(training.device), DTYPES[training.dtype]
         bf16 = training.precision == "bf16"
         x = self.tensors.get("x")
-        check_size(self.experiment.model, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
+        check_size(self.experiment, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
         tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.core.contract import Availability
 from fedskew.core.errors import FedskewError
 from fedskew.core.records import Info, Plan, Server, Upload
 from fedskew.core.trees import Tree, map_leaves, pick, stack
@@ -82,7 +83,7 @@ class RemoteStates(ClientStates):
 class Connected:
     """The experiment's availability, without the clients whose nodes are not connected or were silent in this round."""
 
-    inner: Any
+    inner: Availability
     nodes: Nodes
     away: set[int]
 

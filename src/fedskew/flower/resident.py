@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Listener
@@ -70,15 +71,16 @@ def forking_clients(folder: Path) -> Iterator[None]:
 
 def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
     """Run a SuperNode whose messages the node answers. Returns its exit code, or 130 if the node is stopped first."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+    stopped: list[int] = []
 
     def answer(connection: Connection) -> None:
         connection.send_bytes(node.answer(connection.recv_bytes()))
 
+    # an exception from a signal handler would be lost in the functions that Python calls after a fork
+    before = {
+        n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
+    }
     os.environ.update(QUIET)
-    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="fedskew-") as folder,
@@ -87,11 +89,10 @@ def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
         ):
             command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{folder}/node"']
             process = start([*command, *options], {"PATH": f"{folder}{os.pathsep}{variables()['PATH']}"})
-            try:
-                return process.wait()
-            finally:
-                end([process], seconds=10)
-    except KeyboardInterrupt:
-        return 130
+            while process.poll() is None and not stopped:
+                time.sleep(0.1)
+            end([process], seconds=10)
+            return 130 if stopped else process.returncode
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

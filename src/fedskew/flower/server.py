@@ -64,7 +64,7 @@ def serve(
 
 
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
-    """The experiment with what is left open filled in; raises `BadInput` with the reason if it cannot run on nodes."""
+    """The experiment with an engine and a number of threads. Raises `BadInput` with the reason if it cannot run on nodes."""
     check_needs(experiment)
     name = name_of(experiment.algorithm)
     require(

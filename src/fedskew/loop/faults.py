@@ -66,12 +66,12 @@ class Faults:
             return ""
         if not setup.simulated:
             return (
-                "they are simulated; on nodes they come by themselves, and deployment.longest and deployment.fewest deal with "
-                "them; leave them out"
+                "only simulated runs have them; nodes fail by themselves, and deployment.longest and deployment.fewest say when "
+                "an answer is rejected; leave them out"
             )
         if setup.shares_model and setup.one_architecture:
             return ""
-        return "they are of updates of one shared model, and there is none here; leave them out, or use another method and model"
+        return "they change updates of one shared model, and there is none; leave them out, or use another method and model"
 
     def private(self, privacy: Privacy) -> str:
         """Attacks are clipped like any update. A rejection shows who took part."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.algorithm import PUBLIC
+from fedskew.core.contract import Codec
 from fedskew.core.errors import Diverged
 from fedskew.core.records import OWN, Cohort, Plan, Server, Upload, View
 from fedskew.core.seeding import stream, torch_stream
@@ -26,6 +27,8 @@ from fedskew.loop.sharing import PART, Shared
 from fedskew.loop.system import Late, partial
 from fedskew.measure.drift import of_spread
 from fedskew.skew.partition import Ints
+from fedskew.slots import Uncompressed
+from fedskew.slots.codecs import encode
 
 
 class States(Protocol):
@@ -260,27 +263,34 @@ def sent_extras(view: View) -> Tree:
     return {key: value for key, value in view.extras.items() if key != PUBLIC}
 
 
-def transmit(fed: Federation, work: Work, done: Done) -> tuple[Upload, Tree, int]:
-    """What reaches the server, what is kept of the clients after it (see `together`), and the bytes of all messages.
+class Sent(NamedTuple):
+    """What a cohort sends; leading axis C."""
 
-    The codec sees what the clients share: where they share nothing, there is nothing to encode.
-    """
+    uploads: Upload  # as the server decodes them
+    coded: Tree  # what the messages of the updates hold, as ``codec`` packs them
+    codec: Codec
+    states: Tree  # what is kept of the clients after it, see `together`
+    num_bytes: int  # of all messages
+
+
+def transmit(fed: Federation, work: Work, done: Done) -> Sent:
+    """Encode what the clients share of their updates, and decode it as the server does."""
     uploads, states = done.uploads, done.states
-    extras = num_bytes((uploads.extras, uploads.report))
     rows = fed.kept.sent(uploads.delta) if fed.kept else uploads.delta
-    if not rows.shape[1]:
-        return uploads, together(states, work.memory), extras
-    delta, memory, sizes = fed.codec.encode(rows, work.memory, codec_draws(fed, work, rows), shared_model(fed))
-    received = uploads._replace(delta=fed.kept.received(delta) if fed.kept else delta)
-    if delta is not rows and (factors := fed.contract.codec_loss):
-        lost = uploads.delta - received.delta
+    # where clients share nothing, there is nothing to encode
+    codec = fed.codec if rows.shape[1] else Uncompressed()
+    encoded = encode(codec, rows, work.memory, codec_draws(fed, codec, work, rows), shared_model(fed))
+    received = fed.kept.received(encoded.received) if fed.kept else encoded.received
+    if encoded.received is not rows and (factors := fed.contract.codec_loss):
+        lost = uploads.delta - received
         states = {**states, **{name: states[name] + factor * lost for name, factor in factors.items()}}
-    return received, together(states, memory), int(sizes.sum()) + extras
+    size = len(rows) * encoded.size + num_bytes((uploads.extras, uploads.report))
+    return Sent(uploads._replace(delta=received), encoded.coded, codec, together(states, encoded.memory), size)
 
 
-def codec_draws(fed: Federation, work: Work, rows: Tensor) -> Tensor | None:
-    """The codec's random numbers for these updates (C, P), where it takes some."""
-    if not fed.codec.random:
+def codec_draws(fed: Federation, codec: Codec, work: Work, rows: Tensor) -> Tensor | None:
+    """The codec's random numbers for these updates (C, P), if it takes some."""
+    if not codec.random:
         return None
     streams = [torch_stream(fed.seed, "codec", work.round, int(k)) for k in work.clients]
     return torch.stack([torch.rand(rows.shape[1], generator=g, dtype=rows.dtype) for g in streams]).to(rows.device)
@@ -317,8 +327,8 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
     nobody = Upload(server.x.new_empty(0, *server.x.shape), {}, {})
-    done, seen, measures, sent = Done(nobody, {}, {}), None, {}, 0
-    uploads, kept = done.uploads, done.states
+    done, seen, measures = Done(nobody, {}, {}), None, {}
+    sent = Sent(nobody, {}, fed.codec, {}, 0)
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.heard is None else members_of(work, done.heard)
@@ -329,14 +339,14 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
             measures = of_spread(seen)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
-            uploads, kept, sent = transmit(fed, work, done)
+            sent = transmit(fed, work, done)
     with span("aggregation"):
-        after = close_round(fed, server, work, done._replace(uploads=uploads), seen)
+        after = close_round(fed, server, work, done._replace(uploads=sent.uploads), seen)
     if not all_finite(after.x):
         cause = server_cause(fed, server.round)
         raise Diverged(f"round {after.round}: the global model is no longer finite although all updates are; {cause}")
     with span("client states"):
-        states.put(work.clients, kept)
+        states.put(work.clients, sent.states)
     return Outcome(
         server=after,
         work=work,
@@ -344,5 +354,5 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         measures=measures,
         steps=np.asarray([len(plan.index) for plan in work.plans], dtype=np.int64),
         bytes_down=down,
-        bytes_up=answers + sent,
+        bytes_up=answers + sent.num_bytes,
     )

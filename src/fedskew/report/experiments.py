@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
 from fedskew.report.words import listed, ranges
+from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
@@ -50,7 +50,7 @@ class Recipe:
     runs: list[RunRecord]
 
 
-def parsed(record: RunRecord) -> dict[str, Any]:
+def parsed(record: RunRecord) -> Json:
     """The stored experiment as nested values; empty if it is not valid TOML."""
     try:
         return toml_table(record.experiment, f"run {record.id}")
@@ -58,7 +58,7 @@ def parsed(record: RunRecord) -> dict[str, Any]:
         return {}
 
 
-def without_seeds(record: RunRecord) -> dict[str, Any]:
+def without_seeds(record: RunRecord) -> Json:
     """The experiment without name and seeds; the text itself under ``experiment`` if it is not valid TOML."""
     table = parsed(record) or {"experiment": record.experiment}
     table.pop("name", None)
@@ -127,12 +127,12 @@ def provenance(records: Sequence[RunRecord]) -> list[Question]:
     return lines
 
 
-def named(component: Any) -> Any:
+def named(component: object) -> object:
     """The name of a component's table."""
     return component.get("name") if isinstance(component, dict) else component
 
 
-def values(tables: dict[int, dict[str, Any]], key: str) -> Callable[[RunRecord], str]:
+def values(tables: Mapping[int, Mapping[str, object]], key: str) -> Callable[[RunRecord], str]:
     """Reads ``key`` from the table of a run."""
     return lambda record: shown(tables[record.id].get(key))
 
@@ -157,7 +157,7 @@ def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], 
 
 def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
     """The experiments to repeat, one for all runs that differ only in seeds."""
-    found: list[tuple[dict[str, Any], Recipe]] = []
+    found: list[tuple[Json, Recipe]] = []
     for record in records:
         table = without_seeds(record)
         for known, recipe in found:
@@ -245,7 +245,7 @@ def who(seen: Sequence[tuple[RunRecord, str]], records: Sequence[RunRecord]) -> 
     return f" in {listed(parts)}{first}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A TOML or JSON value in one line: ``label-dirichlet (alpha = 0.1, min_rows = 10)``."""
     if isinstance(value, dict):
         inner = ", ".join(f"{key} = {shown(part)}" for key, part in value.items() if key != "name" and part != "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report import experiments, plots, series, tables, words
@@ -82,7 +82,7 @@ def readable(summary: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     rows, measures = words.rows_of(summary), tables.columns(summary, "table")
-    table: dict[str, Any] = {"method": summary["method"]}
+    table: dict[str, object] = {"method": summary["method"]}
     table |= {words.heading(m): [words.shown(m, row) for row in rows] for m in measures}
     if any(m.of_clients for m in measures):
         table["clients' rows"] = summary["client_rows"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
@@ -149,22 +149,20 @@ def legend(methods: Sequence[str]) -> list[dict[str, str]]:
         {
             "method": method,
             "colour": f"var(--series-{index % len(plots.SERIES) + 1})",
-            "dashes": " ".join(
-                f"{plots.STYLE['lines.linewidth'] * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]
-            ),
+            "dashes": " ".join(f"{plots.LINE * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]),
         }
         for index, method in enumerate(methods)
     ]
 
 
-def figure(key: str, heading: str, label: str, drawn: Figure, caption: str) -> dict[str, Any]:
+def figure(key: str, heading: str, label: str, drawn: Figure, caption: str) -> dict[str, str]:
     """A figure of the page, with ``label`` for those who cannot see it."""
     from markupsafe import Markup
 
     return {"heading": heading, "svg": Markup(inline(drawn, f"figure-{key}", label)), "caption": caption}
 
 
-def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """A figure for each measure that has values over the rounds."""
     methods, made = tables.methods(records), []
     for key, measure in plots.curves().items():
@@ -177,7 +175,7 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
     return made
 
 
-def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
+def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
     """The methods' ranks, where the runs are on several data sets."""
     if ranking(store, records, budget) is None:
         return []
@@ -189,7 +187,7 @@ def rank_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | 
     return [figure("ranks", heading, heading, draw_ranks(store, records, budget), caption)]
 
 
-def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, Any]]:
+def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
     """The primary measure by client, if it was measured."""
     table = series.per_client(store, records, budget)
     if table.empty:
@@ -203,7 +201,7 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     return [figure("clients", heading, heading, plots.draw_clients(table, tables.methods(records)), caption)]
 
 
-def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:
+def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object]:
     """The partition of the first run that noted one: run, SVG or nothing, numbers, whether other runs have others."""
     from markupsafe import Markup
 
@@ -225,7 +223,7 @@ def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def readable(value: Any) -> str:
+def readable(value: object) -> str:
     """A number as people read it, anything else as text."""
     if value is None:
         return words.MISSING

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 SERIES = ("#00539c", "#d55e00", "#00896a", "#c0489a", "#6b5900", "#3a97e0", "#4a4f57")
 """Colours that stay apart for the three common kinds of colour blindness."""
@@ -38,7 +39,10 @@ WITH_COUNTS = (30, 12)
 FEW = 20
 """Up to so many points, each gets a marker."""
 
-STYLE: dict[str, Any] = {
+LINE = 1.8
+"""Width of a line in points."""
+
+STYLE: dict[str, object] = {
     "font.size": 11,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -55,7 +59,7 @@ STYLE: dict[str, Any] = {
     "grid.linewidth": 0.8,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
-    "lines.linewidth": 1.8,
+    "lines.linewidth": LINE,
     "lines.markersize": 4,
     "lines.scale_dashes": True,
     "legend.frameon": False,
@@ -199,7 +203,7 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
     return figure
 
 
-def draw_cells(axes: Axes, values: np.ndarray[Any, Any]) -> None:
+def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
     """The cells of the partition in eight shades, one path a shade: thousands of cells stay a small file."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
@@ -228,7 +232,7 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
 
 
 @contextmanager
-def styled(more: dict[str, Any] | None = None) -> Iterator[None]:
+def styled(more: dict[str, object] | None = None) -> Iterator[None]:
     """The style of all figures, and ``more`` settings, for as long as they are drawn."""
     import matplotlib
 

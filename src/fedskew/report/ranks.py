@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedskew.core.errors import require
 from fedskew.measure.registry import primary
@@ -35,7 +35,7 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
     named = {name: distinct(own) for name, own in blocks.items()}
     every = [record for own in named.values() for record in own]
     frame = read(store, every, budget)
-    rows: dict[str, Any] = {}
+    rows: dict[str, object] = {}
     for name, own in named.items():
         seeds = per_seed(frame[frame["run"].isin([record.id for record in own])])[primary().key]
         rows[name] = seeds.groupby("method").mean().to_dict()

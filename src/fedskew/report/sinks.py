@@ -1,7 +1,7 @@
-"""Where the numbers of runs can go besides the store: TensorBoard, MLflow, Weights & Biases, each an optional package.
+"""Sinks copy the numbers of stored runs to TensorBoard, MLflow or Weights & Biases, each an optional package.
 
-A sink follows the store, so a run needs none of these packages and knows no address or key; keys are read by the packages
-themselves, from their own environment variables or files.
+A sink reads the store, so a run itself needs none of these packages, no address and no key. The packages read keys from their own
+environment variables or files.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.report.experiments import parsed
@@ -28,26 +28,25 @@ SELECT round, split || '/' || name, value FROM measurements WHERE run=? AND roun
 """
 
 
-class Page(Protocol):
-    """What one run becomes in a sink."""
+class Page(NamedTuple):
+    """A run in a sink: a function that writes a round's values by name, and one that ends the page with the run's status."""
 
-    def write(self, round_: int, values: Mapping[str, float]) -> None: ...
-
-    def end(self, status: str) -> None: ...
+    write: Callable[[int, Mapping[str, float]], None]
+    end: Callable[[str], None]
 
 
 class Sink(Protocol):
-    """Opens a page for a run, from its first round on."""
+    """Opens a page for a run."""
 
     def open(self, record: RunRecord) -> Page: ...
 
 
 class Feed:
-    """Sends what the store has of some runs to some sinks, each round once; ends what has not ended when it is left."""
+    """Sends each stored round of some runs to some sinks once. When it is left, it ends the pages that are still open."""
 
     def __init__(self, store: RunStore, sinks: Sequence[Sink]) -> None:
         self.store, self.sinks = store, sinks
-        self.pages: dict[int, list[Page]] = {}
+        self.pages: dict[int, list[tuple[Sink, Page]]] = {}
         self.sent: dict[int, int] = {}
 
     def __enter__(self) -> Feed:
@@ -59,68 +58,64 @@ class Feed:
                 runs.callback(self.close, run, "interrupted")
 
     def send(self, records: Sequence[RunRecord]) -> None:
-        """The rounds that are new of each run, and the end of those that have ended."""
+        """Send the new rounds of each run, and end the pages of runs that have ended."""
         for record in records if self.sinks else ():
-            for round_, values in self.unsent(record):
-                for page in self.opened(record):
-                    with told(page):
+            rounds = list(self.rounds(record.id, self.sent.get(record.id, -1)))
+            if rounds and record.id not in self.pages:
+                # a run that goes on after its end gets a new page with all its rounds
+                rounds = list(self.rounds(record.id, -1))
+                self.open(record)
+            for round_, values in rounds:
+                for sink, page in self.pages[record.id]:
+                    with explained(sink):
                         page.write(round_, values)
                 self.sent[record.id] = round_
             if record.status in ENDED:
                 self.close(record.id, record.status)
 
-    def unsent(self, record: RunRecord) -> list[tuple[int, dict[str, float]]]:
-        """The rounds that are new; all of them if the run has no page, which a run that goes on after its end gets anew."""
-        new = list(self.after(record.id, self.sent.get(record.id, -1)))
-        return new if record.id in self.pages or not new else list(self.after(record.id, -1))
-
-    def after(self, run: int, round_: int) -> Iterator[tuple[int, dict[str, float]]]:
-        rows = self.store.query(NEW_ROUNDS, (run, round_))
-        for round_, group in groupby(rows, key=lambda row: int(row[0])):
+    def rounds(self, run: int, after: int) -> Iterator[tuple[int, dict[str, float]]]:
+        """The finite values of each later round, by name."""
+        for round_, group in groupby(self.store.query(NEW_ROUNDS, (run, after)), key=lambda row: int(row[0])):
             yield round_, {name: value for _, name, value in group if value is not None and math.isfinite(value)}
 
-    def opened(self, record: RunRecord) -> list[Page]:
-        if record.id not in self.pages:
-            self.pages[record.id] = []
-            for sink in self.sinks:
-                with told(sink):
-                    self.pages[record.id].append(sink.open(record))
-        return self.pages[record.id]
+    def open(self, record: RunRecord) -> None:
+        self.pages[record.id] = []
+        for sink in self.sinks:
+            with explained(sink):
+                self.pages[record.id].append((sink, sink.open(record)))
 
     def close(self, run: int, status: str) -> None:
-        with ExitStack() as pages:  # one that fails keeps none of the others open
-            for page in self.pages.pop(run, ()):
-                pages.enter_context(told(page))
+        """End all pages of a run; an error in one does not keep the others open."""
+        with ExitStack() as pages:
+            for sink, page in self.pages.pop(run, ()):
+                pages.enter_context(explained(sink))
                 pages.callback(page.end, status)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
-    """Event files in a folder a run under ``folder``; what is sent again takes the place of what was there."""
+    """Event files, one folder a run, under ``folder``. A run that is sent again replaces what its folder showed."""
 
     folder: str = "tensorboard"
 
     def open(self, record: RunRecord) -> Page:
-        needed("tensorboard")
+        check_installed("tensorboard")
+        name = re.sub(r"[^\w.=,-]", "-", record.name)
         writer = import_module("torch.utils.tensorboard").SummaryWriter(
-            f"{self.folder}/{record.id}-{plain(record.name)}", purge_step=0
+            f"{self.folder}/{record.id}-{name}", purge_step=0
         )
         writer.add_text("experiment", f"```toml\n{record.experiment}\n```")
-        return TensorBoardPage(writer)
 
+        def write(round_: int, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, round_)
+            writer.flush()
 
-@dataclass(frozen=True)
-class TensorBoardPage:
-    writer: Any
+        def end(status: str) -> None:
+            writer.add_text("status", status)
+            writer.close()
 
-    def write(self, round_: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, round_)
-        self.writer.flush()
-
-    def end(self, status: str) -> None:
-        self.writer.add_text("status", status)
-        self.writer.close()
+        return Page(write, end)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,29 +129,25 @@ class MlFlow:
         require("@" not in self.uri, "uri holds a name or password; set MLFLOW_TRACKING_USERNAME and _PASSWORD instead")
 
     def open(self, record: RunRecord) -> Page:
-        needed("mlflow")
+        check_installed("mlflow")
         client = import_module("mlflow.tracking").MlflowClient(self.uri or None)
+        metric = import_module("mlflow.entities").Metric
         known = client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known else client.create_experiment(self.experiment)
         tags = {"fedskew.run": str(record.id), "fedskew.hash": record.experiment_hash}
-        made = client.create_run(experiment, run_name=record.name, tags=tags).info.run_id
+        run = client.create_run(experiment, run_name=record.name, tags=tags).info.run_id
         for name, value in flat(parsed(record)).items():
-            client.log_param(made, name, str(value)[:500])
-        return MlFlowPage(client, made)
+            client.log_param(run, name, str(value)[:500])
 
+        def write(round_: int, values: Mapping[str, float]) -> None:
+            now = int(1000 * time.time())
+            client.log_batch(run, metrics=[metric(name, value, now, round_) for name, value in values.items()])
 
-@dataclass(frozen=True)
-class MlFlowPage:
-    client: Any
-    run: str
+        def end(status: str) -> None:
+            states = {"finished": "FINISHED", "interrupted": "KILLED"}
+            client.set_terminated(run, status=states.get(status, "FAILED"))
 
-    def write(self, round_: int, values: Mapping[str, float]) -> None:
-        metric, now = import_module("mlflow.entities").Metric, int(1000 * time.time())
-        self.client.log_batch(self.run, metrics=[metric(name, value, now, round_) for name, value in values.items()])
-
-    def end(self, status: str) -> None:
-        states = {"finished": "FINISHED", "interrupted": "KILLED"}
-        self.client.set_terminated(self.run, status=states.get(status, "FAILED"))
+        return Page(write, end)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,60 +159,48 @@ class Wandb:
     folder: str = "."
 
     def open(self, record: RunRecord) -> Page:
-        needed("wandb")
-        return WandbPage(
-            import_module("wandb").init(
-                project=self.project, mode=self.mode, dir=self.folder, name=f"{record.name} {record.seed}",
-                config=parsed(record), reinit="create_new",
-            )
+        check_installed("wandb")
+        run = import_module("wandb").init(
+            project=self.project, mode=self.mode, dir=self.folder, name=f"{record.name} {record.seed}",
+            config=parsed(record), reinit="create_new",
         )  # fmt: skip
 
+        def write(round_: int, values: Mapping[str, float]) -> None:
+            run.log(dict(values), step=round_)
 
-@dataclass(frozen=True)
-class WandbPage:
-    run: Any
+        def end(status: str) -> None:
+            run.summary["status"] = status
+            run.finish(exit_code=0 if status == "finished" else 1)
 
-    def write(self, round_: int, values: Mapping[str, float]) -> None:
-        self.run.log(dict(values), step=round_)
-
-    def end(self, status: str) -> None:
-        self.run.summary["status"] = status
-        self.run.finish(exit_code=0 if status == "finished" else 1)
+        return Page(write, end)
 
 
 SINKS: Mapping[str, type] = MappingProxyType({"tensorboard": TensorBoard, "mlflow": MlFlow, "wandb": Wandb})
 
 
 @contextmanager
-def told(of: Sink | Page) -> Iterator[None]:
-    """Whatever a package complains of, as one line: each has errors of its own."""
+def explained(sink: Sink) -> Iterator[None]:
+    """A third-party exception as a one-line `FedskewError` that names the sink."""
     try:
         yield
     except FedskewError:
         raise
     except Exception as error:
-        raise FedskewError(
-            f"sink {type(of).__name__.removesuffix('Page')}: {(str(error) or type(error).__name__).splitlines()[0]}"
-        ) from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise FedskewError(f"sink {type(sink).__name__}: {reason}") from None
 
 
-def needed(package: str) -> None:
-    """Raise `BadInput` if an optional package is not there."""
+def check_installed(package: str) -> None:
+    """Raise `BadInput` if an optional package is missing."""
     try:
         import_module(package)
     except ImportError:
         raise BadInput(f"sink {package}: needs the package {package}; pip install 'fedskew[{package}]'") from None
 
 
-def plain(name: str) -> str:
-    """The name as part of a file's."""
-    return re.sub(r"[^\w.=,-]", "-", name)
-
-
-def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """``{"solver.lr": 0.1}`` from nested values."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in table.items():
-        inner = flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-        found |= inner
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found

@@ -7,7 +7,7 @@ not make an interval narrower than the evidence allows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
@@ -86,7 +86,7 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
         runs = [record for record in records if record.name == method]
         statuses = [record.status for record in runs]
         own = of_method(seeds, method)
-        row: dict[str, Any] = {
+        row: words.Row = {
             "method": method,
             "runs": len(statuses),
             "finished": statuses.count("finished"),

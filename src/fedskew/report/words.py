@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from fedskew.report.budget import Budget
+
+Row = dict[str, Any]
+"""A row of the summary, by column."""
 
 MISSING = "–"
 EDGE = 1e-9
@@ -50,14 +53,14 @@ def interval(
     return f"{show(mean)} ± {half(show(half_width).lstrip('+'), half_width)}"
 
 
-def shown(measure: Measure, row: Mapping[str, Any]) -> str:
+def shown(measure: Measure, row: Row) -> str:
     """The measure of a row of the summary, with its interval if it has one: ``92.5 ± 1.2``; shares in percent, without the sign."""
     mean, half_width = row[measure.key], row.get(f"{measure.key}_half", math.nan)
     show = share if measure.unit == "%" else partial(figures, like=mean)
     return interval(mean, half_width, show, measure.low, measure.high)
 
 
-def difference(row: Mapping[str, Any], show: Callable[[float], str] | None = None) -> str:
+def difference(row: Row, show: Callable[[float], str] | None = None) -> str:
     """How far a row of the summary is above the first method in the primary measure: ``+1.2 ± 0.4``.
 
     ``show`` formats a difference of shares, by default in percentage points with one decimal.
@@ -130,7 +133,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
 
 
-def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+def rows_of(table: pd.DataFrame) -> list[Row]:
     """The rows of a table, each by column."""
     return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
@@ -162,7 +165,7 @@ def answer(table: pd.DataFrame) -> str:
     return against_others(first, rows[1:]) if best is first else against_first(first, best)
 
 
-def alone(row: dict[str, Any]) -> str:
+def alone(row: Row) -> str:
     """The answer for a single method."""
     measure, after = primary(), f"after round {row['after_round']}"
     reached = f"{row['method']} reaches a {measure.label} of"
@@ -175,7 +178,7 @@ def alone(row: dict[str, Any]) -> str:
     return f"{reached} {number} {after}: {over}."
 
 
-def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
+def against_first(first: Row, best: Row) -> str:
     """The best mean belongs to another method than the first."""
     measure = primary()
     first_value = value(measure, first[measure.key])
@@ -205,14 +208,14 @@ def against_first(first: dict[str, Any], best: dict[str, Any]) -> str:
     return f"Undecided. {highest}, but {difference}, and the 95\u00a0% interval includes zero.{note}"
 
 
-def corrected(row: dict[str, Any]) -> str:
+def corrected(row: Row) -> str:
     """The p-value after Holm's correction, and for how many comparisons; empty if there is only one."""
     if row["comparisons"] < 2:
         return ""
     return f", p\u00a0=\u00a0{row['p']:.2g} after Holm's correction for {row['comparisons']} comparisons"
 
 
-def against_others(first: dict[str, Any], others: list[dict[str, Any]]) -> str:
+def against_others(first: Row, others: list[Row]) -> str:
     """The best mean belongs to the first method."""
     best = f"{superlative(primary())}, {value(primary(), first[primary().key])}"
     highest = f"{first['method']}, the first method, has the {best}"
@@ -236,7 +239,7 @@ def superlative(measure: Measure) -> str:
     return f"{'lowest' if measure.better == 'lower' else 'highest'} mean {measure.label}"
 
 
-def too_few(row: dict[str, Any]) -> str:
+def too_few(row: Row) -> str:
     """Why there is no interval."""
     if row["pairs"] == 0:
         return "no seed was finished by both, so nothing can be said about certainty"

@@ -23,7 +23,7 @@ def labels_needed(phase: Phase, setup: Setup) -> str:
     if phase == "random" or setup.labels_known:
         return ""
     return (
-        "goes by the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
+        "depends on the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
         "phase=random"
     )
 

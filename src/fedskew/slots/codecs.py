@@ -1,17 +1,18 @@
-"""Codecs: updates compressed on their way to the server, and what that saves.
+"""Codecs: updates compressed on their way to the server.
 
-A codec takes a cohort's updates (C, P) and returns what the server decodes, each client's memory, and the bytes of each
-message (C,). ``draws`` are numbers uniform in [0, 1), (C, P), where it asks for them (``random``). A number costs what it costs in
-the model's type. Only the update is compressed: what a method sends besides travels as it is.
+    client   wanted <- update (+ error);  coded <- compress(wanted);  error <- wanted - decode(coded)
+    server   receives decode(coded)
 
-Between machines a node sends the ``message`` of its update (P,), and the server's ``read`` of it gives what `encode` decodes.
+`encode` does this for a cohort, in a simulation and on a node alike. Between machines a node sends ``pack(coded)``, and the server
+decodes what ``unpack`` gives. A number costs what it costs in the model's type. Only the update is compressed: what a method sends
+besides travels as it is.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,22 +20,32 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from fedskew.core.contract import Codec, SharedModel
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import ParameterSpace
 
 
-class Model(Protocol):
-    """What the numbers of an update belong to: a task, or the part of its model that clients share."""
+class Encoded(NamedTuple):
+    """The updates of a cohort on their way."""
 
-    @property
-    def space(self) -> ParameterSpace: ...
+    coded: Tree  # what the messages hold; leading axis C
+    received: Tensor  # (C, P) updates as the server decodes them
+    memory: Tree  # of the clients; leading axis C
+    size: int  # bytes of one message
 
 
-def messages(rows: Tensor, bits: int) -> Tensor:
-    """The bytes (C,) of messages of so many bits each."""
-    return torch.full((rows.shape[0],), -(-bits // 8))
+def encode(codec: Codec, rows: Tensor, memory: Tree, draws: Tensor | None, model: SharedModel) -> Encoded:
+    """Compress updates (C, P).
+
+    ``memory`` holds the clients' errors (C, P) if the codec has error feedback, else nothing. ``draws`` (C, P) are uniform in
+    [0, 1) if the codec is ``random``, else None.
+    """
+    wanted = rows + memory["error"] if memory else rows
+    coded = codec.compress(wanted, draws, model)
+    received = codec.decode(coded, model)
+    left = {"error": wanted - received} if memory else memory
+    return Encoded(coded, received, left, -(-codec.bits(rows, model) // 8))
 
 
 def bits_of(rows: Tensor) -> int:
@@ -53,17 +64,21 @@ class Uncompressed:
     def init(self, x: Tensor) -> Tree:
         return {}
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
-        return rows, memory, messages(rows, bits_of(rows) * rows.shape[1])
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
+        return {"values": rows}
 
-    def message(self, row: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> Tree:
-        """What travels of one client's update (P,), whose memory and draws have no leading axis."""
-        memories = {name: leaf[None] for name, leaf in memory.items()}
-        return {"values": self.encode(row[None], memories, None, model)[0][0]}
+    def decode(self, coded: Tree, model: SharedModel) -> Tensor:
+        rows: Tensor = coded["values"]
+        return rows
 
-    def read(self, message: Tree, model: Model) -> Tensor:
-        """The update (P,) of a message; raises `ValueError` if it is none of this codec's."""
-        return message["values"]
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        return bits_of(rows) * rows.shape[1]
+
+    def pack(self, coded: Tree, model: SharedModel) -> Tree:
+        return coded
+
+    def unpack(self, message: Tree, model: SharedModel) -> Tree:
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +93,9 @@ class Clip(Uncompressed):
     def __post_init__(self) -> None:
         require(0 < self.norm < math.inf, f"norm must be a finite number above 0, got {self.norm}")
 
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
         length = vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
-        clipped = rows * (self.norm / length).clamp(max=1).to(rows.dtype)
-        return clipped, memory, messages(rows, bits_of(rows) * rows.shape[1])
+        return {"values": rows * (self.norm / length).clamp(max=1).to(rows.dtype)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,33 +104,8 @@ class _Lossy:
 
     error_feedback: bool = False
 
-    @property
-    def random(self) -> bool:
-        return False
-
     def init(self, x: Tensor) -> Tree:
         return {"error": torch.zeros_like(x)} if self.error_feedback else {}
-
-    def encode(self, rows: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> tuple[Tensor, Tree, Tensor]:
-        wanted = self.wanted(rows, memory)
-        decoded, bits = self.compress(wanted, draws, model)
-        left = {"error": wanted - decoded} if self.error_feedback else memory
-        return decoded, left, messages(rows, bits)
-
-    def wanted(self, rows: Tensor, memory: Tree) -> Tensor:
-        """What would be sent without compression."""
-        return rows + memory["error"] if self.error_feedback else rows
-
-    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
-        """What is decoded (C, P), and the bits of one message."""
-        raise TypeError("use TopK, Qsgd or Int8")
-
-    def message(self, row: Tensor, memory: Tree, draws: Tensor | None, model: Model) -> Tree:
-        return self.packed(self.wanted(row, memory)[None], None if draws is None else draws[None], model)
-
-    def packed(self, rows: Tensor, draws: Tensor | None, model: Model) -> Tree:
-        """The message of what is wanted (1, P)."""
-        raise TypeError("use TopK, Qsgd or Int8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +122,13 @@ class TopK(_Lossy):
     idea: ClassVar[str] = "the largest numbers of each update, the rest is added to the next one"
     paper: ClassVar[str] = "Stich, Cordonnier, Jaggi 2018, arXiv:1809.07599; Karimireddy et al. 2019, arXiv:1901.09847"
     cites: ClassVar[tuple[str, ...]] = ("top-k", "error-feedback")
+    random: ClassVar[bool] = False
     private = alone
 
     def __post_init__(self) -> None:
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
-    def sizes(self, d: int, model: Model) -> list[int]:
+    def sizes(self, d: int, model: SharedModel) -> list[int]:
         """Numbers of each part of which the largest are kept."""
         return layer_sizes(model) if self.scope == "layer" else [d]
 
@@ -147,47 +137,48 @@ class TopK(_Lossy):
         # the floor of the decimal that was written: 0.29 * 100 is 28.999... in floating point
         return max(int(self.share * d + 1e-9), 1)
 
-    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
-        parts, bits = [], 0
-        for part in rows.split(self.sizes(rows.shape[1], model), dim=1):
-            d = part.shape[1]
-            k = self.number(d)
-            parts.append(torch.where(largest(part, k), part, 0.0))
-            bits += k * bits_of(rows) + place_bits(k, d)
-        return torch.cat(parts, dim=1), bits
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
+        parts = rows.split(self.sizes(rows.shape[1], model), dim=1)
+        kept = torch.cat([largest(part, self.number(part.shape[1])) for part in parts], dim=1)
+        return {"values": torch.where(kept, rows, 0.0), "kept": kept}
 
-    def packed(self, rows: Tensor, draws: Tensor | None, model: Model) -> Tree:
-        values, places = [], []
-        for part in rows.split(self.sizes(rows.shape[1], model), dim=1):
-            d = part.shape[1]
-            kept = largest(part, k := self.number(d))[0]
-            values.append(part[0][kept])
+    def decode(self, coded: Tree, model: SharedModel) -> Tensor:
+        rows: Tensor = coded["values"]
+        return rows
+
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        sizes = [(self.number(d), d) for d in self.sizes(rows.shape[1], model)]
+        return sum(k * bits_of(rows) + place_bits(k, d) for k, d in sizes)
+
+    def pack(self, coded: Tree, model: SharedModel) -> Tree:
+        values, places, sizes = [], [], self.sizes(len(coded["values"]), model)
+        for part, kept in zip(coded["values"].split(sizes), coded["kept"].split(sizes), strict=True):
+            d, k = len(part), self.number(len(part))
+            values.append(part[kept])
             if indexed(k, d):
                 places.append(pack_bits(kept.nonzero()[:, 0], (d - 1).bit_length()))
             elif k < d:
                 places.append(pack_bits(kept, 1))
-        return {"values": torch.cat(values), "places": torch.cat([rows.new_empty(0, dtype=torch.uint8), *places])}
+        return {"values": torch.cat(values), "places": torch.cat([torch.empty(0, dtype=torch.uint8), *places])}
 
-    def read(self, message: Tree, model: Model) -> Tensor:
+    def unpack(self, message: Tree, model: SharedModel) -> Tree:
         values, places, parts = message["values"], message["places"], []
         for d in self.sizes(model.space.size, model):
             k = self.number(d)
-            part = values.new_zeros(d)
+            size = -(-place_bits(k, d) // 8)
+            own, places = places[:size], places[size:]
             if k == d:
                 at = torch.arange(d)
+            elif indexed(k, d):
+                at = unpack_bits(own, (d - 1).bit_length(), k)
             else:
-                size = -(-place_bits(k, d) // 8)
-                own, places = places[:size], places[size:]
-                at = (
-                    unpack_bits(own, (d - 1).bit_length(), k)
-                    if indexed(k, d)
-                    else unpack_bits(own, 1, d).nonzero()[:, 0]
-                )
+                at = unpack_bits(own, 1, d).nonzero()[:, 0]
             if len(at) != k or int(at.max()) >= d:
                 raise ValueError("places that the model does not have")
+            part = values.new_zeros(d)
             part[at], values = values[:k], values[k:]
             parts.append(part)
-        return torch.cat(parts)
+        return {"values": torch.cat(parts)}
 
 
 def indexed(k: int, d: int) -> bool:
@@ -212,7 +203,7 @@ def unpack_bits(data: Tensor, width: int, count: int) -> Tensor:
     return torch.from_numpy(bits.astype(np.int64) @ (1 << np.arange(width)))
 
 
-def layer_sizes(model: Model) -> list[int]:
+def layer_sizes(model: SharedModel) -> list[int]:
     """Parameters of each layer, in the order of the vector."""
     return [sum(place.stop - place.start for place in places) for places in model.space.layers().values()]
 
@@ -241,57 +232,45 @@ class Qsgd(_Lossy):
     idea: ClassVar[str] = "numbers rounded at random, without bias, to a few levels of their bucket's length"
     paper: ClassVar[str] = "Alistarh et al. 2017, arXiv:1610.02132"
     cites: ClassVar[tuple[str, ...]] = ("qsgd",)
+    random: ClassVar[bool] = True
     private = alone
 
     def __post_init__(self) -> None:
         require(self.levels >= 1, f"levels must be at least 1, got {self.levels}")
         require(self.bucket == "all" or self.bucket >= 1, f"bucket must be at least 1, or all, got {self.bucket}")
 
-    @property
-    def random(self) -> bool:
-        return True
+    def bucketed(self, rows: Tensor) -> Tensor:
+        """Rows (C, d) as (C, buckets, width), with zeros at the end."""
+        d = rows.shape[1]
+        width = d if self.bucket == "all" else min(self.bucket, d)
+        return F.pad(rows, (0, -d % width)).view(len(rows), -1, width)
 
-    def width(self, d: int) -> int:
-        """Numbers of a bucket."""
-        return d if self.bucket == "all" else min(self.bucket, d)
-
-    def steps(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Signed levels (C, buckets, width), with zeros at the end, and the buckets' lengths (C, buckets, 1)."""
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
+        """Signed levels (C, d), and the buckets' lengths (C, buckets)."""
         assert draws is not None
-        d, width = rows.shape[1], self.width(rows.shape[1])
-        count = -(-d // width)
-
-        def bucketed(values: Tensor) -> Tensor:
-            return F.pad(values, (0, count * width - d)).view(-1, count, width)
-
-        v = bucketed(rows)
+        v = self.bucketed(rows)
         length = vector_norm(v, dim=2, keepdim=True, dtype=torch.float64).to(v.dtype)
         a = torch.where(length > 0, v.abs() / length, 0.0).clamp(max=1) * self.levels
         low = a.floor()
-        level = low + (bucketed(draws) < a - low)
-        return v.sign() * level, length
+        level = low + (self.bucketed(draws) < a - low)
+        return {"steps": (v.sign() * level).flatten(1)[:, : rows.shape[1]], "lengths": length[..., 0]}
 
-    def decoded(self, steps: Tensor, length: Tensor, d: int) -> Tensor:
-        """Inverse of `steps`, up to rounding: (C, d)."""
-        return (length * steps.sign() * (steps.abs() / self.levels)).view(len(steps), -1)[:, :d]
+    def decode(self, coded: Tree, model: SharedModel) -> Tensor:
+        steps, d = self.bucketed(coded["steps"]), coded["steps"].shape[1]
+        return (coded["lengths"][..., None] * steps.sign() * (steps.abs() / self.levels)).flatten(1)[:, :d]
 
-    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
-        steps, length = self.steps(rows, draws)
-        d = rows.shape[1]
-        return self.decoded(steps, length, d), length.shape[1] * bits_of(rows) + d * (1 + self.levels.bit_length())
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        return self.bucketed(rows[:1]).shape[1] * bits_of(rows) + rows.shape[1] * (1 + self.levels.bit_length())
 
-    def packed(self, rows: Tensor, draws: Tensor | None, model: Model) -> Tree:
-        steps, length = self.steps(rows, draws)
-        codes = steps.view(-1)[: rows.shape[1]] + self.levels
-        return {"lengths": length.view(-1), "steps": pack_bits(codes, 1 + self.levels.bit_length())}
+    def pack(self, coded: Tree, model: SharedModel) -> Tree:
+        codes = coded["steps"] + self.levels
+        return {"lengths": coded["lengths"], "steps": pack_bits(codes, 1 + self.levels.bit_length())}
 
-    def read(self, message: Tree, model: Model) -> Tensor:
-        d, lengths = model.space.size, message["lengths"]
-        codes = unpack_bits(message["steps"], 1 + self.levels.bit_length(), d)
+    def unpack(self, message: Tree, model: SharedModel) -> Tree:
+        codes = unpack_bits(message["steps"], 1 + self.levels.bit_length(), model.space.size)
         if int(codes.max()) > 2 * self.levels:
             raise ValueError("levels that this codec does not have")
-        steps = F.pad(codes - self.levels, (0, len(lengths) * self.width(d) - d)).to(lengths.dtype)
-        return self.decoded(steps.view(1, -1, self.width(d)), lengths.view(1, -1, 1), d)[0]
+        return {"steps": (codes - self.levels).to(message["lengths"].dtype), "lengths": message["lengths"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,27 +286,28 @@ class Int8(_Lossy):
     def random(self) -> bool:
         return self.rounding == "stochastic"
 
-    def steps(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, Tensor]:
+    def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
         """Whole steps (C, P), and how large one is in each tensor (C, tensors)."""
         scales = torch.stack([part.abs().amax(1) for part in rows.split(model.space.sizes, dim=1)], dim=1) / 127
-        scale = spread(scales, model)
+        scale = for_each_parameter(scales, model)
         steps = torch.where(scale > 0, rows / scale, 0.0)
         steps = steps.round() if draws is None else (steps + draws).floor()
-        return steps.clamp(-127, 127), scales
+        return {"steps": steps.clamp(-127, 127), "scales": scales}
 
-    def compress(self, rows: Tensor, draws: Tensor | None, model: Model) -> tuple[Tensor, int]:
-        steps, scales = self.steps(rows, draws, model)
-        return steps * spread(scales, model), 8 * rows.shape[1] + bits_of(rows) * scales.shape[1]
+    def decode(self, coded: Tree, model: SharedModel) -> Tensor:
+        rows: Tensor = coded["steps"] * for_each_parameter(coded["scales"], model)
+        return rows
 
-    def packed(self, rows: Tensor, draws: Tensor | None, model: Model) -> Tree:
-        steps, scales = self.steps(rows, draws, model)
-        return {"steps": steps[0].to(torch.int8), "scales": scales[0]}
+    def bits(self, rows: Tensor, model: SharedModel) -> int:
+        return 8 * rows.shape[1] + bits_of(rows) * len(model.space.sizes)
 
-    def read(self, message: Tree, model: Model) -> Tensor:
-        scales = message["scales"][None]
-        return message["steps"].to(scales.dtype) * spread(scales, model)[0]
+    def pack(self, coded: Tree, model: SharedModel) -> Tree:
+        return {"steps": coded["steps"].to(torch.int8), "scales": coded["scales"]}
+
+    def unpack(self, message: Tree, model: SharedModel) -> Tree:
+        return {"steps": message["steps"].to(message["scales"].dtype), "scales": message["scales"]}
 
 
-def spread(scales: Tensor, model: Model) -> Tensor:
+def for_each_parameter(scales: Tensor, model: SharedModel) -> Tensor:
     """Each tensor's scale (C, tensors) at all of its parameters, (C, P)."""
     return scales.repeat_interleave(torch.tensor(model.space.sizes, device=scales.device), dim=1)

@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.trees import Tree, from_leaves, leaves
+from fedskew.store.facts import Json
 
 NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
-def save(folder: Path, round_: int, tree: Tree, facts: dict[str, Any], keep: int = 1) -> Path:
+def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], keep: int = 1) -> Path:
     """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and leave the newest ``keep`` there.
 
     Those of later rounds, which the run has not come to again, go too.
@@ -83,7 +84,7 @@ def found(folder: Path) -> list[Path]:
     return [path for path in folder.glob("round-*.safetensors") if NAME.fullmatch(path.name)]
 
 
-def newest(folder: Path, covered: int | None = None) -> tuple[Tree, dict[str, Any]] | None:
+def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None:
     """The newest checkpoint that is whole, of ``covered`` rounds at most; None if there is none at all.
 
     Raises `BadInput` of the newest if none is whole.
@@ -106,7 +107,7 @@ def rounds_in(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
 
 
-def load(path: Path) -> tuple[Tree, dict[str, Any]]:
+def load(path: Path) -> tuple[Tree, Json]:
     """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read, or its checksum is another."""
     from safetensors import safe_open
 

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
+Json = dict[str, Any]
+"""An object of JSON or TOML."""
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -39,11 +42,11 @@ class Facts(TypedDict, total=False):
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data
-    partition: dict[str, Any]
-    frozen: dict[str, Any]
-    flower: dict[str, Any]
-    tuned: dict[str, Any]
-    tuning: dict[str, Any]
+    partition: Json
+    frozen: Json
+    flower: Json
+    tuned: Json
+    tuning: Json
     versions: dict[str, str]
     layers: list[str]
     classes: list[str]
@@ -71,7 +74,7 @@ class Stored(TypedDict):
     facts: Facts
 
 
-def problem(row: dict[str, Any]) -> str:
+def problem(row: Json) -> str:
     """What is wrong with the columns of a run, nothing if they can be read."""
     try:
         msgspec.convert(row, Stored)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
-from fedskew.store.facts import problem
+from fedskew.store.facts import Facts, Json, problem
 
 DAMAGED = "damaged"
 """The status of a run whose record cannot be read; no run has it in the store."""
@@ -30,15 +29,15 @@ class RunRecord:
     rounds_done: int
     created: str
     updated: str
-    facts: dict[str, Any]
+    facts: Facts
 
 
 COLUMNS = [field.name for field in fields(RunRecord)]
 
 
-def record_from(row: Sequence[Any]) -> RunRecord:
+def record_from(row: Sequence[object]) -> RunRecord:
     """The record of a row of `COLUMNS`; of a row that is damaged its number, the status `DAMAGED`, and the reason."""
-    values = dict(zip(COLUMNS, row, strict=True))
+    values: Json = dict(zip(COLUMNS, row, strict=True))
     try:
         values["facts"] = json.loads(values["facts"])
         reason = problem(values)

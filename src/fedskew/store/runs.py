@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +120,7 @@ class RunStore:
                 (status, message, now(), experiment, run),
             )
 
-    def add_facts(self, run: int, facts: dict[str, Any]) -> None:
+    def add_facts(self, run: int, facts: Mapping[str, object]) -> None:
         """Merge ``facts`` into what is known of the run."""
         with self.transaction():
             known = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
@@ -132,22 +132,18 @@ class RunStore:
             self.db.execute("DELETE FROM partitions WHERE run=?", (run,))
             self.db.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", ((run, *row) for row in rows))
 
-    def write_round(self, run: int, round_: int, rows: Sequence[Row], durable: bool = False) -> None:
+    def write_round(self, run: int, round_: int, rows: Iterable[Row], durable: bool = False) -> None:
         """All measurements of a round in one transaction; a round written before is replaced.
 
         If it is ``durable``, this and everything before it is on the disk when this returns, and a power cut takes none of it.
         Raises `FedskewError` for a measurement that no row of the registry names.
         """
-        unknown = {(split, name) for _, split, name, _ in rows} - stored().keys()
-        if unknown:
-            split, name = min(unknown)
-            raise FedskewError(f"run {run}: the measure {split}/{name} has no row in fedskew.measure.registry; add one")
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
             self.check_lease(run)
             self.db.execute("DELETE FROM measurements WHERE run=? AND round>=?", (run, round_))
             self.db.executemany(
-                "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in rows)
+                "INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", ((run, round_, *row) for row in registered(rows))
             )
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
 
@@ -169,7 +165,7 @@ class RunStore:
                 f"run store {self.folder}: cannot be read, its file is damaged: {str(error).splitlines()[0]}"
             ) from None
 
-    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+    def query(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         """The rows of an SQL query."""
         with self.reading():
             return self.db.execute(statement, values).fetchall()
@@ -185,7 +181,7 @@ class RunStore:
         """The last round up to which no round of the run is missing."""
         return int(self.query(COVERED, (run,))[0][0])
 
-    def runs(self, where: str = "1", values: Sequence[Any] = ()) -> list[RunRecord]:
+    def runs(self, where: str = "1", values: Sequence[object] = ()) -> list[RunRecord]:
         """Runs by id; ``where`` is an SQL condition on the runs table. One whose record is damaged has that as its status."""
         found = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
         return [record_from(row) for row in found]
@@ -259,6 +255,15 @@ def sound(records: list[RunRecord]) -> list[RunRecord]:
         if record.status == DAMAGED:
             raise FedskewError(f"run {record.id}: {record.message}; name other runs")
     return records
+
+
+def registered(rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows; raises `FedskewError` for the first whose measure is not in the registry."""
+    known = stored()
+    for row in rows:
+        if row[1:3] not in known:
+            raise FedskewError(f"the measure {'/'.join(row[1:3])} has no row in fedskew.measure.registry; add one")
+        yield row
 
 
 def now() -> str:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fedskew.experiment.documents.exercise import repeat_exercise
-from fedskew.experiment.documents.extra import Extra
+from fedskew.experiment.documents.extra import Repeat
 from fedskew.experiment.documents.listing import repeat_listing
 
-EXTRAS: dict[str, Callable[[Callable[[float], None]], Extra]] = {
-    "listing-14.4.1": repeat_listing,
-    "exercise-14.4.3": repeat_exercise,
-}
-"""Each takes ``on_progress(fraction)``."""
+EXTRAS: dict[str, Repeat] = {"listing-14.4.1": repeat_listing, "exercise-14.4.3": repeat_exercise}

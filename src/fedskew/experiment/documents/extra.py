@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,11 +16,13 @@ class Extra:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str
-    values: dict[str, Any]
-    export: dict[str, Any] = field(
-        default_factory=dict
-    )  # the part of ``values`` that the whole document's export holds
+    values: Mapping[str, object]
+    export: Mapping[str, object] = field(default_factory=dict)  # the part of ``values`` in the whole document's export
     draw: Callable[[], Figure] | None = None
     agrees: bool = True  # whether every printed digit is repeated
+
+
+Repeat = Callable[[Callable[[float], None]], Extra]
+"""Computes a part; takes ``on_progress(fraction)``."""

@@ -1,0 +1,86 @@
+"""Commands that are stopped or killed, and `resume`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+
+
+def start_run(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedskew", *words, "--runs", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_round(folder: Path, run: int, round_: int) -> None:
+    """Until the store has that round of the run."""
+    for _ in range(3000):
+        if (folder / "fedskew.db").exists():
+            db = sqlite3.connect(folder / "fedskew.db", timeout=30)
+            try:
+                row = db.execute("SELECT rounds_done FROM runs WHERE id=?", (run,)).fetchone()
+            except sqlite3.OperationalError:
+                row = None
+            db.close()
+            if row and row[0] >= round_:
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"round {round_} was not reached in a minute")
+
+
+def stored(folder: Path, run: int) -> list[tuple]:
+    db = sqlite3.connect(folder / "fedskew.db")
+    rows = db.execute(
+        "SELECT round, client, split, name, value FROM measurements WHERE run=? AND name<>'seconds' ORDER BY 1, 2, 3, 4",
+        (run,),
+    ).fetchall()
+    db.close()
+    return rows
+
+
+LONG = ["run", "--algorithm", "scaffold", "--rounds", "150", "--epochs", "1", "--engine", "stacked"]
+LONG += ["--set", "training.threads=1", "--set", "checkpoint.every=7"]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
+    """The measurements of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main([*LONG, "--runs", str(folder)]) == 0
+    return stored(folder, 1)
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_stopped_run_is_resumed_to_the_same_numbers(
+    tmp_path: Path, whole_run: list[tuple], how: signal.Signals, code: int
+) -> None:
+    process = start_run(tmp_path, *LONG)
+    wait_for_round(tmp_path, 1, 3)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    if how != signal.SIGKILL:
+        assert "fedskew resume 1" in err
+    assert main(["resume", "--runs", str(tmp_path)]) == 0
+    assert stored(tmp_path, 1) == whole_run
+    assert whole_run
+
+
+def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "60", "--epochs", "1"]
+    process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "1")
+    wait_for_round(tmp_path, 1, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "fedskew resume c1" in err
+    assert main(["resume", "c1", "--json", "--jobs", "1", "--runs", str(tmp_path)]) == 0
+    assert [r["status"] for r in json.loads(capsys.readouterr().out)["runs"]] == ["finished"] * 2

@@ -1,0 +1,99 @@
+"""Numbers and answers in words: they claim no more than the intervals allow."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.output import print_summary
+from fedskew.report import tables, words
+from fedskew.report.files import write_tables
+from fedskew.store.runs import RunStore
+from tests.report import add, compared, report
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        ({"a": (0.5, 0.6, 0.7), "b": (0.6, 0.7, 0.81)}, "b has the highest"),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.9, 0.5, 0.8)}, "Undecided. b has the highest"),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.5, 0.59)}, "Of the others, lower with"),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.5, 0.9), "c": (0.3, 0.4, 0.49)}, "c; undecided: b"),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.59, 0.75)}, "Undecided. a, the first method"),
+        ({"a": (0.5,), "b": (0.6,)}, "Undecided. b has the highest mean test accuracy, 60.0\xa0%, against"),
+        ({"a": (0.5,), "b": (0.4,)}, "with one seed nothing can be said about certainty"),
+        ({"a": (0.5,)}, "With one seed nothing can be said about certainty"),
+        ({"a": (0.5, 0.6), "b": (0.51, 0.61)}, "is +1.00 points in every one, too few that do not vary."),
+        ({"a": (0.5, 0.6), "b": (0.49, 0.59)}, "Undecided. a, the first method"),
+        ({"a": (0.5, 0.5, 0.56)}, "52.0 ± 8.6\xa0% after round 1"),
+    ],
+)
+def test_answer_claims_no_more_than_the_intervals_allow(
+    tmp_path: Path, methods: dict[str, tuple[float, ...]], expected: str
+) -> None:
+    store = compared(tmp_path, {name: dict(zip(SEEDS, values, strict=False)) for name, values in methods.items()})
+    said = words.answer(tables.summary(store, store.runs()))
+    assert expected in said
+    decided = "leaves out zero" in said
+    assert decided != ("Undecided" in said or len(methods) == 1)
+
+
+def test_differences_that_do_not_vary_have_no_interval_and_need_six_seeds(tmp_path: Path) -> None:
+    for seeds, verdict in ((5, "undecided"), (6, "higher")):
+        a = {seed: 0.5 + seed / 30 for seed in range(seeds)}
+        store = compared(tmp_path / str(seeds), {"a": a, "b": {seed: value + 1 / 90 for seed, value in a.items()}})
+        table = tables.summary(store, store.runs())
+        row = table.iloc[1]
+        assert (row["p"], row["verdict"]) == (2.0 ** (1 - seeds), verdict)
+        assert math.isnan(row["difference_half"])
+        assert math.isnan(row["effect"])
+        assert ("Undecided" in words.answer(table)) == (verdict == "undecided")
+        assert "in every one" in words.answer(table)
+
+
+def test_answer_without_finished_runs_or_without_pairs(tmp_path: Path) -> None:
+    store = compared(tmp_path, {"a": {0: 0.5, 1: 0.6}, "b": {2: 0.9, 3: 0.9}})
+    assert "no seed was finished by both" in words.answer(tables.summary(store, store.runs()))
+    store = RunStore(tmp_path / "none")
+    add(store, "a", 0, [0.1], status="failed", rounds=3)
+    assert words.answer(tables.summary(store, store.runs())) == "No run has finished, so there is no answer yet."
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [words.figures(v) for v in (0.0, 2.5, 0.0123, 12345.0, 1e-9, math.nan)] == [
+        "0.00", "2.50", "0.0123", "12\u202f345", "1.00e-09", "–",
+    ]  # fmt: skip
+    assert words.figures(0.0031, like=0.92) == "0.003"
+    assert words.points(-0.0123) == "−1.23"
+    assert words.half("0.0", 1e-5) == "<0.1"
+    assert (words.half("0.0", 0.0), words.half("0.2", 0.002)) == ("0.0", "0.2")
+    assert words.ranges([3, 0, 1, 7, 1]) == "0–1, 3, 7"
+
+
+def test_an_interval_does_not_leave_the_possible_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
+    print_summary(store, store.runs())
+    printed = capsys.readouterr().out
+    assert "57.7 (0 to 100)" in printed  # 57.7 ± 158.8
+    assert "+1.8 (-100 to +100)" in printed
+    assert '57.7 <span class="half">(0 to 100)</span>' in report(store, tmp_path)
+    write_tables(store, store.runs(), tmp_path / "tables")
+    assert "57.7 (0 to 100)" in (tmp_path / "tables" / "methods.md").read_text(encoding="utf-8")
+    assert "57.7 (0 to 100)" in words.answer(tables.summary(store, store.runs()).head(1))
+
+
+def test_intervals_as_people_read_them() -> None:
+    assert words.interval(0.925, 0.012) == "92.5 ± 1.2"
+    assert words.interval(0.925, 1e-5) == "92.5 ± <0.1"
+    assert words.interval(0.99, 0.02) == "99.0 (97 to 100)"
+    assert words.interval(1.0, 0.0) == "100.0 ± 0.0"
+    assert words.interval(0.5, math.nan) == "50.0"
+    assert words.interval(math.nan, math.nan) == "–"
+    assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "-20.0 ± 10.0"

@@ -1,0 +1,168 @@
+"""Opening a store: one that cannot be used or read is one line; one that is only read is not changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.store.runs import RunStore
+from tests.store import ROUND, add, refused
+
+UNUSABLE = {
+    "a file in the place of the folder": lambda folder: folder.write_text("not a folder"),
+    "a file in the place of its parent": lambda folder: folder.parent.write_text("not a folder"),
+    "a file that is no store": lambda folder: written(folder).write_bytes(b"something else entirely " * 500),
+    "a folder in the place of the file": lambda folder: written(folder).mkdir(),
+}
+
+
+def written(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder / "fedskew.db"
+
+
+@pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=UNUSABLE)
+def test_a_folder_that_cannot_hold_a_store_is_one_line(tmp_path, spoil):
+    folder = tmp_path / "parent" / "runs"
+    if "parent" not in spoil.__code__.co_names:
+        folder.parent.mkdir()
+    spoil(folder)
+    with refused(BadInput, str(folder)):
+        RunStore(folder)
+
+
+def test_a_store_of_another_version(store):
+    store.db.execute("PRAGMA user_version=99")
+    with refused(BadInput, str(store.folder), "99"):
+        RunStore(store.folder)
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["new", "existing"])
+def test_a_folder_that_may_not_be_written(ready):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "runs"
+        Path(place).chmod(0o755)
+        if ready:
+            RunStore(folder).close()
+            (folder / "fedskew.db").chmod(0o444)
+        else:
+            folder.mkdir()
+        folder.chmod(0o555)
+        if os.geteuid() == 0:  # whom the rights of files do not bind
+            assert as_nobody(folder) == f"BadInput run store {folder}"
+        else:
+            with refused(BadInput, str(folder)):
+                RunStore(folder)
+        folder.chmod(0o755)
+
+
+def as_nobody(folder: Path) -> str:
+    """What opening the store ends in for another user, without its reason."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            RunStore(folder)
+            text = "opened"
+        except BaseException as error:
+            text = f"{type(error).__name__} {error}".partition(": ")[0] if "\n" not in str(error) else "several lines"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as file:
+        return file.read()
+
+
+def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
+    """SQLite tells the whole statement that it cannot read, line by line."""
+    store = RunStore(tmp_path)
+    store.close()
+    (place,) = (path for path in tmp_path.iterdir() if path.read_bytes()[:6] == b"SQLite")
+    whole = place.read_bytes()
+    assert whole.count(b"status TEXT NOT NULL") >= 1
+    place.write_bytes(whole.replace(b"status TEXT NOT NULL", b'status TEXT NOT "ULL'))
+    with pytest.raises(BadInput, match="malformed database schema") as caught:
+        RunStore(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_runs_whose_store_is_gone_are_not_given_again(tmp_path):
+    """What the earlier runs have in their folders stays, and so do their pages."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "c3.html").write_text("a page")
+    store = RunStore(tmp_path)
+    assert (store.add_comparison("a vs b"), store.add_comparison("c vs d")) == (4, 5)
+    assert [add(store), add(store)] == [8, 9]
+
+
+DAMAGES = {
+    "facts that are not JSON": "facts='{'",
+    "facts that are a list": "facts='[]'",
+    "facts of another shape": """facts='{"data": 5}'""",
+    "a name that is bytes": "name=x'00ff'",
+    "rounds that are text": "rounds='many'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys, damage):
+    first, second = add(store), add(store, "scaffold")
+    store.db.execute(f"UPDATE runs SET {damage} WHERE id=?", (first,))
+    assert main(["list", "runs", "--runs", str(store.folder)]) == 0
+    out = capsys.readouterr().out
+    assert "damaged" in out
+    assert "scaffold" in out
+    assert store.run(second).name == "scaffold"
+    assert main(["show", "1", "--runs", str(store.folder)]) == 1
+    assert capsys.readouterr().err.startswith("fedskew: run 1: its record in the store is damaged: ")
+
+
+AS_NOBODY = """
+import os, sys
+import pandas.core.indexes.base  # what reading needs: another user may not find it
+from fedskew.store.runs import RunStore
+if os.getuid() == 0:
+    os.setuid(65534)
+store = RunStore(sys.argv[1], read_only=True)
+print([record.name for record in store.select(["latest"])], len(store.measurements([1])))
+"""
+
+
+@pytest.mark.parametrize("writer", ["has ended", "goes on"])
+def test_a_store_that_may_not_be_written_can_be_read(writer):
+    """As another user, where nothing else keeps this one from writing."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        store = RunStore(folder)
+        store.write_round(add(store, "scaffold"), 1, ROUND)
+        if writer == "has ended":
+            store.close()
+        for path in (*folder.iterdir(), folder):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = sorted(path.name for path in folder.iterdir())
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, timeout=100
+        )
+        assert done.stdout == "['scaffold'] 3\n", done.stderr
+        assert sorted(path.name for path in folder.iterdir()) == before
+        store.close()
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_store_that_is_only_read_is_not_made(tmp_path, capsys):
+    assert main(["list", "runs", "--runs", str(tmp_path / "none")]) == 0
+    assert "no runs yet" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()

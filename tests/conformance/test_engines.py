@@ -12,7 +12,7 @@ import torch
 
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.engine import ENGINES, sequential
+from fedskew.engine import ENGINES
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
@@ -28,7 +28,6 @@ torch.set_num_threads(1)
 ENGINE: dict[str, tuple[Any, str]] = {  # and the size from which it works as for large models, 0 in these tests
     "narrowing": (Stacked(), "stacked.SMALL"),
     "one-wide": (Stacked(width=1), ""),
-    "recorded": (Sequential(), "sequential.MODEL"),
 }
 SHAPES = ("fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon")
 """Methods that together use nearly every hook: they meet every solver in every engine."""
@@ -47,12 +46,11 @@ def _traced_once():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fedskew.loop.federation.program", cache(program.__wrapped__))
         patched.setattr("fedskew.engine.stacked.vectorised", cache(Steps))
-        patched.setattr("fedskew.engine.sequential.traced", cache(sequential.traced.__wrapped__))
         yield
 
 
 def test_every_engine_is_in_the_table():
-    assert {type(engine) for engine, _ in ENGINE.values()} == set(ENGINES.values())
+    assert {type(engine) for engine, _ in ENGINE.values()} | {Sequential} == set(ENGINES.values())
 
 
 @pytest.mark.parametrize(("spec", "solver", "engine"), CELLS)
@@ -63,7 +61,6 @@ def test_engines_agree(monkeypatch, spec, solver, engine):
         monkeypatch.setattr(f"fedskew.engine.{size}", 0)
     fed = federation(spec, solver)
     assert_close(run(fed, driver), expected)
-    assert engine != "recorded" or sequential.traced(fed.program).graphs
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_every_model_is_covered():
 
 
 @pytest.mark.parametrize("model", MODELS_THAT_STACK)
-def test_engines_agree_on_every_model(monkeypatch, model):
+def test_engines_agree_on_every_model(model):
     maker, shape = MODELS_THAT_STACK[model]
     net = maker.build(shape, 3, torch.Generator().manual_seed(0)).double()
     sizes = [5, 1, 9]
@@ -138,9 +135,7 @@ def test_engines_agree_on_every_model(monkeypatch, model):
     )
     x0 = fed.task.space.flatten(net)
     runs = []
-    for engine, size in ((Sequential(), 1 << 62), (Stacked(), 0), (Sequential(), 0)):
-        monkeypatch.setattr("fedskew.engine.sequential.MODEL", size)
+    for engine in (Sequential(), Stacked()):
         states = ClientStates()
         runs.append(record(play(fed, x0, 2, engine, states=states), states))
     assert_close(runs[1], runs[0])
-    assert_close(runs[2], runs[0])

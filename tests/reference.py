@@ -17,7 +17,7 @@ from fedskew.core.records import Plan
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Outcome
+from fedskew.loop.work import Outcome
 from fedskew.slots import Sgd
 from tests import small
 from tests.small import Quadratic, TinyNet, exact_clients, play

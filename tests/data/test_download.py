@@ -1,13 +1,11 @@
-"""Downloads against a server of our own on this machine: resumed, truncated, altered, refused; and the verb `data`."""
+"""Downloads from a server in this process: resumed, truncated, altered, slow, endless, refused; and the verb `data`."""
 
 from __future__ import annotations
 
 import errno
-import gzip
 import hashlib
 import io
 import json
-import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,18 +16,17 @@ import pytest
 
 from fedskew.cli import data as verb
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput, FedskewError
-from fedskew.data import DATASETS
-from fedskew.data.datasets.cifar import Cifar10
-from fedskew.data.datasets.mnist import NAMES, Mnist
+from fedskew.core.errors import FedskewError
+from fedskew.data import DATASETS, download
 from fedskew.data.download import CHUNK, fetch
-from fedskew.data.find import VARIABLE, Files, Remote, folders
+from fedskew.data.find import Files, Remote, folders
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 5 * CHUNK + 17, dtype=np.uint8).tobytes()
+SUM = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``content`` under any name, and misbehaves as it is told."""
+    """Serves ``content`` under any name, with the faults that a test sets."""
 
     content = CONTENT
     cut = 0  # bytes after which the next answers end
@@ -39,10 +36,11 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str | None] = []
+        self.requests: list[str | None] = []
 
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.server_port}/{name}"
+    def files(self, sha256: str = SUM, size: int = 0) -> Files:
+        remote = Remote(f"http://127.0.0.1:{self.server_port}/thing.bin", size, sha256)
+        return Files(dataset="thing", licence="", classes=2, remotes=(remote,))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -50,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server, wanted = self.server, self.headers.get("Range")
-        server.asked.append(wanted)
+        server.requests.append(wanted)
         if server.status:
             self.send_error(server.status)
             return
@@ -60,8 +58,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.content[start:]
         self.send_response(206 if start else 200)
-        if self.server.length:
-            self.send_header("Content-Length", self.server.length.replace("right", str(len(body))))
+        if server.length:
+            self.send_header("Content-Length", server.length.replace("right", str(len(body))))
         self.end_headers()
         self.wfile.write(body[: server.cut or None])
 
@@ -82,19 +80,12 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that downloads go to."""
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that downloads go to; no proxy stands between."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    return tmp_path / "data" / "thing"
-
-
-def files(server: Server, sha256: str = hashlib.sha256(CONTENT).hexdigest(), size: int = 0) -> Files:
-    remote = Remote("thing.bin", server.url("thing.bin"), size, sha256)
-    return Files(dataset="thing", licence="", classes=2, remotes=(remote,))
+    return folder / "thing"
 
 
 def names(folder: Path) -> list[str]:
@@ -110,106 +101,105 @@ def fails(files: Files, *words: str) -> None:
         assert word in text
 
 
-def test_a_file_of_which_nothing_tells_whether_it_is_whole_is_refused(server, folder):
-    server.length, server.cut = "", CHUNK
-    fails(files(server, sha256=""), "does not say how long the file is", "put thing.bin from")
-    assert names(folder) == []
-    fails(files(server, sha256="", size=len(CONTENT)), "the connection ended after 65,536 of 327,697 bytes")
-    fails(files(server), "was altered or damaged")
-    assert names(folder) == []
-    server.cut = 0
-    assert fetch(files(server, sha256="", size=len(CONTENT)))[0].read_bytes() == CONTENT
-
-
-def test_a_file_arrives_whole_with_progress_and_is_found(server, folder):
-    heard: list[tuple[str, int, int]] = []
-    paths = fetch(files(server), lambda *told: heard.append(told))
-    assert paths == [folder / "thing.bin"] == files(server).paths()
+def test_file_arrives_whole_with_progress_and_is_found(server, folder):
+    calls: list[tuple[str, int, int]] = []
+    paths = fetch(server.files(), lambda *call: calls.append(call))
+    assert paths == [folder / "thing.bin"] == server.files().paths()
     assert paths[0].read_bytes() == CONTENT
     assert names(folder) == ["thing.bin"]
-    done = [there for _, there, _ in heard]
+    done = [received for _, received, _ in calls]
     assert done == sorted(done)
-    assert heard[-1] == ("thing.bin", len(CONTENT), len(CONTENT))
-    fetch(files(server))
-    assert len(server.asked) == 1, "it is there"
+    assert calls[-1] == ("thing.bin", len(CONTENT), len(CONTENT))
+    fetch(server.files())
+    assert len(server.requests) == 1, "the file was there"
 
 
-def test_a_broken_download_goes_on_where_it_ended(server, folder):
+def test_file_that_cannot_be_checked_is_refused(server, folder):
+    server.length, server.cut = "", CHUNK
+    fails(server.files(sha256=""), "does not say how long the file is", "put thing.bin from")
+    assert names(folder) == []
+    fails(server.files(sha256="", size=len(CONTENT)), "the connection ended after 65,536 of 327,697 bytes")
+    fails(server.files(), "was altered or damaged")
+    assert names(folder) == []
+    server.cut = 0
+    assert fetch(server.files(sha256="", size=len(CONTENT)))[0].read_bytes() == CONTENT
+
+
+def test_broken_download_resumes(server, folder):
     server.cut = 2 * CHUNK + 5
-    fails(files(server), "127.0.0.1", f"after {server.cut:,} of {len(CONTENT):,} bytes", "try again", str(folder))
+    fails(server.files(), "127.0.0.1", f"after {server.cut:,} of {len(CONTENT):,} bytes", "try again", str(folder))
     assert names(folder) == ["thing.bin.part"]
     server.cut = 0
-    assert fetch(files(server))[0].read_bytes() == CONTENT
-    assert server.asked == [None, f"bytes={2 * CHUNK + 5}-"]
+    assert fetch(server.files())[0].read_bytes() == CONTENT
+    assert server.requests == [None, f"bytes={2 * CHUNK + 5}-"]
     assert names(folder) == ["thing.bin"]
 
 
-def test_a_server_without_ranges_sends_it_all_again(server, folder):
-    server.cut, server.ranges = CHUNK, False
-    fails(files(server), "the connection ended")
+@pytest.mark.parametrize(("ranges", "sha256"), [(False, SUM), (True, "")])
+def test_download_without_ranges_or_checksum_starts_over(server, folder, ranges, sha256):
+    server.cut, server.ranges = CHUNK, ranges
+    fails(server.files(sha256), "the connection ended")
     server.cut = 0
-    assert fetch(files(server))[0].read_bytes() == CONTENT
+    assert fetch(server.files(sha256))[0].read_bytes() == CONTENT
+    assert sha256 or server.requests == [None, None]
 
 
-def test_a_part_that_was_whole_is_only_checked(server, folder):
+def test_complete_part_is_only_checked(server, folder):
     folder.mkdir(parents=True)
     (folder / "thing.bin.part").write_bytes(CONTENT)
-    assert fetch(files(server))[0].read_bytes() == CONTENT
+    assert fetch(server.files())[0].read_bytes() == CONTENT
 
 
-def test_halves_of_two_versions_are_not_put_together(server, folder):
+def test_parts_of_two_versions_are_not_joined(server, folder):
     server.cut = CHUNK
-    fails(files(server), "the connection ended")
+    fails(server.files(), "the connection ended")
     server.cut, server.content = 0, bytes(len(CONTENT))
-    fails(files(server), "altered", "SHA-256", "nothing was kept")
+    fails(server.files(), "altered", "SHA-256", "nothing was kept")
     assert names(folder) == []
     server.content = CONTENT
-    assert fetch(files(server))[0].read_bytes() == CONTENT
+    assert fetch(server.files())[0].read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("at", [0, len(CONTENT) // 2, len(CONTENT) - 1])
-def test_an_altered_file_is_not_kept(server, folder, at):
+def test_altered_file_is_not_kept(server, folder, at):
     server.content = CONTENT[:at] + bytes([CONTENT[at] ^ 1]) + CONTENT[at + 1 :]
-    fails(files(server), server.url("thing.bin"), "altered", "nothing was kept")
+    fails(server.files(), "thing.bin", "altered", "nothing was kept")
     assert names(folder) == []
-
-
-def test_without_a_checksum_a_broken_download_starts_over(server, folder):
-    server.cut = CHUNK
-    fails(files(server, sha256=""), "the connection ended")
-    assert names(folder) == []
-    server.cut = 0
-    assert fetch(files(server, sha256=""))[0].read_bytes() == CONTENT
-    assert server.asked == [None, None]
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "１", "9" * 30])
-def test_a_size_that_is_no_number_is_one_line(server, folder, length):
+def test_size_that_is_no_number_is_one_line(server, length):
     server.length = length.encode().decode("latin-1")
-    fails(files(server), "which is no number")
+    fails(server.files(), "which is no number")
 
 
-def test_a_download_without_an_end_stops(server, folder, monkeypatch):
-    """A server that never stops sending filled the disk where nobody knew the size."""
+def test_endless_download_stops(server, folder, monkeypatch):
+    monkeypatch.setattr(download, "MOST_BYTES", 2 * CHUNK)
+    fails(server.files(), f"more than the {2 * CHUNK:,} expected bytes")
     server.length = ""
-    monkeypatch.setattr("fedskew.data.download.MOST_BYTES", 2 * CHUNK)
-    fails(files(server), f"more than the {2 * CHUNK:,} bytes that were to come")
-    fails(files(server, size=CHUNK), f"more than the {CHUNK:,} bytes that were to come")
+    fails(server.files(), f"more than the {2 * CHUNK:,} expected bytes")
+    fails(server.files(size=CHUNK), f"more than the {CHUNK:,} expected bytes")
     assert names(folder) == []
 
 
-def test_what_is_not_there_or_cannot_be_reached_is_one_line(server, folder):
+def test_slow_download_stops(server, monkeypatch):
+    """A server that sends a byte now and then would hold the program for hours."""
+    times = iter([0.0, download.TIMEOUT, download.TIMEOUT + 1e6])
+    monkeypatch.setattr(download, "monotonic", lambda: next(times))
+    fails(server.files(), "less than 1,000 bytes a second", "try again")
+
+
+def test_missing_file_and_closed_server_are_one_line(server, folder):
     server.status = 404
-    fails(files(server), "404", "put thing.bin from", str(folder))
+    fails(server.files(), "404", "put thing.bin from", str(folder))
     assert names(folder) == []
-    server.status = 0
-    gone = files(server)
+    gone = server.files()
     server.shutdown()
     server.server_close()
     fails(gone, "cannot download from 127.0.0.1", "refused", "put thing.bin from", str(folder))
 
 
-def test_a_full_disk_leaves_nothing(server, folder, monkeypatch):
+def test_full_disk_leaves_nothing(server, folder, monkeypatch):
     folder.mkdir(parents=True)
     opened = Path.open
 
@@ -224,108 +214,20 @@ def test_a_full_disk_leaves_nothing(server, folder, monkeypatch):
         return opened(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", open_)
-    fails(files(server), "cannot write", "No space left", "nothing was kept")
+    fails(server.files(), "cannot write", "No space left", "nothing was kept")
     assert names(folder) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(server, folder):
+def test_folder_that_cannot_be_made_is_one_line(server, folder):
+    folder.parent.rmdir()
     folder.parent.write_text("a file")
-    fails(files(server), "cannot make", str(folder))
-
-
-# archives are read in place
-
-
-def cifar_archive(path: Path, rows: int = 20, **members: bytes) -> None:
-    """A small binary CIFAR-10: all pixels of a row are its number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
-            content = b"".join(bytes([i % 10]) + bytes([i]) * 3072 for i in range(rows))
-            add(archive, f"cifar-10-batches-bin/{name}", members.get(name.partition(".")[0], content))
-        add(archive, "../../escaped.txt", b"out")
-        add(archive, "/tmp/escaped-fedskew.txt", b"out")
-        link = tarfile.TarInfo("cifar-10-batches-bin/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
-
-
-def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))
-
-
-def test_a_hostile_archive_writes_nothing(folder, tmp_path):
-    path = folder.parent / "cifar-10" / "cifar-10-binary.tar.gz"
-    cifar_archive(path)
-    before = sorted(tmp_path.rglob("*"))
-    data = Cifar10().load()
-    assert sorted(tmp_path.rglob("*")) == before
-    assert not Path("/tmp/escaped-fedskew.txt").exists()
-    assert data.x.shape == (100, 3, 32, 32)
-    assert data.y[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
-    # rows 0..19 repeat five times: standardised, row i is (i - 9.5) / std(0..19)
-    expected = (np.arange(20) - 9.5) / np.arange(20).std()
-    np.testing.assert_allclose(data.x_test[:, 2, 5, 7], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        ({"data_batch_3": b"\0" * 3000}, "cannot read"),
-        ({f"data_batch_{i}": b"\0" * 3073 for i in range(1, 6)}, "the training part lacks some classes"),
-        ({"test_batch": bytes([77]) + b"\0" * 3072}, "test labels must lie in 0..9, found 77..77"),
-    ],
-)
-def test_a_cifar_archive_that_is_not_one_is_one_line(folder, members, words):
-    path = folder.parent / "cifar-10" / "cifar-10-binary.tar.gz"
-    cifar_archive(path, **members)
-    with pytest.raises(BadInput, match=words):
-        Cifar10().load()
-
-
-def test_a_truncated_archive_is_one_line(folder):
-    path = folder.parent / "cifar-10" / "cifar-10-binary.tar.gz"
-    cifar_archive(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(BadInput, match=r"cannot read .*cifar-10-binary.tar.gz, it is damaged or another file") as error:
-        Cifar10().load()
-    assert "\n" not in str(error.value)
+    fails(server.files(), "cannot make", str(folder))
 
 
 # the verb
 
 
-def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.asarray(array.shape, dtype=">u4").tobytes() + array.tobytes()
-
-
-def mnist_by_hand(folder: Path, side: int = 28) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    images = np.arange(20, dtype=np.uint8)[:, None, None].repeat(side, 1).repeat(side, 2)
-    labels = np.arange(20, dtype=np.uint8) % 10
-    for name, array in zip(NAMES, (images, labels, images, labels), strict=True):
-        (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array)))
-
-
-def test_files_placed_by_hand_are_found_and_verified(folder, capsys):
-    mnist_by_hand(folder.parent)
-    assert Mnist().load().shape == (1, 28, 28)
-    assert not DATASETS["fashion-mnist"].files.here(), "it has the same file names, in a folder of its own"
-    assert main(["data", "path", "mnist"]) == 0
-    assert capsys.readouterr().out.split() == [str(folder.parent / f"{name}.gz") for name in NAMES]
-    assert main(["data", "verify", "mnist"]) == 1
-    assert "does not have the published SHA-256" in capsys.readouterr().out
-
-
-def test_images_of_another_size_are_one_line(folder):
-    mnist_by_hand(folder.parent, side=32)
-    with pytest.raises(BadInput, match=r"have shape \(32, 32\), expected \(28, 28\)"):
-        Mnist().load()
-
-
-def test_the_list_tells_of_every_data_set(folder, capsys):
+def test_list_shows_every_data_set(capsys):
     assert main(["data", "list", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table")}
@@ -342,18 +244,18 @@ def test_the_list_tells_of_every_data_set(folder, capsys):
 
 
 @pytest.mark.parametrize("name", [name for name, cls in DATASETS.items() if hasattr(cls, "files")])
-def test_what_is_said_of_a_data_set_is_so(name):
+def test_files_have_plain_names_and_secure_sources(name):
     files = DATASETS[name].files
     assert files.dataset == name
     for remote in files.remotes:
         assert remote.url.startswith("https://")
         assert len(remote.sha256) in (0, 64)
-        assert Path(remote.file).name == remote.file
+        assert Path(remote.file).name == remote.file != ""
 
 
-def test_get_fetches_once_and_says_so(server, folder, capsys, monkeypatch):
+def test_get_downloads_once_and_verify_finds_damage(server, folder, capsys, monkeypatch):
     class Thing:
-        files = globals()["files"](server)
+        files = server.files()
 
         def load(self):
             return DATASETS["digits"]().load()
@@ -387,7 +289,7 @@ def test_wrong_requests_are_one_line(arguments, words, capsys):
     assert error.count("\n") == 1
 
 
-def test_what_needs_no_files(capsys):
+def test_data_set_without_files_needs_no_download(capsys):
     assert main(["data", "get", "digits"]) == 0
     assert "always here" in capsys.readouterr().out
     assert main(["data", "verify", "digits"]) == 0

@@ -1,4 +1,4 @@
-"""Data of one's own: PyTorch datasets and tensors, and the Hugging Face library, here played by a small module."""
+"""The user's own data: PyTorch datasets and tensors, and the Hugging Face library, which a small module replaces here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def test_torch_datasets_and_pairs_of_tensors_are_the_same():
     assert one.classes == ("0", "1", "2")
     named = from_torch((X, Y), (X, Y), classes=["a", "b", "c", "d"], groups=["u", "v", "u", "v", "w", "w"])
     assert named.num_classes == 4
-    assert named.groups is not None
     assert named.groups.tolist() == [0, 1, 0, 1, 2, 2]
 
 
@@ -44,7 +43,7 @@ def test_word_ids_stay_integers_and_bytes_become_numbers():
     assert from_torch((X.to(torch.uint8), Y), (X.to(torch.uint8), Y)).x.dtype == np.float32
 
 
-def test_a_torch_dataset_trains(tmp_path):
+def test_torch_dataset_trains(tmp_path):
     data = fs.from_torch(TensorDataset(X, Y), TensorDataset(X, Y))
     experiment = fs.Experiment(skew="iid", clients={"number": 2}, training={"rounds": 1}, engine="sequential")
     assert fs.run(experiment, data=data, folder=tmp_path).records[0].status == "finished"
@@ -57,10 +56,11 @@ def test_a_torch_dataset_trains(tmp_path):
         ([X[0]], [(X[0], 0)], "every item must be a pair"),
         ([], [(X[0], 0)], "no rows"),
         ((X, Y.float()), (X, Y), "labels must be integers, not float32"),
-        ((X[:2], Y[:2]), (X, Y), r"no row of the labels \[2\]"),
+        ((X, -Y), (X, -Y), r"training labels must lie in 0\.\.0, found -2\.\.0"),
+        ((X[:2], Y[:2]), (X, Y), "mine: the training part has no row of 2, which the test part has"),
     ],
 )
-def test_what_cannot_be_right_is_one_line(train, test, words):
+def test_bad_torch_data_is_one_line(train, test, words):
     with pytest.raises(fs.BadInput, match=words) as error:
         from_torch(train, test, name="mine")
     assert "\n" not in str(error.value)
@@ -70,7 +70,7 @@ def test_what_cannot_be_right_is_one_line(train, test, words):
 
 
 class Split(dict[str, list[object]]):
-    """Columns, and which of them hold class labels."""
+    """Columns, and the names of the classes of the column label."""
 
     def __init__(self, names: list[str] | None = None, **columns: list[object]) -> None:
         super().__init__(columns)
@@ -80,7 +80,7 @@ class Split(dict[str, list[object]]):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """The hub's data sets, by name."""
+    """The hub's data sets by name, for the test to fill."""
     known: dict[str, dict[str, Split]] = {}
 
     def load_dataset(path: str, subset: str | None) -> dict[str, Split]:
@@ -103,7 +103,6 @@ def test_texts_of_the_hub(hub):
     assert data.x.tolist() == [[2, 3], [4, 0], [2, 0]]
     assert data.x_test.tolist() == [[4, 1]]
     assert data.classes == ("bad", "good")
-    assert data.groups is not None
     assert data.groups.tolist() == [0, 1, 0]
     assert data.texts == (("a b", "c", "a"), ("c zebra",))
     component = build("dataset", DATASETS, "hf:news/tiny,client=user")
@@ -111,8 +110,7 @@ def test_texts_of_the_hub(hub):
 
 
 def test_images_and_numbers_of_the_hub(hub):
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (8, 6, 5, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 5, 3), dtype=np.uint8)
     names = ["cat", "dog"] * 4
     images = [Image.fromarray(p) for p in pixels]
     hub["pets"] = {"train": Split(img=images, label=names), "test": Split(img=images[:2], label=names[:2])}
@@ -140,7 +138,7 @@ def test_images_and_numbers_of_the_hub(hub):
         ({"path": "odd", "x": "w"}, "no row of 3"),
     ],
 )
-def test_what_the_hub_cannot_give_is_one_line(hub, options, words):
+def test_bad_data_of_the_hub_is_one_line(hub, options, words):
     hub["odd"] = {
         "train": Split(v=[[1], [2, 3]], w=[[1], [2]], label=[0, 1]),
         "test": Split(v=[[1], [2]], w=[[1], [2]], label=[0, 1 if options.get("x") == "v" else 3]),
@@ -150,43 +148,47 @@ def test_what_the_hub_cannot_give_is_one_line(hub, options, words):
     assert "\n" not in str(error.value)
 
 
-def test_without_the_library_the_error_says_what_to_install(monkeypatch):
+def test_error_without_the_library_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(fs.BadInput, match=r"pip install 'fedskew\[hf\]'"):
         fs.load("hf:imdb")
 
 
-# where files lie
+# paths
 
 
-def test_a_run_on_files_goes_on_and_is_repeated_from_any_folder(tmp_path, monkeypatch, capsys):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
-        folder.mkdir()
-    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 2]}\n" for i in range(60)))
-    monkeypatch.chdir(here)
-    command = ["run", "--rounds", "1", "--clients", "3", "--skew", "iid"]
+@pytest.fixture
+def table(tmp_path):
+    """A file t.csv of 60 rows, two classes, no clients."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 2]}\n" for i in range(60)))
+    return path
+
+
+def test_run_on_files_is_repeated_from_any_folder(table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["run", "--rounds", "1", "--clients", "3", "--skew", "iid", "--engine", "sequential"]
     assert main([*command, "--dataset", "table:path=t.csv,label=y,test=t.csv"]) == 0
     assert "table:path=t.csv,label=y,test=t.csv, 3 clients" in capsys.readouterr().err.replace("\n", " ")
-    monkeypatch.chdir(there)
-    assert main(["run", str(here / "runs" / "1" / "experiment.toml")]) == 0
-    one, two = (RunStore(folder / "runs").measurements([1]).query("name == 'loss'") for folder in (here, there))
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert main(["run", str(tmp_path / "runs" / "1" / "experiment.toml")]) == 0
+    one, two = (RunStore(f / "runs").measurements([1]).query("name == 'loss'") for f in (tmp_path, other))
     assert len(one)
     assert one.equals(two)
 
 
-def test_one_file_without_clients_is_dealt_by_a_skew(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("x,y\n" + "".join(f"{i % 7},{'ab'[i % 2]}\n" for i in range(60)))
-    data = Table(path=str(path), label="y").load()
+def test_file_without_clients_is_dealt_by_a_skew(table):
+    data = Table(path=str(table), label="y").load()
     assert (data.groups, data.group_names, len(data.y), len(data.y_test)) == (None, (), 48, 12)
-    dealt = fs.Experiment(dataset=f"table:path={path},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
+    dealt = fs.Experiment(dataset=f"table:path={table},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
     assert len(assemble(dealt, data).partition) == 3
     with pytest.raises(BadInput, match=r"does not name the owners of its rows; .* client=COLUMN"):
         assemble(dealt.replace(skew="natural"), data)
 
 
-def test_what_is_not_there_stays_as_it_is_written(tmp_path, monkeypatch):
+def test_only_existing_paths_become_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert HuggingFace(path="stanfordnlp/imdb").path == "stanfordnlp/imdb"
     with pytest.raises(BadInput, match=rf"^t\.csv: no such file or folder in {re.escape(str(tmp_path))}$"):

@@ -22,7 +22,7 @@ def test_one_coefficient_by_hand():
     assert autoregression(np.array([1.0, 2.0, 4.0]), 1)[0] == pytest.approx(-2 * 10 / 25)
 
 
-def test_a_cosine_is_one_line_of_its_spectrum():
+def test_cosine_is_one_line_of_its_spectrum():
     t = np.arange(128)
     a = amplitudes(np.cos(2 * np.pi * 5 * t / 128) + 3)
     assert a.argmax() == 4

@@ -1,29 +1,35 @@
-"""Texts as word ids: the vocabulary, the honest split, and integer rows through both engines."""
+"""Texts as word ids: the vocabulary, the split without leaks, and integer rows in both engines."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
-from fedskew.data.texts import PAD, UNKNOWN, apart, encoded, of_texts, reworded, vocabulary_of, words
+from fedskew.data.texts import PAD, UNKNOWN, encoded, held_out_rows, of_texts, reworded, vocabulary_of, words
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
-from fedskew.experiment import config
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.loop.round import play_round, start
-from fedskew.models import MODELS
+
+
+def dataset(train, test, y=(0, 1), y_test=(0, 1), length=2, vocabulary=100, classes=("x", "y")) -> Dataset:
+    return of_texts(
+        (train, np.array(y)),
+        (test, np.array(y_test)),
+        classes=classes,
+        length=length,
+        vocabulary=vocabulary,
+        name="tiny",
+    )
 
 
 def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():
@@ -31,11 +37,11 @@ def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():
     assert words("  ...!") == []
 
 
-def test_the_vocabulary_is_ranked_by_frequency_then_alphabet():
+def test_vocabulary_is_ranked_by_frequency_then_alphabet():
     texts = ["b a b", "c a b", "d"]
     assert vocabulary_of(texts, 10, 3) == {"b": 2, "a": 3, "c": 4, "d": 5}
     assert vocabulary_of(texts, 4, 3) == {"b": 2, "a": 3}
-    assert vocabulary_of(texts, 10, 1) == {"b": 2, "c": 3, "d": 4}, "words behind the cut stand in no row"
+    assert vocabulary_of(texts, 10, 1) == {"b": 2, "c": 3, "d": 4}, "words after the cut do not count"
 
 
 def test_texts_are_cut_and_padded():
@@ -45,54 +51,33 @@ def test_texts_are_cut_and_padded():
     assert rows.dtype == np.int64
 
 
-def test_the_vocabulary_knows_the_training_part_only():
-    data = of_texts(
-        (["red apple", "blue sea"], np.array([0, 1])),
-        (["red zebra", "blue sea sea sea"], np.array([0, 1])),
-        classes=("fruit", "water"),
-        length=2,
-        vocabulary=100,
-        name="tiny",
-    )
-    known = vocabulary_of(["red apple", "blue sea"], 100, 2)
+def test_vocabulary_has_words_of_the_training_part_only():
+    train = ["red apple", "blue sea"]
+    data, other = (dataset(train, [f"red {word}", "blue sea sea sea"]) for word in ("zebra", "lion"))
+    known = vocabulary_of(train, 100, 2)
     assert data.x_test.tolist() == [[known["red"], UNKNOWN], [known["blue"], known["sea"]]]
-    assert data.texts == (("red apple", "blue sea"), ("red zebra", "blue sea sea sea"))
-    other = of_texts(
-        (["red apple", "blue sea"], np.array([0, 1])),
-        (["red lion", "blue sea sea sea"], np.array([0, 1])),
-        classes=("fruit", "water"),
-        length=2,
-        vocabulary=100,
-        name="tiny",
-    )
+    assert data.texts == (tuple(train), ("red zebra", "blue sea sea sea"))
     assert np.array_equal(other.x_test, data.x_test)
     assert other.fingerprint() != data.fingerprint(), "the ids are the same, the texts are not"
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "expected"),
+    ("train", "test", "y", "y_test", "expected"),
     [
-        ((["a", " "], [0, 1]), (["b"], [0]), "1 texts of the training part are empty, the first one is row 2"),
+        (["a", " "], ["b"], [0, 1], [0], "tiny: 1 texts of the training part are empty, the first one is row 2"),
         (
-            (["a", "b"], [0, 1]),
-            (["b", "c", ""], [0, 1, 1]),
-            "1 texts of the test part are empty, the first one is row 3",
+            ["a", "b"],
+            ["b", "c", ""],
+            [0, 1],
+            [0, 1, 1],
+            "tiny: 1 texts of the test part are empty, the first one is row 3",
         ),
-        ((["a", "b"], [0, 0]), (["b"], [1]), "the training part has no row of two"),
+        (["a", "b"], ["b"], [0, 0], [1], "tiny: the training part has no row of y"),
     ],
 )
-def test_texts_that_cannot_be_right_are_one_line(train, test, expected):
-    with pytest.raises(BadInput) as error:
-        of_texts(
-            (train[0], np.array(train[1])),
-            (test[0], np.array(test[1])),
-            classes=("one", "two"),
-            length=2,
-            vocabulary=9,
-            name="tiny",
-        )
-    assert expected in str(error.value)
-    assert "tiny" in str(error.value)
+def test_bad_texts_are_one_line(train, test, y, y_test, expected):
+    with pytest.raises(BadInput, match=expected):
+        dataset(train, test, y, y_test)
 
 
 TEXTS = st.lists(
@@ -101,70 +86,41 @@ TEXTS = st.lists(
 
 
 @given(TEXTS)
-def test_no_set_of_words_stands_on_both_sides(rows):
+def test_no_set_of_words_is_in_both_parts(rows):
     texts, y = [" ".join(parts) for parts, _ in rows], np.array([label for _, label in rows])
-    test = apart(texts, y, 0.3)
-    sets = [frozenset(text.split()) for text in texts]
-    assert not {s for s, held in zip(sets, test, strict=True) if held} & {
-        s for s, held in zip(sets, test, strict=True) if not held
-    }
-    assert np.array_equal(test, apart(texts, y, 0.3))
+    held = held_out_rows(texts, y, 0.3)
+    train, test = (
+        {frozenset(text.split()) for text, is_test in zip(texts, held, strict=True) if is_test == t} for t in (0, 1)
+    )
+    assert not train & test
+    assert np.array_equal(held, held_out_rows(texts, y, 0.3))
 
 
-def test_different_texts_are_split_in_the_share_of_each_class():
+def test_different_texts_are_split_by_class():
     texts = [f"message {i}" for i in range(500)]
     y = np.repeat([0, 1], [400, 100])
-    assert np.bincount(y[apart(texts, y, 0.2)]).tolist() == [80, 20]
+    assert np.bincount(y[held_out_rows(texts, y, 0.2)]).tolist() == [80, 20]
 
 
 # integer rows through the loop
 
 
-class WordNet(nn.Module):
-    """The mean of word vectors, and a linear layer."""
-
-    ids = True
-
-    def __init__(self, ids: int, classes: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(ids, 5)
-        self.out = nn.Linear(5, classes)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        z = self.words(x).mean(1)
-        return z, self.out(z)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanOfWords:
-    has_features: ClassVar[bool] = True
-
-    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        net = WordNet(30, classes)
-        for p in net.parameters():
-            nn.init.normal_(p, generator=generator)
-        return net
-
-
-def test_integer_rows_train_alike_in_both_engines(monkeypatch):
-    monkeypatch.setitem(config.COMPONENTS, "model", {**MODELS, "mean-of-words": MeanOfWords})
+def test_word_ids_train_alike_in_both_engines():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 90)
     texts = [" ".join(rng.choice(list("abcdefgh"[4 * c : 4 * c + 6]), 7)) for c in y]
-    data = of_texts(
-        (texts[:60], y[:60]), (texts[60:], y[60:]), classes=("x", "y"), length=6, vocabulary=30, name="tiny"
+    data = dataset(texts[:60], texts[60:], y[:60], y[60:], length=6, vocabulary=30)
+    experiment = Experiment(
+        dataset="digits",
+        model="text-cnn:widths=[1]",
+        algorithm="scaffold",
+        skew="iid",
+        clients={"number": 4},
+        server_data={"share": 0.1},
+        training={"rounds": 2, "dtype": "float64"},
     )
     models = []
     for engine in ("sequential", "stacked"):
-        experiment = Experiment(
-            dataset="digits",
-            model="mean-of-words",
-            algorithm="scaffold",
-            skew="iid",
-            clients={"number": 4},
-            server_data={"share": 0.1},
-            training={"rounds": 2, "dtype": "float64"},
-        )
         made = assemble(experiment, data)
         assert made.federation.x.dtype == torch.long
         assert made.federation.info.num_examples.dtype == torch.float64
@@ -177,30 +133,17 @@ def test_integer_rows_train_alike_in_both_engines(monkeypatch):
     torch.testing.assert_close(models[0], models[1], rtol=1e-12, atol=1e-12)
 
 
-def test_feature_skews_refuse_word_ids(monkeypatch):
-    monkeypatch.setitem(config.COMPONENTS, "model", {**MODELS, "mean-of-words": MeanOfWords})
-    y = np.array([0, 1] * 10)
-    data = of_texts(
-        (["a b", "c d"] * 10, y), (["a", "d"], y[:2]), classes=("x", "y"), length=2, vocabulary=9, name="tiny"
-    )
-    experiment = Experiment(
-        dataset="digits", model="mean-of-words", skew=["iid", "feature-noise"], clients={"number": 2}
-    )
+def test_feature_skews_refuse_word_ids():
+    data = dataset(["a b", "c d"] * 10, ["a", "d"], [0, 1] * 10, vocabulary=9)
+    experiment = Experiment(dataset="digits", model="text-cnn", skew=["iid", "feature-noise"], clients={"number": 2})
     with pytest.raises(BadInput, match="tiny holds word ids"):
         assemble(experiment, data)
 
 
-def shop(vocabulary: int = 100) -> Dataset:
-    """Ten texts, each with a word of its own, and one test text that has all of them."""
+def shop() -> Dataset:
+    """Ten texts, each with one word that no other has, and one test text with all words."""
     texts = [f"word{row} order" for row in range(10)]
-    return of_texts(
-        (texts, np.array([0, 1] * 5)),
-        ([" ".join(texts)], np.array([0])),
-        classes=("x", "y"),
-        length=20,
-        vocabulary=vocabulary,
-        name="shop",
-    )
+    return dataset(texts, [" ".join(texts)], [0, 1] * 5, [0], length=20)
 
 
 def known_to(rows: np.ndarray) -> set[int]:
@@ -215,7 +158,7 @@ def known_to(rows: np.ndarray) -> set[int]:
         ({"clients": {"number": 3}, "skew": "label-shards:shards=1"}, 1),
     ],
 )
-def test_words_of_rows_that_no_client_trains_on_are_unknown(settings, unused):
+def test_words_of_untrained_rows_are_unknown(settings, unused):
     data = shop()
     experiment = Experiment(
         **{"dataset": "digits", "model": "text-cnn:widths=[1]", "skew": "iid", "clients": {"number": 2}} | settings
@@ -231,11 +174,8 @@ def test_words_of_rows_that_no_client_trains_on_are_unknown(settings, unused):
     assert assemble(experiment, data).federation.task.model.embedding.num_embeddings == len(trained) + 3
 
 
-def test_other_rows_do_not_say_which_words_are_frequent():
-    texts = ["a", "b b", "b b", "c c c", "c c c", "a a"]
-    data = of_texts(
-        (texts, np.array([0, 1] * 3)), (["a b c"], np.array([0])), classes=("x", "y"), length=3, vocabulary=3, name="t"
-    )
+def test_word_frequencies_come_from_the_chosen_rows():
+    data = dataset(["a", "b b", "b b", "c c c", "c c c", "a a"], ["a b c"], [0, 1] * 3, [0], length=3, vocabulary=3)
     assert data.x_test.tolist() == [[UNKNOWN, UNKNOWN, 2]], "of all rows c is the most frequent"
     x, x_test = reworded(data, np.array([0, 1, 2, 5, 5]))
     assert x_test.tolist() == [[UNKNOWN, 2, UNKNOWN]], "of these b"
@@ -243,7 +183,6 @@ def test_other_rows_do_not_say_which_words_are_frequent():
     assert reworded(data, np.arange(6))[0] is data.x
 
 
-def test_rows_that_are_no_words_stay_as_they_are():
-    data = shop()
-    bare = dataclasses.replace(data, vocabulary=0)
-    assert reworded(bare, np.array([0]))[1] is data.x_test
+def test_rows_without_word_ids_are_not_reworded():
+    bare = dataclasses.replace(shop(), vocabulary=0)
+    assert reworded(bare, np.array([0]))[1] is bare.x_test

@@ -36,7 +36,7 @@ from fedskew.measure.heterogeneity.label import (
 )
 from fedskew.skew import LabelDirichlet
 from fedskew.skew.partition import deal
-from tests.data.test_catalogue import real_data
+from tests.data.test_real import real_data
 from tests.planted import FACES, diagnosed
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)

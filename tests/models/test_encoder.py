@@ -469,7 +469,9 @@ def test_methods_left_out_need_what_texts_do_not_have(bert):
 
 
 def test_an_encoder_is_not_stacked(bert, tmp_path):
-    with pytest.raises(BadInput, match=r"engine stacked: clients' models of kind hf .* use --engine sequential"):
+    with pytest.raises(
+        BadInput, match=r"engine stacked computes clients' models as one batch .* use --engine sequential"
+    ):
         assemble(small(bert, engine="stacked"), DATA)
     runs = run(small(bert, frozen=2, engine="auto"), data=DATA, folder=tmp_path)
     assert runs.records[0].facts["engine"]["name"] == "sequential"

@@ -21,12 +21,12 @@ from hypothesis import settings
 from PIL import Image
 
 from fedskew.core.errors import BadInput
-from fedskew.data import images
+from fedskew.data import find, images
 from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.mnist import NAMES, Mnist
 from fedskew.data.find import VARIABLE
 from fedskew.data.images import cifar, idx, mosaics
-from tests.data.test_download import add, cifar_archive, idx_bytes
+from tests.data.test_image_files import add, cifar_archive, idx_bytes
 from tests.project.test_fuzz import LENGTHS, SEEDS, damaged, fuzz
 
 ARCHIVE, BATCHES = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
@@ -179,6 +179,7 @@ def test_no_link_is_followed_and_nothing_but_a_file_is_a_batch(kind: bytes, tmp_
 def test_no_more_is_unpacked_than_the_data_sets_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of zeros in 64 KiB, where no file may have more than one."""
     monkeypatch.setattr(images, "LARGEST", 1 << 20)
+    monkeypatch.setattr(find, "LARGEST", 1 << 20)
     zeros = bytes(1 << 26)
     with tarfile.open(tmp_path / "c.tar.gz", "w:gz", compresslevel=6) as archive:
         add(archive, "one", zeros)

@@ -215,7 +215,9 @@ def global_randomness(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_no_global_generator_is_used(path):
-    assert global_randomness(path.read_text(encoding="utf-8")) == []
+    """But where code of others is given one of our seeds."""
+    seeded = ["torch.default_generator.manual_seed", "torch.default_generator"] * (path.name == "initial.py")
+    assert sorted(global_randomness(path.read_text(encoding="utf-8"))) == sorted(seeded)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
-from fedskew.loop.round import transmit
+from fedskew.loop.transmit import transmit
 from fedskew.slots import CODECS, Clip, Int8, Qsgd, TopK, Uncompressed, Uniform
 from fedskew.slots.codecs import encode
 from fedskew.store.runs import RunStore

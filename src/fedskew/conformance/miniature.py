@@ -17,7 +17,8 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
-from fedskew.loop.round import Engine, Outcome, play_round, start
+from fedskew.loop.round import play_round, start
+from fedskew.loop.work import Engine, Outcome
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
 

@@ -26,7 +26,10 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, Planner, SeededPlanner
-from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
+from fedskew.loop.prepare import prepare
+from fedskew.loop.round import close_round, start
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import Engine, Work
 from fedskew.skew.partition import Ints
 from fedskew.slots import SOLVERS as CATALOGUE
 from fedskew.slots import Poisson, ServerSgd, Uniform

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedskew.core.trees import leaves
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Outcome, Work
+from fedskew.loop.work import Outcome, Work
 
 Record = dict[str, Tensor]
 

@@ -1,12 +1,12 @@
-"""What every loader returns: pooled training rows, an unseen test set, and, where people made the rows, whose they are."""
+"""The result of every loader: training rows, test rows, and the natural client of each training row, if there is one."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,29 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 
+Rows: TypeAlias = NDArray[Any]
+"""(n, ...) floating-point numbers or integers."""
+Ints: TypeAlias = NDArray[np.int64]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Arrays in memory.
 
-    x: (n, ...) floating point, or integers such as word ids; y: (n,) integers 0..K-1; groups: (n,) natural client ids, or None.
-    group_names: what to call the natural client of each id; without them the ids are the names.
-    texts: the training and the test rows as texts, where they are texts, for models that cut words in a way of their own.
-    vocabulary: where x holds ids of those texts' words (`fedskew.data.texts`), the most ids there may be; 0 for other rows.
-    sensitive: the name of the attribute that the last column of x holds as 0 and 1, where rows are people of two groups.
+    x: (n, ...) floating point, or integers such as word ids; y: (n,) labels 0..K-1; groups: (n,) natural client ids, or None.
+    group_names: the name of the natural client of each id; without them the ids are the names.
+    texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
+    vocabulary: if x holds ids of the texts' words (`fedskew.data.texts`), the most ids that it may have; else 0.
+    sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
     Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
     """
 
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    x_test: NDArray[Any]
-    y_test: NDArray[np.int64]
+    x: Rows
+    y: Ints
+    x_test: Rows
+    y_test: Ints
     classes: tuple[str, ...]
-    groups: NDArray[np.int64] | None = None
+    groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
@@ -42,42 +46,30 @@ class Dataset:
     notes: str = ""
 
     def __post_init__(self) -> None:
+        name, lengths = self.name, (len(self.y), len(self.y_test))
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
-            require(len(x) == len(y), f"{self.name}: {len(x)} {part} rows but {len(y)} labels")
-            require(len(x) > 0, f"{self.name}: no {part} rows")
-            require(np.issubdtype(y.dtype, np.integer), f"{self.name}: {part} labels must be integers, not {y.dtype}")
-            require(
-                bool(y.min() >= 0 and y.max() < len(self.classes)),
-                f"{self.name}: {part} labels must lie in 0..{len(self.classes) - 1}, found {y.min()}..{y.max()}",
-            )
-            numeric = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
-            require(numeric, f"{self.name}: {part} rows must be numbers, not {x.dtype}")
-            # a part at a time, so that large images need no second copy
-            parts = (x[lo : lo + 4096] for lo in range(0, len(x), 4096))
-            bad = sum(int((~np.isfinite(rows).reshape(len(rows), -1).all(1)).sum()) for rows in parts)
-            require(bad == 0, f"{self.name}: {bad} {part} rows hold values that are not finite")
+            check_rows(f"{name}: ", part, x, len(y))
+            check_labels(f"{name}: {part} labels", y, len(self.classes))
         require(
             self.x.shape[1:] == self.x_test.shape[1:],
-            f"{self.name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
+            f"{name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
         )
         for x in (self.x, self.x_test) if self.sensitive else ():
             require(
                 x.ndim == 2 and bool(np.isin(x[:, -1], (0, 1)).all()) and len(self.classes) == 2,
-                f"{self.name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
+                f"{name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
             )
-        lengths = (len(self.y), len(self.y_test))
         require(
             self.texts is None or (len(self.texts[0]), len(self.texts[1])) == lengths,
-            f"{self.name}: texts must have one entry a row in each part",
+            f"{name}: texts must have one entry a row in each part",
         )
         require(
-            self.groups is None or len(self.groups) == len(self.y),
-            f"{self.name}: the client ids (groups) must have one entry a training row",
+            self.groups is None or len(self.groups) == lengths[0],
+            f"{name}: the client ids (groups) must have one entry a training row",
         )
-
         require(
             self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),
-            f"{self.name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",
+            f"{name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",
         )
 
     @property
@@ -90,7 +82,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change with any value, to tell whether two runs saw the same data."""
+        """Sixteen hex digits that change with any value, to tell whether two runs used the same data."""
         return self._fingerprint
 
     @cached_property
@@ -105,10 +97,51 @@ class Dataset:
         return digest.hexdigest()[:16]
 
 
-def some_rows(count: int, wanted: int, part: int, where: str) -> NDArray[np.int64]:
-    """Indices of ``wanted`` rows out of ``count`` in a random order that is always the same; of all in their own order for 0.
+def check_rows(where: str, part: str, x: Rows, labels: int) -> None:
+    """Raise `BadInput` unless there are as many rows as labels, at least one, of finite numbers."""
+    require(len(x) == labels, f"{where}{len(x)} {part} rows but {labels} labels")
+    require(len(x) > 0, f"{where}no {part} rows")
+    numeric = np.issubdtype(x.dtype, np.floating) or np.issubdtype(x.dtype, np.integer)
+    require(numeric, f"{where}{part} rows must be numbers, not {x.dtype}")
+    # in blocks, so that large images need no second copy
+    blocks = (x[lo : lo + 4096] for lo in range(0, len(x), 4096))
+    bad = sum(int((~np.isfinite(rows).reshape(len(rows), -1).all(1)).sum()) for rows in blocks)
+    require(bad == 0, f"{where}{bad} {part} rows hold values that are not finite")
 
-    ``part`` keeps the choices from the training and the test rows apart. Raises `BadInput` where there are too few.
+
+def check_labels(what: str, y: Ints, classes: int) -> None:
+    """Raise `BadInput` unless the labels are integers in 0..classes - 1."""
+    require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
+    require(
+        bool(y.min() >= 0 and y.max() < classes),
+        f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}",
+    )
+
+
+def check_all_trained(name: str, classes: Sequence[str], y: Ints, y_test: Ints) -> None:
+    """Raise `BadInput` for a class that only the test rows have."""
+    unseen = [classes[c] if 0 <= c < len(classes) else str(c) for c in np.setdiff1d(y_test, y)]
+    require(not unseen, f"{name}: the training part has no row of {', '.join(unseen[:3])}, which the test part has")
+
+
+def numbered(values: Iterable[object]) -> tuple[Ints, tuple[str, ...]]:
+    """Each value's number in the sorted order of the different values, and their names."""
+    names, numbers = np.unique(np.asarray(values), return_inverse=True)
+    return numbers.astype(np.int64), tuple(str(name) for name in names)
+
+
+def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows]:
+    """Both parts as float32, less the training part's mean over the axes, divided by its deviation where that is not 0."""
+    # sums in float64, so that they do not depend on NumPy's blocking
+    mean, std = (f(train, axis=axes, keepdims=True, dtype=np.float64) for f in (np.mean, np.std))
+    scale = np.where(std > 0, std, 1)
+    return ((train - mean) / scale).astype(np.float32), ((test - mean) / scale).astype(np.float32)
+
+
+def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:
+    """The indices of ``wanted`` of ``count`` rows in a random order that is always the same; 0 gives all rows in order.
+
+    ``part`` is 0 for training and 1 for test rows, which get different choices. Raises `BadInput` if there are too few.
     """
     require(wanted <= count, f"data set {where}: {wanted} rows are wanted and there are {count}")
     return stream(0, "data", part).permutation(count)[:wanted] if wanted else np.arange(count)

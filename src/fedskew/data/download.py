@@ -1,6 +1,6 @@
-"""Fetching the files of a data set from their public source: resumed, checked, and under their name only when they are whole.
+"""Downloading the files of a data set: resumed, checked, and given their name only when complete.
 
-Archives are never unpacked to disk: loaders read their members in place, so no name inside an archive can reach another folder.
+Archives are never unpacked to disk. Loaders read their members in place, so no name inside an archive can reach another folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from urllib.parse import urlsplit
 
 from fedskew.core.errors import FedskewError
@@ -22,37 +23,41 @@ CHUNK = 1 << 16
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
 
-MOST_BYTES = 4 << 30
-"""Of a file whose size neither we nor the server know; the largest that we know of is a tenth of it."""
+SLOWEST = 1000
+"""Bytes a second, on average from `TIMEOUT` on, below which a connection counts as broken."""
 
-Tell = Callable[[str, int, int], None]
-"""Hears a file's name, the bytes that are there, and how many there will be (0: unknown)."""
+MOST_BYTES = 4 << 30
+"""Most bytes of a file of unknown size; the largest known file has a tenth of it."""
+
+OnProgress = Callable[[str, int, int], None]
+"""Takes a file's name, the bytes received so far, and the file's size (0: unknown)."""
 
 
 def home(files: Files) -> Path:
-    """Where a data set is downloaded to: a subfolder of the first folder that is searched."""
+    """The folder for downloads of a data set: a subfolder of the first folder that is searched."""
     return folders()[0] / files.dataset
 
 
-def fetch(files: Files, tell: Tell = lambda file, done, of: None) -> list[Path]:
-    """Download what is not there yet; the paths. Raises `FedskewError` in one line, after which the call can be repeated."""
+def fetch(files: Files, on_progress: OnProgress = lambda file, done, size: None) -> list[Path]:
+    """Download the files that are missing and return all paths. Raises `FedskewError` in one line; then call it again."""
     place = home(files)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FedskewError(f"data set {files.dataset}: cannot make {place}: {error.strerror}") from None
-    return [fetch_file(remote, place, tell) for remote in files.remotes]
+    return [fetch_file(remote, place, on_progress) for remote in files.remotes]
 
 
-def fetch_file(remote: Remote, place: Path, tell: Tell) -> Path:
-    """One file; an unfinished one stays beside it as ``.part`` if a checksum can tell, later on, that its halves fit together."""
+def fetch_file(remote: Remote, place: Path, on_progress: OnProgress) -> Path:
+    """Download one file. If there is a checksum, an unfinished file stays as ``.part``, to be resumed."""
     target, part = place / remote.file, place / f"{remote.file}.part"
     if target.is_file():
         return target
     if not remote.sha256:
         part.unlink(missing_ok=True)
+    advice = f"try again, or put {remote.file} from {remote.url} into {place}"
     try:
-        receive(remote, part, tell)
+        receive(remote, part, on_progress)
         if remote.sha256 and (found := digest(part)) != remote.sha256:
             part.unlink()
             raise FedskewError(
@@ -61,59 +66,50 @@ def fetch_file(remote: Remote, place: Path, tell: Tell) -> Path:
             )
         part.replace(target)
     except urllib.error.HTTPError as error:
-        raise FedskewError(
-            f"{remote.url}: the server answers {error.code} {error.reason}; {by_hand(remote, place)}"
-        ) from None
+        raise FedskewError(f"{remote.url}: the server answers {error.code} {error.reason}; {advice}") from None
     except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError) as error:
+        if not remote.sha256:
+            part.unlink(missing_ok=True)
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        host = urlsplit(remote.url).hostname
-        raise FedskewError(f"cannot download from {host}: {reason}; {by_hand(remote, place)}") from None
+        raise FedskewError(f"cannot download from {urlsplit(remote.url).hostname}: {reason}; {advice}") from None
     except OSError as error:
         part.unlink(missing_ok=True)
         raise FedskewError(f"cannot write {target}: {error.strerror}; nothing was kept") from None
     return target
 
 
-def by_hand(remote: Remote, place: Path) -> str:
-    return f"try again, or put {remote.file} from {remote.url} into {place}"
-
-
-def receive(remote: Remote, part: Path, tell: Tell) -> None:
-    """Append to ``part`` what it lacks, or all where the server cannot continue. Raises `ConnectionError` if it ends early."""
-    there = part.stat().st_size if part.is_file() else 0
-    request = urllib.request.Request(remote.url, headers={"User-Agent": "fedskew"})
-    if there:
-        request.add_header("Range", f"bytes={there}-")
+def receive(remote: Remote, part: Path, on_progress: OnProgress) -> None:
+    """Append the missing bytes to ``part``, or write all if the server cannot resume. Raises `ConnectionError` if it ends early."""
+    done = part.stat().st_size if part.is_file() else 0
+    headers = {"User-Agent": "fedskew"} | ({"Range": f"bytes={done}-"} if done else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+        answer = urllib.request.urlopen(urllib.request.Request(remote.url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             raise
-        # it is whole already, which the checksum tells, or not a part of this file
-        return
+        return  # no bytes are missing; the checksum decides whether they are right
     with answer:
-        continued = answer.status == http.client.PARTIAL_CONTENT
-        there = there if continued else 0
+        resumed = answer.status == http.client.PARTIAL_CONTENT
+        done = done if resumed else 0
         length = answer.headers.get("Content-Length") or "0"
         if not re.fullmatch("[0-9]{1,18}", length):
             raise http.client.HTTPException(f"the server gives the size {length[:40]!r}, which is no number")
-        of = there + int(length) if int(length) else remote.size
-        if not (of or remote.sha256 or answer.headers.get("Transfer-Encoding")):
-            raise ConnectionError(
-                "the server does not say how long the file is, so nobody could tell whether it is whole"
-            )
-        with part.open("ab" if continued else "wb") as file:
-            while block := answer.read(CHUNK):
-                there += len(block)
-                if there > (of or MOST_BYTES):
+        size = done + int(length) if int(length) else remote.size
+        if not (size or remote.sha256 or answer.headers.get("Transfer-Encoding")):
+            raise ConnectionError("the server does not say how long the file is, so it cannot be checked")
+        most, start, before = min(size or MOST_BYTES, MOST_BYTES), monotonic(), done
+        with part.open("ab" if resumed else "wb") as file:
+            while block := answer.read1(CHUNK):
+                done += len(block)
+                if done > most:
                     part.unlink()
-                    raise http.client.HTTPException(f"more than the {of or MOST_BYTES:,} bytes that were to come")
+                    raise http.client.HTTPException(f"more than the {most:,} expected bytes")
                 file.write(block)
-                tell(remote.file, there, of)
-    if of and there < of:
-        if not remote.sha256:
-            part.unlink()
-        raise ConnectionError(f"the connection ended after {there:,} of {of:,} bytes")
+                on_progress(remote.file, done, size)
+                if done - before < SLOWEST * (monotonic() - start - TIMEOUT):
+                    raise TimeoutError(f"less than {SLOWEST:,} bytes a second")
+    if size and done < size:
+        raise ConnectionError(f"the connection ended after {done:,} of {size:,} bytes")
 
 
 def digest(path: Path) -> str:

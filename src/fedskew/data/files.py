@@ -135,7 +135,7 @@ class Reading:
                 part = pa.Table.from_batches([batch])
                 suspect |= has_line_breaks(part)
                 for at, name in enumerate(part.column_names):
-                    if name.strip() not in self.words:
+                    if name.strip() not in self.words and pa.types.is_string(part[at].type):
                         part = part.set_column(at, name, typed(part[at], decimal_comma=delimiter == ";"))
                 yield part
         except pa.ArrowInvalid:
@@ -168,7 +168,9 @@ def first_line(path: Path) -> tuple[str, list[str]]:
         f"{path}: cannot be read as csv: it is not text; name the file after its format, or convert it",
     )
     delimiter = "\t" if format_of(path) == "tsv" else max(",;\t", key=line.count)
-    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
+    with suppress(csv.Error):
+        return delimiter, next(csv.reader(re.split("[\r\n]", line)[:1], delimiter=delimiter), [])
+    return delimiter, []
 
 
 def first_bad_line(path: Path) -> int:

@@ -1,48 +1,65 @@
-"""Where data files are looked for: the folder named by ``FEDSKEW_DATA``, then a per-user cache folder."""
+"""Data files: their names, sources and checksums, the folders that are searched, and errors when they cannot be read.
+
+Files are searched in the folder named by ``FEDSKEW_DATA``, then in a per-user cache folder.
+"""
 
 from __future__ import annotations
 
 import gzip
+import io
+import lzma
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from lzma import LZMAError
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
+import numpy as np
 import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput
+from fedskew.core.npz import bounded
+from fedskew.data.dataset import Rows
 
 VARIABLE = "FEDSKEW_DATA"
 
-UNREADABLE = (*DAMAGED, IndexError, tarfile.TarError, LZMAError)
-"""What readers raise for files that are cut short, damaged, or another kind of file."""
+LARGEST = 1 << 28
+"""Most bytes of an unpacked file; the largest of these data sets has 154 million."""
+
+UNREADABLE = (*DAMAGED, IndexError, tarfile.TarError, lzma.LZMAError)
+"""Errors of readers for files that are cut short, damaged, or of another kind."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file at its public source; ``sha256`` is the widely published checksum, empty where there is none. ``size`` in bytes."""
+    """A file at its public source: size in bytes (0: unknown), published checksum (or ""), and its name if the URL has another."""
 
-    file: str
     url: str
     size: int = 0
     sha256: str = ""
+    name: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.name or self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """What a data set consists of: the canonical files, and other sets of files that its loader reads as well.
+    """The files of a data set: those at the public source, and ``others``, sets of files that the loader reads too.
 
-    ``how`` says how to get them where they cannot be downloaded. ``natural`` says whose the natural clients are. Names in
-    ``common`` are those of other data sets too, and count only in a subfolder named after this one.
+    ``natural`` names the kind of natural client. ``how`` says how to get files that cannot be downloaded. Names in ``common`` are
+    also those of other data sets' files, and are searched only in a subfolder named after the data set. A ``*`` matches any name.
     """
 
     dataset: str
     licence: str
     classes: int
+    source: str = ""
     natural: str = ""
     remotes: tuple[Remote, ...] = ()
     others: tuple[tuple[str, ...], ...] = ()
@@ -51,24 +68,37 @@ class Files:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The sets of files that the loader reads, the canonical one first."""
+        """The sets of file names that the loader reads, those of the public source first."""
         canonical = tuple(remote.file for remote in self.remotes)
         return [*([canonical] if canonical else []), *self.others]
 
     def here(self) -> list[Path]:
-        """The first set of files that is complete; nothing if none is."""
+        """The first set of files that is complete, or an empty list."""
         for form in self.forms:
-            paths = [path for name in form if (path := located(self.dataset, name, name in self.common))]
-            if len(paths) == len(form):
-                return paths
+            found = [located(self.dataset, name, name in self.common) for name in form]
+            if all(found):
+                return [path for paths in found for path in paths]
         return []
 
     def paths(self) -> list[Path]:
-        """The same; raises `BadInput` with the places searched and how to get the files."""
+        """As `here`; raises `BadInput` with the folders that were searched and how to get the files."""
         if found := self.here():
             return found
         names = " or ".join(form[0] for form in self.forms)
-        raise missing(self.dataset, names, self.how or f"`fedskew data get {self.dataset}` fetches it")
+        places = " and ".join(str(folder) for folder in folders())
+        hint = "" if os.environ.get(VARIABLE) else f" ({VARIABLE} is not set)"
+        how = self.how or f"`fedskew data get {self.dataset}` fetches it"
+        raise BadInput(
+            f"data set {self.dataset}: no file {names} in {places}{hint}; {how}, or set {VARIABLE} to its folder"
+        )
+
+    def read(self, reader: Callable[[Path], T]) -> list[T]:
+        """The result of ``reader`` for each file. Raises `BadInput` in one line for missing and damaged files."""
+        found = []
+        for path in self.paths():
+            with reading(self.dataset, path):
+                found.append(reader(path))
+        return found
 
 
 def folders() -> list[Path]:
@@ -77,23 +107,18 @@ def folders() -> list[Path]:
     return [*([Path(named).expanduser()] if named else []), platformdirs.user_cache_path("fedskew") / "data"]
 
 
-def located(dataset: str, filename: str, own_folder: bool = False) -> Path | None:
-    """The first file of that name, in a folder that is searched or (else only) in its subfolder named after the data set."""
-    places = [
-        place / filename for folder in folders() for place in (folder / dataset, *([] if own_folder else [folder]))
-    ]
-    return next((place for place in places if place.is_file()), None)
-
-
-def missing(dataset: str, names: str, how: str) -> BadInput:
-    places = " and ".join(str(folder) for folder in folders())
-    hint = "" if os.environ.get(VARIABLE) else f" ({VARIABLE} is not set)"
-    return BadInput(f"data set {dataset}: no file {names} in {places}{hint}; {how}, or set {VARIABLE} to its folder")
+def located(dataset: str, name: str, only_subfolder: bool) -> list[Path]:
+    """The files of that name in the first folder that has any; of each folder, the data set's subfolder comes first."""
+    for folder in folders():
+        for place in (folder / dataset, *(() if only_subfolder else (folder,))):
+            if found := sorted(path for path in place.glob(name) if path.is_file()):
+                return found
+    return []
 
 
 @contextmanager
 def reading(dataset: str, path: Path) -> Iterator[None]:
-    """Whatever a reader raises becomes one line with the file's place."""
+    """Turn the errors of readers into one line with the file's path."""
     try:
         yield
     except UNREADABLE as error:
@@ -102,5 +127,19 @@ def reading(dataset: str, path: Path) -> Iterator[None]:
 
 
 def opened(path: Path) -> IO[bytes]:
-    """The file, or what it holds if its name ends in ``.gz``, for reading bytes."""
+    """The file, unpacked if its name ends in ``.gz`` or ``.xz``, for reading bytes."""
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def text_of(path: Path, encoding: str = "utf-8") -> io.StringIO:
+    """The text of a file, packed or not, with its line ends unchanged."""
+    with opened(path) as file:
+        return io.StringIO(file.read().decode(encoding), newline="")
+
+
+def npz_arrays(path: Path, names: tuple[str, ...]) -> list[Rows]:
+    """Arrays of an npz file by name, each at most `LARGEST` bytes. Nothing is unpickled."""
+    with np.load(path, allow_pickle=False) as file:
+        return [bounded(file, name, LARGEST) for name in names]

@@ -1,4 +1,4 @@
-"""Reading the formats that image data sets come in, without unpickling, and bringing pixels to a common scale."""
+"""Readers of image formats, without unpickling, and the standardisation of pixels."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedskew.core.errors import require
-from fedskew.core.npz import bounded
+from fedskew.data.dataset import Ints
+from fedskew.data.find import LARGEST, npz_arrays
 
 Pixels = NDArray[np.uint8]
-Labels = NDArray[np.int64]
-
-LARGEST = 1 << 28
-"""Bytes that a file may unpack to; the largest of these data sets has 154 million."""
 
 
 def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(n, channels, height, width) bytes to float32 with mean 0 and deviation 1 in each channel of the training part.
+    """(n, channels, height, width) bytes to float32; each channel of the training part gets mean 0 and deviation 1.
 
-    Pixels are first taken to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
-    Raises `BadInput` for a channel without deviation.
+    Pixels are first scaled to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
+    Raises `BadInput` for a channel of one value only.
     """
     value = np.arange(256) / 255
     tables = np.empty((train.shape[1], 256), dtype=np.float32)
@@ -39,11 +36,11 @@ def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDAr
         share = counts / train[:, channel].size
         mean = (share * value).sum()
         tables[channel] = (value - mean) / np.sqrt((share * (value - mean) ** 2).sum())
-    return scaled(train, tables), scaled(test, tables)
+    return looked_up(train, tables), looked_up(test, tables)
 
 
-def scaled(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each byte replaced by the value that its channel's table (channels, 256) has for it."""
+def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each byte replaced by its value in the channel's row of ``tables`` (channels, 256)."""
     result = np.empty(pixels.shape, dtype=np.float32)
     for channel, table in enumerate(tables):
         np.take(table, pixels[:, channel], out=result[:, channel])
@@ -51,7 +48,7 @@ def scaled(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def idx(path: Path) -> Pixels:
-    """An IDX file of bytes, packed with gzip or not (the format of MNIST's own page)."""
+    """The bytes of an IDX file, the format of MNIST's own page, packed with gzip or not."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as file:
@@ -63,10 +60,10 @@ def idx(path: Path) -> Pixels:
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * dims).reshape(tuple(int(n) for n in shape))
 
 
-def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Labels]:
-    """The binary version of CIFAR, read in place from its archive: rows of ``labels`` label bytes and 3,072 pixels.
+def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Ints]:
+    """Pixels (n, 3, 32, 32) and labels (n,) of members of a CIFAR archive, which is not unpacked to disk.
 
-    ``which`` of the label bytes counts.
+    Each row has ``labels`` label bytes, of which the one with the index ``which`` is taken, and 3,072 pixels.
     """
     with tarfile.open(path) as archive:
         parts = [member(archive, name) for name in members]
@@ -77,19 +74,16 @@ def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> 
 
 
 def member(archive: tarfile.TarFile, name: str) -> bytes:
-    """The content of a plain file in an archive; no link is followed."""
+    """The content of a plain file in an archive; links are not followed."""
     file = archive.extractfile(info) if (info := archive.getmember(name)).isreg() else None
     if file is None or info.size > LARGEST:
         raise ValueError(f"{name} is no file of at most {LARGEST:,} bytes in it")
     return file.read()
 
 
-def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
-    """An npz of lossless WebP mosaics, 25 rows of 40 images of 32 x 32: pixels, labels, names of the classes."""
-    with np.load(path, allow_pickle=False) as z:
-        packed, ends, labels, names = (
-            bounded(z, name, LARGEST) for name in ("webp", "offsets", "labels", "class_names")
-        )
+def mosaics(path: Path) -> tuple[Pixels, Ints, tuple[str, ...]]:
+    """Pixels, labels and class names of an npz of lossless WebP mosaics, each 25 rows of 40 images of 32 x 32."""
+    packed, ends, labels, names = npz_arrays(path, ("webp", "offsets", "labels", "class_names"))
     if labels.shape != (1000 * (len(ends) - 1),):
         raise ValueError(f"it has labels of shape {labels.shape} for {len(ends) - 1} mosaics of 1000 images")
     pixels = np.empty((len(labels), 3, 32, 32), dtype=np.uint8)
@@ -100,7 +94,7 @@ def mosaics(path: Path) -> tuple[Pixels, Labels, tuple[str, ...]]:
 
 
 def mosaic(packed: bytes) -> Pixels:
-    """One WebP image of 1280 x 800 pixels as (800, 1280, 3); its size is looked at before anything is unpacked."""
+    """(800, 1280, 3) pixels of one WebP image; its size is checked before it is unpacked."""
     try:
         with Image.open(io.BytesIO(packed), formats=("WEBP",)) as image:
             if image.size != (1280, 800):

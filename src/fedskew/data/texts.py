@@ -1,23 +1,23 @@
-"""Texts as integer matrices: words, a vocabulary from training rows only, and an honest split of texts that repeat."""
+"""Texts as integer matrices: words, a vocabulary of the training rows only, and a split of texts without leaks."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset
-
-Ints = NDArray[np.int64]
+from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained
 
 PAD, UNKNOWN = 0, 1
-"""Ids that stand for no word: behind a text's end, and for words that are not in the vocabulary."""
+"""Ids of the padding after a text's end, and of words outside the vocabulary."""
+
+Labelled = tuple[Sequence[str], Ints]
+"""Texts and their labels."""
 
 
 def check_options(length: int, vocabulary: int) -> None:
@@ -33,9 +33,9 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int]:
-    """The most frequent of the texts' first ``length`` words with their ids from 2 on, at most ``size`` ids in all.
+    """The ids of the most frequent words among the first ``length`` of each text, from 2 up to ``size`` - 1.
 
-    Ties go in alphabetical order.
+    Equally frequent words come in alphabetical order.
     """
     counts = Counter(word for text in texts for word in words(text)[:length])
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
@@ -43,7 +43,7 @@ def vocabulary_of(texts: Iterable[str], size: int, length: int) -> dict[str, int
 
 
 def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
-    """(n, length) ids of the first ``length`` words of each text, padded at the end; a text without words is one unknown word."""
+    """(n, length) ids of the first ``length`` words of each text, padded at the end; no word at all is one unknown word."""
     ids = np.full((len(texts), length), PAD, dtype=np.int64)
     for row, text in zip(ids, texts, strict=True):
         found = [known.get(word, UNKNOWN) for word in words(text)[:length]] or [UNKNOWN]
@@ -52,19 +52,18 @@ def encoded(texts: Sequence[str], known: dict[str, int], length: int) -> Ints:
 
 
 def check_texts(dataset: str, where: str, texts: Sequence[str]) -> None:
-    """Raise `BadInput` where a row has no text at all; ``where`` is what the rows are counted in."""
+    """Raise `BadInput` for rows without any text; ``where`` names the part or the file."""
     empty = [row for row, text in enumerate(texts, start=1) if not text.strip()]
-    first = empty[0] if empty else None
     require(
         not empty,
-        f"data set {dataset}: {len(empty)} texts of {where} are empty, the first one is row {first}; leave such rows out",
+        f"data set {dataset}: {len(empty)} texts of {where} are empty, the first one is row {(*empty, 0)[0]}; leave such rows out",
     )
 
 
-def apart(texts: Sequence[str], labels: Ints, share: float) -> NDArray[np.bool_]:
-    """Which rows are for testing, about ``share`` of each class: texts with the same set of words stay on one side.
+def held_out_rows(texts: Sequence[str], labels: Ints, fraction: float) -> NDArray[np.bool_]:
+    """(n,) whether a row is for testing: about ``fraction`` of each class, and the same rows in every run.
 
-    A class is that of a group's first text. The split is drawn from a stream of its own and is the same in every run.
+    Texts with the same set of words form a group, which is not split. A group has the class of its first text.
     """
     groups: dict[frozenset[str], list[int]] = {}
     for row, text in enumerate(texts):
@@ -73,7 +72,7 @@ def apart(texts: Sequence[str], labels: Ints, share: float) -> NDArray[np.bool_]
     owner = np.asarray([labels[rows[0]] for rows in members])
     rng, test = stream(0, "split"), np.zeros(len(texts), dtype=bool)
     for c in np.unique(labels):
-        wanted = share * int((labels == c).sum())
+        wanted = fraction * int((labels == c).sum())
         for group in rng.permutation(np.flatnonzero(owner == c)):
             if int(test[labels == c].sum()) >= wanted:
                 break
@@ -82,24 +81,8 @@ def apart(texts: Sequence[str], labels: Ints, share: float) -> NDArray[np.bool_]
 
 
 def of_texts(
-    train: tuple[Sequence[str], Ints],
-    test: tuple[Sequence[str], Ints],
-    *,
-    classes: tuple[str, ...],
-    name: str,
-    **about: Any,
-) -> Dataset:
-    """`as_ids`; raises `BadInput` for a class that only the test part has, too."""
-    unseen = sorted({classes[c] for c in set(test[1].tolist()) - set(train[1].tolist())})
-    require(
-        not unseen, f"data set {name}: the training part has no row of {', '.join(unseen)}, which the test part has"
-    )
-    return as_ids(train, test, classes=classes, name=name, **about)
-
-
-def as_ids(
-    train: tuple[Sequence[str], Ints],
-    test: tuple[Sequence[str], Ints],
+    train: Labelled,
+    test: Labelled,
     *,
     classes: tuple[str, ...],
     length: int,
@@ -109,11 +92,14 @@ def as_ids(
     notes: str = "",
     groups: Ints | None = None,
     group_names: tuple[str, ...] = (),
+    test_only_classes: bool = False,
 ) -> Dataset:
-    """A data set of texts with their labels: word ids in ``x``, the texts themselves in ``texts``.
+    """A data set of labelled texts: word ids in ``x``, the texts themselves in ``texts``.
 
-    Raises `BadInput` for empty texts.
+    Raises `BadInput` for empty texts and, unless ``test_only_classes``, for a class that only the test part has.
     """
+    if not test_only_classes:
+        check_all_trained(f"data set {name}", classes, train[1], test[1])
     check_texts(name, "the training part", train[0])
     check_texts(name, "the test part", test[0])
     known = vocabulary_of(train[0], vocabulary, length)
@@ -133,11 +119,11 @@ def as_ids(
     )
 
 
-def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[NDArray[Any], NDArray[Any]]:
-    """``x`` and ``x_test`` in ids of a vocabulary that these training rows alone make; as they are if they hold no words.
+def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Rows, Rows]:
+    """``x`` and ``x_test`` with ids of a vocabulary of these training rows alone; unchanged if they are not word ids.
 
-    Words of the other rows are unknown, and do not count for the frequencies. ``rewritten``: the texts are not those that the
-    data set's ids were made of.
+    Words of other rows become unknown, and do not count for the frequencies. ``rewritten``: the texts have changed since the data
+    set's ids were made.
     """
     if dataset.texts is None or not dataset.vocabulary:
         return dataset.x, dataset.x_test

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedskew.core.trees import Tree, map_leaves
 from fedskew.engine.group import Group
 from fedskew.loop.local import Program
-from fedskew.loop.round import Done, Engine, Work, members_of
+from fedskew.loop.work import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from fedskew.core.spans import span
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.memory import keep_freed_memory
 from fedskew.loop.local import Program, differentiate
-from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
+from fedskew.loop.work import Done, Work
 
 
 @dataclass(frozen=True, kw_only=True)

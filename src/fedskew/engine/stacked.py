@@ -24,8 +24,8 @@ from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live
 from fedskew.loop.local import Program
-from fedskew.loop.round import Done, Work
 from fedskew.loop.warp import warped
+from fedskew.loop.work import Done, Work
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
 """Axes of a stacked view: the broadcast stays one copy."""

@@ -20,7 +20,8 @@ from fedskew.experiment.run import resume
 from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import States, play_round
+from fedskew.loop.round import play_round
+from fedskew.loop.work import States
 from fedskew.measure.landscape import (
     Floats,
     Sharpness,

@@ -21,7 +21,8 @@ from fedskew.experiment.measurements import (
     update_rows,
 )
 from fedskew.experiment.site import Site
-from fedskew.loop.round import States, fresh
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import States
 from fedskew.store.runs import Row
 
 Kept = ClientStates | DiskStates

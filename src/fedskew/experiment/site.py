@@ -15,7 +15,8 @@ from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.faults import Faults, Faulty
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Outcome, States, play_round
+from fedskew.loop.round import play_round
+from fedskew.loop.work import Engine, Outcome, States
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 

@@ -26,7 +26,8 @@ from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here
-from fedskew.loop.round import fresh, start
+from fedskew.loop.round import start
+from fedskew.loop.transmit import fresh
 from fedskew.store.checkpoints import to_device
 
 PART = 1 << 26

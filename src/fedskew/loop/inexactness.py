@@ -24,8 +24,8 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, gradient_on, program
-from fedskew.loop.round import Engine, Outcome, by_architecture
 from fedskew.loop.sharing import PART, Kept
+from fedskew.loop.work import Engine, Outcome, by_architecture
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:

@@ -19,7 +19,8 @@ from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import Engine, States, Work, by_architecture, survey, work_of
+from fedskew.loop.prepare import survey, work_of
+from fedskew.loop.work import Engine, States, Work, by_architecture
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128

@@ -32,7 +32,7 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.places import whole_path
 from fedskew.core.seeding import torch_stream
 from fedskew.models.first import first_place_only
-from fedskew.models.initial import Draws
+from fedskew.models.initial import draws_from
 
 PIECE = 64
 """Rows of a forward pass that is not differentiated; rows of like length go together."""
@@ -143,7 +143,7 @@ class Encoder(ABC):
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> EncoderNet:
         """The module; its last two layers and, for LoRA, its adapters are drawn from ``generator``."""
         require(len(shape) == 1, f"an encoder needs rows of token ids, these have shape {shape}")
-        with torch.random.fork_rng(devices=[]), Draws(generator):
+        with draws_from(generator):
             return self.made(classes, generator).eval()
 
     def made(self, classes: int, generator: torch.Generator) -> EncoderNet:
@@ -188,8 +188,7 @@ class Encoder(ABC):
             layers_to_transform=list(range(self.frozen, count)),
             layers_pattern=place.rpartition(".")[2],
         )
-        draws = torch_stream(0, "init") if self.adapt == "b" else generator
-        with Draws(draws):
+        with draws_from(torch_stream(0, "init") if self.adapt == "b" else generator):
             peft.inject_adapter_in_model(config, encoder)
         trained = ("lora_B",) if self.adapt == "b" else ("lora_A", "lora_B")
         for name, p in encoder.named_parameters():

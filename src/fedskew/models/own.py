@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedskew.core import own
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import read_small
 from fedskew.core.trust import admit, admit_module
 from fedskew.core.vectors import ParameterSpace
-from fedskew.models.initial import Draws
+from fedskew.models.initial import draws_from
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 HOW = "write module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
 
@@ -109,10 +110,10 @@ class Module:
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """The module, its parameters drawn from ``generator``; tried on two rows."""
         cls = self.loaded()
-        with Draws(generator):
+        with draws_from(generator):
             net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
         for part in net.modules():
-            statistics = isinstance(part, _BatchNorm) or getattr(part, "running_mean", None) is not None
+            statistics = isinstance(part, BATCH_NORMS) or getattr(part, "running_mean", None) is not None
             require(
                 not statistics, f"model {cls.__name__}: statistics of a batch do not federate; use torch.nn.GroupNorm"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -10,8 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.data.dataset import Dataset
-from fedskew.data.find import Files, Remote, reading
+from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.find import Files, Remote, text_of
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 COLUMNS = (
@@ -27,8 +26,8 @@ Table = dict[str, NDArray[np.str_]]
 class Adult:
     """32,561 training and 16,281 test rows: five numbers, standardised, six words one-hot ("?" is a word of its own), sex last.
 
-    ``sensitive`` is the attribute in the last column: ``sex`` (1: male) or ``race`` (1: white). ``groups`` says whose natural
-    clients are: people of one ``sex`` and ``race``, of one kind of employer (``workclass``), or of one ``education``. The survey
+    ``sensitive`` is the attribute in the last column: ``sex`` (1: male) or ``race`` (1: white). ``groups`` chooses the natural
+    clients: people of one ``sex`` and ``race``, of one kind of employer (``workclass``), or of one ``education``. The survey
     weight and the native country are left out.
     """
 
@@ -42,27 +41,18 @@ class Adult:
         dataset="adult",
         licence="CC BY 4.0",
         classes=2,
+        source="B. Becker, R. Kohavi: Adult, UCI Machine Learning Repository, 1996",
         natural="groups of people",
         remotes=(
-            Remote(
-                "adult.data",
-                f"{UCI}/adult.data",
-                3974305,
-                "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            ),
-            Remote(
-                "adult.test",
-                f"{UCI}/adult.test",
-                2003153,
-                "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-            ),
+            Remote(f"{UCI}/adult.data", 3974305, "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+            Remote(f"{UCI}/adult.test", 2003153, "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
         ),
         others=(("adult.data.gz", "adult.test.gz"),),
         how="`fedskew data get adult` fetches the UCI data set 'Adult'; its files may be packed with gzip",
     )
 
     def load(self) -> Dataset:
-        train, test = (read(path) for path in self.files.paths())
+        train, test = self.files.read(read)
         favoured = {"sex": "Male", "race": "White"}[self.sensitive]
 
         def rows(part: Table) -> NDArray[np.float32]:
@@ -74,27 +64,25 @@ class Adult:
         std = {c: train[c].astype(float).std() for c in NUMBERS}
         people = self.groups == "people"
         owner = np.char.add(np.char.add(train["sex"], " "), train["race"]) if people else train[self.groups]
-        names, owners = np.unique(owner, return_inverse=True)
+        groups, group_names = numbered(owner)
         return Dataset(
             x=rows(train),
             y=(train["income"] == ">50K").astype(np.int64),
             x_test=rows(test),
             y_test=(test["income"] == ">50K").astype(np.int64),
-            groups=owners.astype(np.int64),
-            group_names=tuple(str(name) for name in names),
+            groups=groups,
+            group_names=group_names,
             classes=("at most 50K", "above 50K"),
             sensitive=self.sensitive,
             name="adult",
-            source="B. Becker, R. Kohavi: Adult, UCI Machine Learning Repository, 1996",
+            source=self.files.source,
             notes=f"the last column holds the sensitive attribute, 1 for {favoured.lower()}",
         )
 
 
 def read(path: Path) -> Table:
-    """The columns of a file by name; raises `BadInput` if it is damaged or another file."""
-    with reading("adult", path):
-        with gzip.open(path, "rt", encoding="ascii") if path.suffix == ".gz" else path.open(encoding="ascii") as file:
-            lines = [line.rstrip("\n.").split(", ") for line in file if line.strip() and not line.startswith("|")]
-        if {len(line) for line in lines} != {len(COLUMNS)}:
-            raise ValueError(f"its lines do not have {len(COLUMNS)} columns")
-        return dict(zip(COLUMNS, np.asarray(lines).T, strict=True))
+    """The columns of a file by name."""
+    lines = [line.rstrip("\n.").split(", ") for line in text_of(path, "ascii") if line.strip() and line[0] != "|"]
+    if {len(line) for line in lines} != {len(COLUMNS)}:
+        raise ValueError(f"its lines do not have {len(COLUMNS)} columns")
+    return dict(zip(COLUMNS, np.asarray(lines).T, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,8 +11,8 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset, some_rows
-from fedskew.data.find import Files, Remote, reading
-from fedskew.data.texts import Ints, check_options, of_texts
+from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.texts import Labelled, check_options, of_texts
 
 TOPICS = ("1", "2", "3", "4")
 GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
@@ -23,8 +22,8 @@ GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/
 class AgNews:
     """120,000 training and 7,600 test texts, title and description joined by a space; rows are ids of the first ``length`` words.
 
-    ``train_rows`` and ``test_rows`` take a random choice of so many rows, always the same one; 0 takes all. Where the original
-    train.csv is not here, ``ag_news_train_subset.csv.gz`` is read, a part of it.
+    ``train_rows`` and ``test_rows`` take a random choice of so many rows, always the same one; 0 takes all. Without the original
+    train.csv, ``ag_news_train_subset.csv.gz`` is read, a part of it.
     """
 
     length: int = 64
@@ -39,19 +38,10 @@ class AgNews:
         dataset="ag-news",
         licence="research and other non-commercial use",
         classes=4,
+        source="X. Zhang, J. Zhao, Y. LeCun: Character-level Convolutional Networks for Text Classification, NIPS 2015",
         remotes=(
-            Remote(
-                "train.csv",
-                f"{GITHUB}/train.csv",
-                29470338,
-                "76a0a2d2f92b286371fe4d4044640910a04a803fdd2538e0f3f29a5c6f6b672e",
-            ),
-            Remote(
-                "test.csv",
-                f"{GITHUB}/test.csv",
-                1857427,
-                "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699",
-            ),
+            Remote(f"{GITHUB}/train.csv", 29470338, "76a0a2d2f92b286371fe4d4044640910a04a803fdd2538e0f3f29a5c6f6b672e"),
+            Remote(f"{GITHUB}/test.csv", 1857427, "521465c2428ed7f02f8d6db6ffdd4b5447c1c701962353eb2c40d548c3c85699"),
         ),
         others=(("ag_news_train_subset.csv.gz", "ag_news_test.csv.gz"),),
         common=("train.csv", "test.csv"),
@@ -62,39 +52,27 @@ class AgNews:
         require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
 
     def load(self) -> Dataset:
-        paths = self.files.paths()
-        parts = [
-            chosen(*read(path), wanted, at)
-            for at, (path, wanted) in enumerate(zip(paths, (self.train_rows, self.test_rows), strict=True))
-        ]
+        parts = []
+        for at, (texts, labels) in enumerate(self.files.read(read)):
+            rows = some_rows(len(texts), (self.train_rows, self.test_rows)[at], at, "ag-news")
+            parts.append(([texts[row] for row in rows], labels[rows]))
         return of_texts(
             *parts,
             classes=("world", "sports", "business", "science and technology"),
             length=self.length,
             vocabulary=self.vocabulary,
             name="ag-news",
-            source="X. Zhang, J. Zhao, Y. LeCun: Character-level Convolutional Networks for Text Classification, NIPS 2015",
-            notes="" if paths[0].name == "train.csv" else "a part of the training rows",
+            source=self.files.source,
+            notes="" if self.files.paths()[0].name == "train.csv" else "a part of the training rows",
         )
 
 
-def read(path: Path) -> tuple[list[str], Ints]:
+def read(path: Path) -> Labelled:
     """Texts and topics of a file without a header: topic 1..4, title, description."""
-    with reading("ag-news", path):
-        packed = path.suffix == ".gz"
-        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
-        if {len(row) for row in rows} != {3}:
-            raise ValueError("its rows do not have the 3 columns topic, title and description")
-        odd = next((at for at, row in enumerate(rows, start=1) if row[0] not in TOPICS), 0)
-        if odd:
-            raise ValueError(f"the topic of row {odd} is {rows[odd - 1][0]!r}, expected 1, 2, 3 or 4")
-        return [f"{title} {description}" for _, title, description in rows], np.asarray(
-            [int(row[0]) - 1 for row in rows]
-        )
-
-
-def chosen(texts: list[str], labels: Ints, wanted: int, part: int) -> tuple[list[str], Ints]:
-    """As `some_rows`."""
-    rows = some_rows(len(texts), wanted, part, "ag-news")
-    return [texts[row] for row in rows], labels[rows]
+    rows = list(csv.reader(text_of(path)))
+    if {len(row) for row in rows} != {3}:
+        raise ValueError("its rows do not have the 3 columns topic, title and description")
+    odd = next((at for at, row in enumerate(rows, start=1) if row[0] not in TOPICS), 0)
+    if odd:
+        raise ValueError(f"the topic of row {odd} is {rows[odd - 1][0]!r}, expected 1, 2, 3 or 4")
+    return [f"{title} {text}" for _, title, text in rows], np.asarray([int(row[0]) - 1 for row in rows])

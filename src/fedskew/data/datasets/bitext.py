@@ -1,9 +1,8 @@
-"""Bitext's made-up messages of customers to a help desk, with what they want: general customer support, and online shops."""
+"""Bitext's made-up messages of customers to a help desk, labelled by intent: customer support in general, and online shops."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,9 +11,9 @@ import numpy as np
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset
-from fedskew.data.find import Files, Remote, reading
-from fedskew.data.texts import Ints, apart, check_options, check_texts, of_texts
+from fedskew.data.dataset import Dataset, Ints, numbered
+from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.texts import check_options, check_texts, held_out_rows, of_texts
 
 HUGGING_FACE = "https://huggingface.co/datasets/bitext"
 LICENCE = "Community Data License Agreement, Sharing, 1.0"
@@ -25,8 +24,8 @@ COLUMNS = ("instruction", "category", "intent")
 class Bitext:
     """Messages as ids of their first ``length`` words, labelled by ``intent`` or ``category``; natural clients are categories.
 
-    There is no official test part. ``test_fraction`` of each class is held out so that no text, and no set of words, stands on both
-    sides. ``labelled`` keeps so many training rows of each class, 0 all: with few of them and strong skew the problem is hard.
+    There is no official test part. ``test_fraction`` of each class is held out; both parts have no text and no set of words in
+    common. ``labelled`` keeps so many training rows of each class, 0 all: with few of them and strong skew the problem is hard.
     """
 
     labels: Literal["intent", "category"] = "intent"
@@ -45,25 +44,22 @@ class Bitext:
         require(self.labelled >= 0, f"labelled must be at least 0, got {self.labelled}")
 
     def load(self) -> Dataset:
-        name, path = self.files.dataset, self.files.paths()[0]
-        with reading(name, path):
-            table = read(path)
+        [table] = self.files.read(read)
         texts = table["instruction"]
-        check_texts(name, path.name, texts)
-        classes, y = np.unique(table[self.labels], return_inverse=True)
-        owner = np.unique(table["category"], return_inverse=True)[1]
-        test = apart(texts, y, self.test_fraction)
+        check_texts(self.files.dataset, self.files.paths()[0].name, texts)
+        y, classes = numbered(table[self.labels])
+        test = held_out_rows(texts, y, self.test_fraction)
         train = np.flatnonzero(~test)
         if self.labelled:
             train = some_of_each(train, y, self.labelled)
-        sides = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
+        parts = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
         return of_texts(
-            *sides,
-            classes=tuple(str(c) for c in classes),
+            *parts,
+            classes=classes,
             length=self.length,
             vocabulary=self.vocabulary,
-            groups=owner[train],
-            name=name,
+            groups=numbered(table["category"])[0][train],
+            name=self.files.dataset,
             source="Bitext: tagged training data for virtual assistants, customer support and retail",
             notes="no set of words stands in both the training and the test part",
         )
@@ -83,7 +79,6 @@ class BitextSupport(Bitext):
         natural="categories",
         remotes=(
             Remote(
-                "Bitext_Sample_Customer_Support_Training_Dataset_27K_responses-v11.csv",
                 f"{HUGGING_FACE}/Bitext-customer-support-llm-chatbot-training-dataset/resolve/main/"
                 "Bitext_Sample_Customer_Support_Training_Dataset_27K_responses-v11.csv",
             ),
@@ -106,7 +101,6 @@ class BitextRetail(Bitext):
         natural="categories",
         remotes=(
             Remote(
-                "bitext-retail-ecommerce-llm-chatbot-training-dataset.csv",
                 f"{HUGGING_FACE}/Bitext-retail-ecommerce-llm-chatbot-training-dataset/resolve/main/"
                 "bitext-retail-ecommerce-llm-chatbot-training-dataset.csv",
             ),
@@ -116,18 +110,17 @@ class BitextRetail(Bitext):
 
 def read(path: Path) -> dict[str, list[str]]:
     """The columns instruction, category and intent of a file with a header."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if absent:
-            raise ValueError(f"it has no column {' and no column '.join(absent)}")
-        rows = list(reader)
+    reader = csv.DictReader(text_of(path))
+    absent = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    if absent:
+        raise ValueError(f"it has no column {' and no column '.join(absent)}")
+    rows = list(reader)
     if any(row[name] is None for row in rows for name in COLUMNS):
         raise ValueError("a row is shorter than the header")
     return {name: [row[name] for row in rows] for name in COLUMNS}
 
 
 def some_of_each(rows: Ints, y: Ints, wanted: int) -> Ints:
-    """``wanted`` rows of each class, or all that it has, in ascending order; the same ones in every run."""
+    """``wanted`` rows of each class (all of a smaller class) in ascending order, the same in every run."""
     rng = stream(0, "data")
     return np.sort(np.concatenate([rng.permutation(rows[y[rows] == c])[:wanted] for c in np.unique(y)]))

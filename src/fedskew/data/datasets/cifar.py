@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.data.dataset import Dataset, some_rows
-from fedskew.data.find import Files, Remote, reading
-from fedskew.data.images import Labels, Pixels, cifar, mosaics, standardised
+from fedskew.data.dataset import Dataset, Ints, some_rows
+from fedskew.data.find import Files, Remote
+from fedskew.data.images import Pixels, cifar, mosaics, standardised
 
 TORONTO = "https://www.cs.toronto.edu/~kriz"
 SOURCE = "A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009"
 LICENCE = "none stated; cite the report"
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+BATCHES = tuple(
+    f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +41,9 @@ class Cifar10:
         dataset="cifar-10",
         licence=LICENCE,
         classes=10,
+        source=SOURCE,
         remotes=(
             Remote(
-                "cifar-10-binary.tar.gz",
                 f"{TORONTO}/cifar-10-binary.tar.gz",
                 170052171,
                 "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -50,21 +56,17 @@ class Cifar10:
         require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
 
     def load(self) -> Dataset:
-        paths = self.files.paths()
-        with reading("cifar-10", paths[0]):
-            if len(paths) == 2:
-                train, y, classes = mosaics(paths[0])
-            else:
-                batches = tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6))
-                train, y = cifar(paths[0], batches, labels=1)
-                test, y_test = cifar(paths[0], ("cifar-10-batches-bin/test_batch.bin",), labels=1)
-                classes = TEN
-        if len(paths) == 2:
-            with reading("cifar-10", paths[1]):
-                test, y_test, _ = mosaics(paths[1])
+        (train, y), (test, y_test) = chain(*self.files.read(ten))
         rows = some_rows(len(y), self.train_rows, 0, "cifar-10")
         rows_test = some_rows(len(y_test), self.test_rows, 1, "cifar-10")
-        return photographs("cifar-10", (train[rows], y[rows]), (test[rows_test], y_test[rows_test]), classes)
+        return photographs(self.files, (train[rows], y[rows]), (test[rows_test], y_test[rows_test]), TEN)
+
+
+def ten(path: Path) -> list[tuple[Pixels, Ints]]:
+    """Both parts, from the archive, or the one part of an npz file."""
+    if path.suffix == ".npz":
+        return [mosaics(path)[:2]]
+    return [cifar(path, BATCHES[:-1], labels=1), cifar(path, BATCHES[-1:], labels=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +82,9 @@ class Cifar100:
         dataset="cifar-100",
         licence=LICENCE,
         classes=100,
+        source=SOURCE,
         remotes=(
             Remote(
-                "cifar-100-binary.tar.gz",
                 f"{TORONTO}/cifar-100-binary.tar.gz",
                 168513733,
                 "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
@@ -91,21 +93,24 @@ class Cifar100:
     )
 
     def load(self) -> Dataset:
-        path = self.files.paths()[0]
         coarse = self.labels == "coarse"
-        with reading("cifar-100", path):
-            parts = [
-                cifar(path, (f"cifar-100-binary/{part}.bin",), 2, 0 if coarse else 1) for part in ("train", "test")
-            ]
+        train, test = (
+            self.files.read(
+                partial(cifar, members=(f"cifar-100-binary/{part}.bin",), labels=2, which=0 if coarse else 1)
+            )[0]
+            for part in ("train", "test")
+        )
         names = tuple(f"{'group' if coarse else 'class'} {c}" for c in range(20 if coarse else 100))
-        return photographs("cifar-100", parts[0], parts[1], names)
+        return photographs(self.files, train, test, names)
 
 
 def photographs(
-    name: str, train: tuple[Pixels, Labels], test: tuple[Pixels, Labels], classes: tuple[str, ...]
+    files: Files, train: tuple[Pixels, Ints], test: tuple[Pixels, Ints], classes: tuple[str, ...]
 ) -> Dataset:
-    """Raises `BadInput` where the training part has no row of a class."""
+    """Raises `BadInput` if the training part has no row of a class."""
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
-    require(not len(lacking), f"data set {name}: the training part lacks some classes")
+    require(not len(lacking), f"data set {files.dataset}: the training part lacks some classes")
     x, x_test = standardised(train[0], test[0])
-    return Dataset(x=x, y=train[1], x_test=x_test, y_test=test[1], classes=classes, name=name, source=SOURCE)
+    return Dataset(
+        x=x, y=train[1], x_test=x_test, y_test=test[1], classes=classes, name=files.dataset, source=files.source
+    )

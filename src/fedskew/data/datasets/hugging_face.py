@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import whole_path
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
 from fedskew.data.images import standardised
 from fedskew.data.texts import check_options, of_texts
 
 USUAL = ("text", "sentence", "content", "image", "img")
-"""Columns that are taken for the rows where none is named."""
+"""Columns that are tried for the rows if none is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,31 +49,45 @@ class HuggingFace:
             require(
                 split in splits, f"data set {name}: no split {split!r}, there are {', '.join(splits)}; write test=SPLIT"
             )
-        train, test = splits[self.train], splits[self.test]
-        columns = list(train.column_names)
+        parts = [splits[self.train], splits[self.test]]
+        columns = list(parts[0].column_names)
         x = self.x or next((c for c in USUAL if c in columns), "")
         require(bool(x), f"data set {name}: which column holds the rows? write x=COLUMN, one of {', '.join(columns)}")
-        for column in (x, self.label, *([self.client] if self.client else [])):
+        for column in filter(None, (x, self.label, self.client)):
             require(column in columns, f"data set {name}: no column {column!r}, there are {', '.join(columns)}")
-        classes, (y, y_test) = labels(name, train, test, self.label)
-        names, groups = np.unique(np.asarray(train[self.client]), return_inverse=True) if self.client else ((), None)
-        rows, rows_test = list(train[x]), list(test[x])
-        about: dict[str, Any] = {
-            "classes": classes,
-            "groups": groups,
-            "group_names": tuple(str(name) for name in names),
-            "name": name,
-            "source": f"huggingface.co, {self.path}",
-        }
-        if rows and isinstance(rows[0], str):
-            return of_texts((rows, y), (rows_test, y_test), length=self.length, vocabulary=self.vocabulary, **about)
-        parts = [numbers(name, x, part) for part in (rows, rows_test)]
-        if parts[0].dtype == np.uint8:
-            parts = list(standardised(*parts))
-        return Dataset(x=parts[0], y=y, x_test=parts[1], y_test=y_test, **about)
+        y, y_test, classes = labels(parts, self.label)
+        check_all_trained(f"data set {name}", classes, y, y_test)
+        groups, group_names = numbered(parts[0][self.client]) if self.client else (None, ())
+        rows = [list(part[x]) for part in parts]
+        if rows[0] and isinstance(rows[0][0], str):
+            return of_texts(
+                (rows[0], y),
+                (rows[1], y_test),
+                classes=classes,
+                length=self.length,
+                vocabulary=self.vocabulary,
+                name=name,
+                source=f"huggingface.co, {self.path}",
+                groups=groups,
+                group_names=group_names,
+            )
+        train, test = (numbers(name, x, part) for part in rows)
+        if train.dtype == np.uint8:
+            train, test = standardised(train, test)
+        return Dataset(
+            x=train,
+            y=y,
+            x_test=test,
+            y_test=y_test,
+            classes=classes,
+            groups=groups,
+            group_names=group_names,
+            name=name,
+            source=f"huggingface.co, {self.path}",
+        )
 
     def splits(self) -> Any:
-        """The splits by name; raises `BadInput` without the library, and with its reason where it cannot load them."""
+        """The splits by name. Raises `BadInput` without the library, and with its reason if it cannot load them."""
         try:
             from datasets import load_dataset
         except ImportError:
@@ -82,23 +95,21 @@ class HuggingFace:
         try:
             return load_dataset(self.path, self.subset or None)
         except Exception as error:
-            # the library raises errors of many kinds, some of its own, for names, networks and formats
+            # the library raises errors of many kinds for names, networks and formats
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BadInput(f"data set hf:{self.path}: cannot be loaded: {reason}") from None
 
 
-def labels(name: str, train: Any, test: Any, column: str) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """The classes, and the labels of both parts: the library's class labels, or what the training part's column holds."""
-    values = [np.asarray(part[column]) for part in (train, test)]
-    if known := getattr(train.features[column], "names", None):
-        return tuple(known), [part.astype(np.int64) for part in values]
-    found = np.unique(values[0])
-    unseen = np.setdiff1d(values[1], found)
-    require(not len(unseen), f"data set {name}: the training part has no row of {', '.join(map(str, unseen[:3]))}")
-    return tuple(str(c) for c in found), [np.searchsorted(found, part) for part in values]
+def labels(parts: list[Any], column: str) -> tuple[Ints, Ints, tuple[str, ...]]:
+    """Training labels, test labels, and the classes: those that the library names, or the column's different values."""
+    train, test = (np.asarray(part[column]) for part in parts)
+    if known := getattr(parts[0].features[column], "names", None):
+        return train.astype(np.int64), test.astype(np.int64), tuple(known)
+    numbers, classes = numbered(np.concatenate([train, test]))
+    return numbers[: len(train)], numbers[len(train) :], classes
 
 
-def numbers(name: str, column: str, rows: list[Any]) -> NDArray[Any]:
+def numbers(name: str, column: str, rows: list[object]) -> Rows:
     """Images as bytes (n, channels, height, width), lists of numbers as float32."""
     made = [np.asarray(row) for row in rows]
     shapes = {row.shape for row in made}

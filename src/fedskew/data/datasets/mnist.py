@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.core.npz import bounded
-from fedskew.data.dataset import Dataset
-from fedskew.data.find import Files, Remote, reading
-from fedskew.data.images import LARGEST, idx, standardised
+from fedskew.data.dataset import Dataset, Rows
+from fedskew.data.find import Files, Remote, npz_arrays
+from fedskew.data.images import idx, standardised
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def four(base: str, sizes_and_sums: tuple[tuple[int, str], ...]) -> tuple[Remote, ...]:
+def remotes(base: str, sizes_and_sums: tuple[tuple[int, str], ...]) -> tuple[Remote, ...]:
     """The two pairs of images and labels."""
-    pairs = zip(NAMES, sizes_and_sums, strict=True)
-    return tuple(Remote(f"{name}.gz", f"{base}/{name}.gz", size, checksum) for name, (size, checksum) in pairs)
+    return tuple(Remote(f"{base}/{name}.gz", *known) for name, known in zip(NAMES, sizes_and_sums, strict=True))
 
 
-def load(files: Files, classes: tuple[str, ...], source: str) -> Dataset:
-    """From four IDX files, packed or not, or an npz with ``X_train``, ``y_train``, ``X_test``, ``y_test``."""
-    name, paths = files.dataset, files.paths()
-    if len(paths) == 1:
-        with reading(name, paths[0]), np.load(paths[0], allow_pickle=False) as z:
-            arrays = [bounded(z, key, LARGEST) for key in ("X_train", "y_train", "X_test", "y_test")]
-    else:
-        arrays = []
-        for path in paths:
-            with reading(name, path):
-                arrays.append(idx(path))
-    train, y, test, y_test = arrays
-    for path, images, labels in ((paths[0], train, y), (paths[-2:][0], test, y_test)):
-        shape = images.shape[1:]
-        require(shape == (28, 28), f"data set {name}: the images of {path} have shape {shape}, expected (28, 28)")
-        require(images.dtype == np.uint8, f"data set {name}: the pixels of {path} are {images.dtype}, expected bytes")
+def arrays(path: Path) -> list[Rows]:
+    """The array of an IDX file, or the four arrays of an npz."""
+    return npz_arrays(path, ("X_train", "y_train", "X_test", "y_test")) if path.suffix == ".npz" else [idx(path)]
+
+
+def load(files: Files, classes: tuple[str, ...]) -> Dataset:
+    train, y, test, y_test = chain(*files.read(arrays))
+    for part, images, labels in (("training", train, y), ("test", test, y_test)):
+        where = f"data set {files.dataset}: the {part}"
+        require(images.shape[1:] == (28, 28), f"{where} images have shape {images.shape[1:]}, expected (28, 28)")
+        require(images.dtype == np.uint8, f"{where} pixels are {images.dtype}, expected bytes")
         require(
             labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer),
-            f"data set {name}: the labels for {path} are {labels.dtype} of shape {labels.shape}, expected an integer each",
+            f"{where} labels are {labels.dtype} of shape {labels.shape}, expected an integer each",
         )
     x, x_test = standardised(train[:, None], test[:, None])
     return Dataset(
@@ -49,8 +44,8 @@ def load(files: Files, classes: tuple[str, ...], source: str) -> Dataset:
         x_test=x_test,
         y_test=y_test.astype(np.int64),
         classes=classes,
-        name=name,
-        source=source,
+        name=files.dataset,
+        source=files.source,
     )
 
 
@@ -65,7 +60,8 @@ class Mnist:
         dataset="mnist",
         licence="CC BY-SA 3.0",
         classes=10,
-        remotes=four(
+        source="Y. LeCun, C. Cortes, C. J. C. Burges: The MNIST database of handwritten digits",
+        remotes=remotes(
             "https://storage.googleapis.com/cvdf-datasets/mnist",
             (
                 (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
@@ -78,10 +74,7 @@ class Mnist:
     )
 
     def load(self) -> Dataset:
-        digits = tuple("0123456789")
-        return load(
-            self.files, digits, "Y. LeCun, C. Cortes, C. J. C. Burges: The MNIST database of handwritten digits"
-        )
+        return load(self.files, tuple("0123456789"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +88,8 @@ class FashionMnist:
         dataset="fashion-mnist",
         licence="MIT",
         classes=10,
-        remotes=four(
+        source="H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, 2017, arXiv:1708.07747",
+        remotes=remotes(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
             (
                 (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
@@ -110,4 +104,4 @@ class FashionMnist:
 
     def load(self) -> Dataset:
         clothes = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-        return load(self.files, clothes, "H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST, 2017, arXiv:1708.07747")
+        return load(self.files, clothes)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import lzma
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
-from fedskew.data.dataset import Dataset
-from fedskew.data.find import Files, Remote, reading
+from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.find import Files, Remote, text_of
 from fedskew.data.texts import check_options, of_texts
 
 Post = tuple[str, str, str]
@@ -23,7 +20,7 @@ Post = tuple[str, str, str]
 class Newsgroups:
     """11,314 training and 7,532 later test posts; rows are ids of the first ``length`` words.
 
-    Headers give the group away (its moderators, its organisations) and are left out unless ``headers`` asks for them,
+    Headers give the group away (its moderators, its organisations). They are left out unless ``headers`` asks for them,
     or the post has nothing else.
     """
 
@@ -38,11 +35,12 @@ class Newsgroups:
         dataset="20-newsgroups",
         licence="none stated; cite the paper",
         classes=20,
+        source="K. Lang: NewsWeeder: Learning to Filter Netnews, ICML 1995; split by date by J. Rennie",
         remotes=(
             Remote(
-                "20news-bydate.tar.gz",
                 "https://ndownloader.figshare.com/files/5975967",
                 sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
+                name="20news-bydate.tar.gz",
             ),
         ),
         others=(("20newsgroups_bydate.jsonl.xz",),),
@@ -52,47 +50,32 @@ class Newsgroups:
         check_options(self.length, self.vocabulary)
 
     def load(self) -> Dataset:
-        path = self.files.paths()[0]
-        with reading("20-newsgroups", path):
-            posts = archived(path) if path.suffix == ".gz" else listed(path)
-            classes = tuple(sorted({group for part, group, _ in posts if part == "train"}))
-            unseen = sorted({group for part, group, _ in posts if part == "test"} - {*classes})
-            if unseen:
-                raise ValueError(f"the training part has no post to {', '.join(unseen)}, which the test part has")
-            ids = {group: at for at, group in enumerate(classes)}
-            train, test = (
-                (
-                    [text if self.headers else body(text) for p, _, text in posts if p == part],
-                    np.asarray([ids[group] for p, group, _ in posts if p == part]),
-                )
-                for part in ("train", "test")
-            )
+        [posts] = self.files.read(read)
+        labels, classes = numbered([group for _, group, _ in posts])
+        texts = [text if self.headers else body(text) for *_, text in posts]
+        train, test = ([at for at, post in enumerate(posts) if post[0] == part] for part in ("train", "test"))
         return of_texts(
-            train,
-            test,
+            ([texts[row] for row in train], labels[train]),
+            ([texts[row] for row in test], labels[test]),
             classes=classes,
             length=self.length,
             vocabulary=self.vocabulary,
             name="20-newsgroups",
-            source="K. Lang: NewsWeeder: Learning to Filter Netnews, ICML 1995; split by date by J. Rennie",
+            source=self.files.source,
         )
 
 
 def body(text: str) -> str:
-    """What stands behind the header, which an empty line ends; the header where nothing does."""
+    """The text after the header, which an empty line ends; the header if nothing comes after it."""
     behind = text.partition("\n\n")[2]
     return behind if behind.strip() else text
 
 
-def listed(path: Path) -> list[Post]:
-    """From one JSON object a line: split, group, text."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    return [(row["split"], row["group"], row["text"]) for row in rows]
-
-
-def archived(path: Path) -> list[Post]:
-    """From the archive with a folder a part, a subfolder a group and a file a post, read in place."""
+def read(path: Path) -> list[Post]:
+    """From one JSON object a line, or from an archive with folders of parts, then of groups, with one file a post."""
+    if path.suffix == ".xz":
+        rows = [json.loads(line) for line in text_of(path)]
+        return [(row["split"], row["group"], row["text"]) for row in rows]
     posts = []
     with tarfile.open(path) as archive:
         for member in archive:

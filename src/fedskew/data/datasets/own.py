@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput, require
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
+
+
+class Pairs(Protocol):
+    """A PyTorch dataset of (row, label) pairs."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,48 +37,51 @@ class Own:
 
 
 def from_torch(
-    train: Any,
-    test: Any,
+    train: Pairs,
+    test: Pairs,
     classes: Sequence[str] | None = None,
-    groups: Any = None,
+    groups: Iterable[object] | None = None,
     name: str = "own data",
 ) -> Dataset:
     """A data set from two PyTorch datasets of (row, label) pairs, or from two pairs of tensors (rows, labels).
 
-    Every row is read once, in order; all must have one shape. Without ``classes`` there are as many as the largest training label
-    says. ``groups`` names each training row's natural client. Raises `BadInput` for rows of different shapes and labels that are
-    not integers.
+    Every row is read once, in order; all must have one shape. ``groups`` names each training row's natural client. Without
+    ``classes`` the classes are numbered up to the largest training label. Raises `BadInput` for rows of different shapes and
+    labels that are not integers.
     """
     (x, y), (x_test, y_test) = (arrays(part, f"{name}: {which}") for part, which in ((train, "train"), (test, "test")))
-    names, numbers = (None, None) if groups is None else np.unique(np.asarray(groups), return_inverse=True)
-    unseen = sorted(set(y_test.tolist()) - set(y.tolist()))
-    require(not unseen, f"{name}: the training part has no row of the labels {unseen}, which the test part has")
+    check_all_trained(name, classes or (), y, y_test)
+    numbers, names = (None, ()) if groups is None else numbered(groups)
     return Dataset(
         x=x,
         y=y,
         x_test=x_test,
         y_test=y_test,
         classes=tuple(classes) if classes else tuple(str(c) for c in range(int(y.max()) + 1)),
-        groups=None if numbers is None else numbers.astype(np.int64),
-        group_names=() if names is None else tuple(str(name) for name in names),
+        groups=numbers,
+        group_names=names,
         name=name,
     )
 
 
-def arrays(part: Any, where: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Rows and labels of a dataset, or of a pair."""
+def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:
+    """Rows and labels of a PyTorch dataset, or of a pair of tensors."""
     if isinstance(part, tuple) and len(part) == 2:
         x, y = (np.asarray(half) for half in part)
     else:
-        rows = [part[i] for i in range(len(part))]
+        rows, labels = [], []
+        for i in range(len(part)):
+            pair = part[i]
+            require(
+                isinstance(pair, tuple | list) and len(pair) == 2, f"{where}: every item must be a pair (row, label)"
+            )
+            assert isinstance(pair, tuple | list)
+            rows.append(np.asarray(pair[0]))
+            labels.append(int(pair[1]))
         require(bool(rows), f"{where}: the dataset has no rows")
-        require(
-            all(isinstance(row, tuple | list) and len(row) == 2 for row in rows),
-            f"{where}: every item must be a pair (row, label)",
-        )
-        shapes = {np.shape(row) for row, _ in rows}
+        shapes = {row.shape for row in rows}
         require(len(shapes) == 1, f"{where}: rows have different shapes, {sorted(shapes)[:3]}; bring them to one")
-        x, y = np.stack([np.asarray(row) for row, _ in rows]), np.asarray([int(label) for _, label in rows])
+        x, y = np.stack(rows), np.asarray(labels)
     require(np.issubdtype(y.dtype, np.integer), f"{where}: labels must be integers, not {y.dtype}")
     x = x if np.issubdtype(x.dtype, np.floating) or x.dtype == np.int64 else x.astype(np.float32)
     return x, y.astype(np.int64)

@@ -1,31 +1,35 @@
-"""A table of one's own, from CSV, JSON lines, Parquet or Arrow files, as a data set."""
+"""The user's own table, from CSV, JSON lines, Parquet or Arrow files, as a data set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.places import whole_path
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset
-from fedskew.data.texts import as_ids, check_options
+from fedskew.data.dataset import Dataset, Ints
+from fedskew.data.texts import check_options, of_texts
+
+if TYPE_CHECKING:
+    from fedskew.data.tables import Survey
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of files or a folder ``path``; the natural clients are the values of the column ``client``, or else the files.
+    """Rows of the file or folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
     One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a
-    random ``test_share`` of each client's rows (rounded down). Everything is loaded into memory, or of larger files so many
-    ``rows`` taken at random. Classes that only the test set holds stay in it: no client knows them, and every row of theirs is
-    counted as an error. Rows without label or client are dropped; ``notes`` counts them.
+    random ``test_share`` of each client's rows (rounded down). All rows are loaded into memory, or ``rows`` of them at random.
+    Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
+    are dropped; ``notes`` counts them.
 
     With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
-    text, or as the tokens of a pretrained encoder; other columns do not count.
+    text, or as the tokens of a pretrained encoder; other columns are not used.
     """
 
     path: str
@@ -56,71 +60,80 @@ class Table:
 
     @property
     def model(self) -> str:
-        """The usual one."""
+        """The default model."""
         return "text-cnn" if self.text else "mlp"
 
     def load(self) -> Dataset:
-        # on first use: they import pandas and PyArrow, which other data sets do without
+        # imported on first use: other data sets work without pandas and PyArrow
         from fedskew.data import columns
         from fedskew.data.tables import survey
 
-        limits: Any = {"text": self.text, "most": self.rows or None, "fair": False}
-        found = survey([Path(self.path)], self.label, self.client, **limits)
-        require(
-            len(found.classes) > 1, f"{self.path}: all rows have the label {found.classes[0]!r}; choose another column"
-        )
-        notes = [*found.notes]
-        y, table = found.y, found.table
-        classes = list(found.classes)
+        def surveyed(path: str, client: str = "") -> Survey:
+            return survey([Path(path)], self.label, client, text=self.text, most=self.rows or None, fair=False)
+
+        found = surveyed(self.path, self.client)
+        table, y, client = found.table, found.y, found.client
+        classes, notes = [*found.classes], [*found.notes]
+        require(len(classes) > 1, f"{self.path}: all rows have the label {classes[0]!r}; choose another column")
         if self.test:
-            other = survey([Path(self.test)], self.label, **limits)
-            unseen = [word for word in other.classes if word not in classes]
-            classes += unseen
+            other = surveyed(self.test)
+            unseen = [at for at, word in enumerate(other.classes) if word not in classes]
+            classes += [other.classes[at] for at in unseen]
             if unseen:
-                rows = int(sum(other.counts.sum(0)[other.classes.index(word)] for word in unseen))
-                notes.append(
-                    f"{len(unseen)} classes with {rows} rows are in the test set only: {', '.join(unseen[:5])}"
-                )
+                names, rows = ", ".join(classes[len(found.classes) :][:5]), other.counts[:, unseen].sum()
+                notes.append(f"{len(unseen)} classes with {rows} rows are in the test set only: {names}")
             notes += [f"test: {note}" for note in other.notes]
-            require(
-                bool(self.text) or set(table.column_names) <= set(other.table.column_names),
-                f"{self.test}: lacks the columns {sorted(set(table.column_names) - set(other.table.column_names))[:5]}",
-            )
-            train, test_table = np.arange(len(y)), other.table
-            y_test = np.array([classes.index(word) for word in other.classes])[other.y]
+            absent = sorted(set(table.column_names) - set(other.table.column_names))
+            require(bool(self.text) or not absent, f"{self.test}: lacks the columns {absent[:5]}")
+            test_table, y_test = other.table, np.array([classes.index(word) for word in other.classes])[other.y]
         else:
-            held = held_out(found.client, self.test_share)
-            train, test_table, y_test = np.flatnonzero(~held), table.take(np.flatnonzero(held)), y[held]
+            held = held_out(client, self.test_share)
             require(
-                len(y_test) > 0,
+                bool(held.any()),
                 f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
             )
+            test_table, y_test = table.filter(held), y[held]
+            table, y, client = table.filter(~held), y[~held], client[~held]
         natural = bool(self.client) or len(found.clients) > 1
-        table, y, y_test = table.take(train), y[train], y_test.astype(np.int64)
-        about: dict[str, Any] = {
-            "groups": found.client[train] if natural else None,
-            "group_names": found.clients if natural else (),
-            "classes": tuple(classes),
-            "name": Path(self.path).name,
-            "source": self.path,
-        }
+        groups, group_names = (client, found.clients) if natural else (None, ())
+        name = Path(self.path).name
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, test_table))
-            about |= {"length": self.length, "vocabulary": self.vocabulary, "notes": "; ".join(notes)}
-            return as_ids((texts, y), (test_texts, y_test), **about)
+            return of_texts(
+                (texts, y),
+                (test_texts, y_test),
+                classes=tuple(classes),
+                length=self.length,
+                vocabulary=self.vocabulary,
+                name=name,
+                source=self.path,
+                notes="; ".join(notes),
+                groups=groups,
+                group_names=group_names,
+                test_only_classes=True,
+            )
         encode = columns.fit(table, self.path)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
-        return Dataset(x=encode(table), y=y, x_test=encode(test_table), y_test=y_test, notes="; ".join(notes), **about)
+        return Dataset(
+            x=encode(table),
+            y=y,
+            x_test=encode(test_table),
+            y_test=y_test,
+            classes=tuple(classes),
+            groups=groups,
+            group_names=group_names,
+            name=name,
+            source=self.path,
+            notes="; ".join(notes),
+        )
 
 
-def held_out(
-    client: np.ndarray[tuple[int], np.dtype[np.int64]], share: float
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A random share of each client's rows, rounded down."""
+def held_out(client: Ints, fraction: float) -> NDArray[np.bool_]:
+    """(n,) whether a row is held out: a random fraction of each client's rows, rounded down."""
     rng = stream(0, "split")
     order = np.lexsort((rng.random(len(client)), client))
     sizes = np.bincount(client)
     rank = np.arange(len(client)) - (np.cumsum(sizes) - sizes)[client[order]]
     held = np.zeros(len(client), dtype=bool)
-    held[order] = rank < np.floor(share * sizes[client[order]] + 1e-9)
+    held[order] = rank < np.floor(fraction * sizes[client[order]] + 1e-9)
     return held

@@ -1,0 +1,57 @@
+"""Tables for tests, written in any format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.data.tables import Survey, survey
+
+
+def frame(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Two columns of numbers, one of three colours, five clients ``who``, and three labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, rows)
+    return pd.DataFrame(
+        {
+            "age": (y * 10 + rng.integers(20, 40, rows)).astype(int),
+            "height": rng.normal(1.7, 0.1, rows),
+            "colour": np.array(["red", "green", "blue"])[rng.integers(0, 3, rows)],
+            "who": np.array(["anna", "ben", "cleo", "dan", "eve"])[rng.integers(0, 5, rows)],
+            "label": np.array(["no", "maybe", "yes"])[y],
+        }
+    )
+
+
+def write(table: pd.DataFrame, path: Path) -> Path:
+    """Write the table in the format of the file's name."""
+    if path.name.endswith((".csv", ".csv.gz")):
+        table.to_csv(path, index=False)
+    elif path.suffix == ".tsv":
+        table.to_csv(path, index=False, sep="\t")
+    elif ".jsonl" in path.name or path.suffix == ".ndjson":
+        table.to_json(path, orient="records", lines=True, date_format="iso")
+    elif path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    else:
+        pyarrow.feather.write_feather(pa.Table.from_pandas(table, preserve_index=False), str(path))
+    return path
+
+
+def read(path: Path, **options: object) -> Survey:
+    return survey([path], "label", "who", **options)  # type: ignore[arg-type]
+
+
+def refused(path: Path, *words: str, label: str = "label", client: str = "who", **options: object) -> None:
+    """Reading the file raises `BadInput` in one line with all these words."""
+    with pytest.raises(BadInput) as error:
+        survey([path], label, client, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)

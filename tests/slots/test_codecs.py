@@ -28,9 +28,9 @@ from fedskew.loop.transmit import transmit
 from fedskew.slots import CODECS, Clip, Int8, Qsgd, TopK, Uncompressed, Uniform
 from fedskew.slots.codecs import encode
 from fedskew.store.runs import RunStore
-from tests.conformance.test_engines import assert_close as assert_records_close
-from tests.conformance.test_engines import federation, halfway, run
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import assert_close as assert_records_close
+from tests.methods import federation, halfway, run
 from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory
 from tests.small import RAGGED, TASK, X0, Linear, exact_clients, play
 

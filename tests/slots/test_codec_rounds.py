@@ -22,9 +22,9 @@ from fedskew.experiment.run import execute, register
 from fedskew.loop.transmit import transmit
 from fedskew.slots import Qsgd, TopK
 from fedskew.store.runs import RunStore
-from tests.conformance.test_engines import assert_close as assert_records_close
-from tests.conformance.test_engines import federation, halfway, run
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import assert_close as assert_records_close
+from tests.methods import federation, halfway, run
 from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory
 from tests.slots.test_codecs import ALL, LOSSY, codec
 from tests.small import RAGGED, X0, Linear, exact_clients, play

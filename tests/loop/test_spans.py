@@ -13,7 +13,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.results import run
-from fedskew.report import tables
+from fedskew.report.profile import measuring
 from fedskew.store.runs import RunStore
 
 
@@ -76,7 +76,7 @@ def test_a_profiled_run_prints_the_seconds_of_each_span(tmp_path, capsys):
 def test_a_run_without_profiling_prints_the_share_of_evaluation(tmp_path, capsys):
     assert main(["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path)]) == 0
     facts = RunStore(tmp_path).run(1).facts
-    cost = tables.measuring(RunStore(tmp_path).runs())
+    cost = measuring(RunStore(tmp_path).runs())
     assert cost in (output := " ".join(capsys.readouterr().out.split()))
     assert cost in (tmp_path / "1.html").read_text()
     assert "local training" not in output
@@ -93,9 +93,9 @@ def test_the_share_of_evaluation_matches_the_numbers_by_hand(tmp_path):
     for name in ("fedavg", "fedavg", "scaffold"):
         run = store.add_run(name=name, experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=1)
         store.add_facts(run, {"profile": profiles[name], "measured_every": 1})
-    assert tables.measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
-    assert tables.measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
-    assert tables.measuring([]) == ""
+    assert measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
+    assert measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
+    assert measuring([]) == ""
 
 
 ROWS = Dataset(

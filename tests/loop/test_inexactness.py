@@ -15,8 +15,8 @@ from fedskew.experiment.results import run
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.system import System
 from fedskew.slots import Sgd, Uniform
-from tests.conformance.test_engines import FIRST, federation
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import FIRST, federation
 from tests.reference import PAIR, apart, assert_close, f64, full_gradient, local_models, sized_pair
 from tests.reference import run as played
 from tests.small import X0, Quadratic, exact_clients, play, ragged

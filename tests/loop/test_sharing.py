@@ -36,8 +36,8 @@ from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
 from fedskew.store.runs import RunStore
-from tests.conformance.test_engines import facts_of
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import facts_of
 from tests.reference import (
     assert_close,
     f64,

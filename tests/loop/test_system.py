@@ -23,8 +23,8 @@ from fedskew.loop.prepare import call, prepare
 from fedskew.loop.round import play_round, start
 from fedskew.loop.system import System
 from fedskew.slots import Always, DayNight, Everyone, Random, Uniform
-from tests.conformance.test_engines import FIRST, federation, record
-from tests.conformance.test_engines import assert_close as same_numbers
+from tests.methods import FIRST, federation, record
+from tests.methods import assert_close as same_numbers
 from tests.small import RAGGED, X0, play, ragged
 
 torch.set_num_threads(1)

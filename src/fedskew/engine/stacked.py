@@ -189,6 +189,7 @@ def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> Ints:
     warps = np.zeros((*size, 3), dtype=np.int64)
     for c, plan in enumerate(plans):
         t, b = plan.index.shape
+        assert plan.warp is not None
         warps[:t, c, :b] = plan.warp
     return warps
 

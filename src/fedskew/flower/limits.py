@@ -48,7 +48,7 @@ class Limits:
     def check_work(self, planner: Planner, client: int, rows: int) -> None:
         """Raise `BadInput` if local work is too long, before it is planned."""
         assert isinstance(planner, SeededPlanner)
-        steps, size = planner.shape(client, rows)
+        steps, size = planner.extent(client, rows)
         self.check("steps", steps)
         self.check("examples", steps * size)
 

@@ -1,4 +1,4 @@
-"""Scores of a model on the test set and on each client's data."""
+"""Scores of a model on the test set, and on the rows of each client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluate_clients(
 ) -> dict[str, Tensor]:
     """Mean scores (clients,) of one model on each client's measured rows; NaN for a client without any.
 
-    The rows of all clients go through the model together.
+    The model is the same for all, so their rows go through it together.
     """
     rows = [partition.measured_rows(k) for k in clients]
     sizes = torch.tensor([len(r) for r in rows])

@@ -2,10 +2,10 @@
 
     gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
 
-h_k is the client's local problem on all its training rows, with the weight decay that belongs to the local loss. Its gradient is
-the hook ``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual
-variable, but not the shift of FedSAM's gradients. For FedProx grad h_k(x) = grad F_k(x).
-0: solved exactly; 1: no better than at the start; above 1: worse than at the start.
+h_k is the client's local problem on all its training rows, with the weight decay of the local loss. Its gradient is the hook
+``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable.
+It does not include the point at which FedSAM and its variants take a gradient. For FedProx grad h_k(x) = grad F_k(x).
+0: solved exactly. 1: no nearer than at the start. Above 1: overshot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedskew.loop.work import Engine, Outcome, by_architecture
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
-    """The gamma (C,) of the cohort's local models; NaN where the gradient at the start is 0."""
+    """The gamma (C,) of the local models of the cohort. NaN if the gradient at the start is 0."""
     work, view = outcome.work, outcome.work.view
     models = view.x + outcome.done.uploads.delta
     if fed.kept:
@@ -45,7 +45,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 @lru_cache(maxsize=32)
 def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
-    """A program whose survey returns the gradient of the local problem, at a client's start and at its local model."""
+    """A program whose survey returns the gradient of the local problem at the start and at the local model, over all rows."""
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()

@@ -1,4 +1,4 @@
-"""Plan the batches of a client. They depend on seed, round and client only, so all methods and engines get the same ones."""
+"""Plans of batches: a function of (seed, round, client), so that all methods and engines train on the same batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
 PLAN_BYTES = 24
-"""Bytes of memory for each row of a plan: its index twice, and its mask."""
+"""Bytes of memory for each row of a plan: two indices and a mask."""
 
 PASS_ROWS = 128
 """Rows of a batch in a pass over a client's data without training."""
@@ -28,11 +28,11 @@ class Planner(Protocol):
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        """Rows of a batch of each client (K,), from the clients' numbers of rows (K,)."""
+        """Rows of a batch of each client (K,). ``sizes`` (K,) are the clients' numbers of rows."""
         ...
 
     def parts(self, client: int) -> int:
-        """Number of equal parts of the client's plans; a straggler stops after some of them."""
+        """The number of equal parts of the client's plans. A straggler stops after one of them."""
         ...
 
 
@@ -92,7 +92,7 @@ class SeededPlanner:
         return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
 
     def check_memory(self, sizes: Ints, cohort: int) -> None:
-        """Raise `BadInput` if memory does not hold the plans of a round of the ``cohort`` largest clients."""
+        """Raise `BadInput` if the plans of the ``cohort`` clients with the most rows do not fit into memory."""
         works, batch = self.own or (self.local,), self.batch_sizes(sizes)
         epochs, steps = (
             np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")
@@ -104,15 +104,15 @@ class SeededPlanner:
             "lower epochs or steps",
         )
 
-    def shape(self, client: int, num_rows: int) -> tuple[int, int]:
-        """Number of local steps and rows of a batch, for a client with ``num_rows`` rows."""
+    def extent(self, client: int, num_rows: int) -> tuple[int, int]:
+        """The local steps of a client with ``num_rows`` rows, and the rows of a batch."""
         local, size = self.work(client), self.batch_size(client, num_rows)
         return local.steps or local.epochs * -(-num_rows // size), size
 
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
-        """The batches, without augmentation."""
+        """The batches of rows, without augmentation."""
         rng = stream(self.seed, self.purpose, round_, client)
-        steps, size = self.shape(client, len(rows))
+        steps, size = self.extent(client, len(rows))
         if self.work(client).batches == "independent":
             drawn = rows[rng.integers(0, len(rows), size=(steps, size))]
             return Plan(drawn, np.ones((steps, size)))
@@ -126,17 +126,14 @@ def no_steps(rows: Ints) -> Plan:
 
 
 def one_pass(rows: Ints) -> Plan:
-    """All rows once, in large batches. Without rows one row under a mask of 0, so that sums are 0."""
+    """All rows once, in large batches. Without rows, one batch with a mask of 0, so that sums over it are 0."""
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
     return in_batches(rows[None], min(PASS_ROWS, len(rows)))
 
 
 def in_batches(epochs: Ints, size: int) -> Plan:
-    """Consecutive batches of ``size`` rows from each row of (epochs, n).
-
-    An epoch's last batch is padded with its own first row under a mask of 0.
-    """
+    """Consecutive batches of ``size`` rows from each row of (epochs, n). The last batch of an epoch is padded, with a mask of 0."""
     n = epochs.shape[1]
     count = -(-n // size)
     index = np.empty((len(epochs), count * size), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Clients that keep a part of the model: a wrapper around the program of any method.
+"""Personal parts: each client keeps some entries of the model. It works around the program of any method.
 
-The method sees a view whose model has the received shared part and the client's own part.
+The method sees the model from which the client starts: the shared part as received, and the client's own part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.loop.local import Differentiate, Program
 
 PART = "own part"
-"""The key of the kept entries in a client's state, beside the method's."""
+"""The key of the kept entries in a client's state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Kept:
     @staticmethod
     @lru_cache(maxsize=16)
     def everything(size: int, device: torch.device) -> Kept:
-        """All entries of a model. All runs get the same object, so that engines record its steps once."""
+        """All entries of a model. One object for all runs, so that engines trace their program once."""
         return Kept.of(torch.arange(size, device=device), size)
 
     def of_model(self, w: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Kept:
         return w.index_select(0, self.at)
 
     def own(self, view: View) -> View:
-        """A client's view for the method: the model includes the client's own part, the state does not."""
+        """The view that a method sees: the model with the client's own part, and the state without it."""
         state = {key: value for key, value in view.state.items() if key != PART}
         return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
 
@@ -58,13 +58,13 @@ class Kept:
         return rows.index_select(-1, self.others)
 
     def received(self, rows: Tensor) -> Tensor:
-        """Vectors (C, P) from their shared entries (C, P - n), with 0 at the kept ones."""
+        """Vectors (C, P) with these shared entries (C, P - n), and 0 at the kept ones."""
         return rows.new_zeros(len(rows), len(self.mask)).index_copy(1, self.others, rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Of a task's model what the clients send, as far as a codec asks."""
+    """The shared part of a task's model, for codecs."""
 
     task: Task
     kept: Kept
@@ -76,7 +76,7 @@ class Shared:
 
 @lru_cache(maxsize=32)
 def keeping(method: Program, kept: Kept) -> Program:
-    """The method's program for clients that keep their own part; their delta is 0 there."""
+    """The program in which clients keep their own part, and send an update of 0 there."""
 
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None

@@ -17,7 +17,9 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
 from fedskew.experiment.site import Here
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Outcome, shared_model, start, transmit
+from fedskew.loop.round import start
+from fedskew.loop.transmit import shared_model, transmit
+from fedskew.loop.work import Outcome
 
 Given = list[tuple[ServerView, Cohort]]
 

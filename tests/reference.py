@@ -17,7 +17,7 @@ from fedskew.core.records import Plan
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.loop.round import Outcome
+from fedskew.loop.work import Outcome
 from fedskew.slots import Sgd
 from tests import small
 from tests.small import Quadratic, TinyNet, exact_clients, play
@@ -31,8 +31,11 @@ def f64(values: object) -> Tensor:
 
 
 def assert_close(actual: Tensor, expected: object, tol: float = 1e-12) -> None:
-    """Equal to ``tol``, relative and absolute."""
-    torch.testing.assert_close(actual, f64(expected), rtol=tol, atol=tol)
+    """Equal in type and shape, and in value to ``tol``, relative and absolute."""
+    # torch.testing would take a second to import SymPy
+    wanted = f64(expected)
+    assert (actual.dtype, actual.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_allclose(actual.detach().numpy(), wanted.numpy(), rtol=tol, atol=tol, equal_nan=False)
 
 
 def apart(a: Tensor, b: Tensor, by: float = 1e-6) -> bool:

@@ -15,7 +15,8 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Outcome, play_round, start
+from fedskew.loop.round import play_round, start
+from fedskew.loop.work import Outcome
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
 

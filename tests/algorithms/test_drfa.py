@@ -18,8 +18,10 @@ from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import assemble
 from fedskew.experiment.measurements import round_rows
-from fedskew.loop.round import call, close_round, members_of, open_round, play_round, prepare, start
+from fedskew.loop.prepare import call, prepare, work_of_round
+from fedskew.loop.round import close_round, play_round, start
 from fedskew.loop.system import System
+from fedskew.loop.work import members_of
 from fedskew.slots import Uniform
 from tests.experiment.test_experiment import DATA, small
 from tests.reference import PAIR, Only, apart, assert_close, f64, ragged, sized_pair, trajectory
@@ -227,7 +229,7 @@ def drawn(copies) -> tuple:
     server, work, _ = prepare(fed, Sequential(), start(fed, f64([1.0])), ClientStates(), False)
     state = {**server.state, "copies": f64(copies), "share": f64(0.0)}
     server = server._replace(state=state)
-    return fed, server, open_round(fed, server, ClientStates(), False, np.arange(3), work.turnout, {})
+    return fed, server, work_of_round(fed, server, ClientStates(), False, np.arange(3), work.turnout, {})
 
 
 @pytest.mark.parametrize(

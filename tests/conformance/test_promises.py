@@ -183,7 +183,7 @@ def test_results_that_depend_on_the_order_are_found() -> None:
 
 def test_a_growing_state_is_found() -> None:
     assert broken(Grows())["states_keep_their_shape"] == (
-        "server state '0/history' after round 1 is not what it began as"
+        "server state '0/history' after round 1 has another name, shape or type than at the start"
     )
 
 

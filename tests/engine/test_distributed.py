@@ -23,11 +23,12 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Engine, call
+from fedskew.loop.prepare import call
 from fedskew.loop.sharing import Kept
+from fedskew.loop.work import Engine
 from fedskew.slots import Poisson, TopK, Uniform
+from tests import methods as table
 from tests.algorithms.test_fedmd import two_architectures
-from tests.conformance import test_engines as table
 from tests.ranks import check_on_ranks
 from tests.small import X0, play
 

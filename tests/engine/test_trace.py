@@ -36,7 +36,9 @@ def changes_its_own(w, g, view, kept):
     total += w
     constant = torch.tensor([1.0, 2.0, 3.0], dtype=w.dtype)
     constant.add_(view["lr"])  # fresh in every step
-    return update(w, g, view), kept + total + constant.sum()
+    turned = w.view(3, -1)
+    turned.unsqueeze_(0)  # its shape, not its numbers
+    return update(w, g, view), kept + total + constant.sum() + (turned * w.view(3, -1)).sum()
 
 
 ENDS = {

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from fedskew.cli.main import main
-from fedskew.conformance.promises import check
 from fedskew.core import own
 from fedskew.core.component import build, label, parse, to_table
 from fedskew.core.errors import BadInput, Interrupted
@@ -35,7 +34,13 @@ SMALL = {
     "engine": "stacked",
     "checkpoint": {"every": 2},
 }
-QUICK = ["--rounds", "2", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
+QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "stacked", "--set", "training.threads=1"]
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports take longer than these runs, and are tested elsewhere."""
+    monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, budget=None: path)
 
 
 @pytest.fixture
@@ -122,16 +127,7 @@ def test_every_way_to_name_it_is_the_same_experiment(mine: Path, monkeypatch: py
     del sys.modules["mine"]
 
 
-def test_at_beta_0_it_gives_fedavgs_numbers_exactly(mine: Path, tmp_path: Path) -> None:
-    ours, theirs = (
-        accuracies(run(Experiment(algorithm=spec, **SMALL), folder=tmp_path / name))
-        for name, spec in (("a", "./mine.py::Carried:beta=0"), ("b", "fedavg"))
-    )
-    assert ours == theirs
-    other = accuracies(run(Experiment(algorithm="./mine.py::Carried", **SMALL), folder=tmp_path / "c"))
-    assert other != theirs
-
-
+@pytest.mark.slow
 def test_worker_processes_and_one_process_give_the_same(mine: Path, tmp_path: Path) -> None:
     specs = ["fedavg", "./mine.py::Carried"]
     one, two = (compare(Experiment(**SMALL), specs, seeds=1, folder=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
@@ -286,11 +282,10 @@ def test_labels_are_short_and_citations_name_unknown_keys(mine: Path) -> None:
 
 def test_a_broken_promise_of_ones_own_is_told(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine.write_text(MINE.replace("self.beta * scratch", "0.5 * scratch"))
-    assert [v.promise for v in check(build("algorithm", METHODS, "mine.py::Carried")) if not v.kept] == [
-        "takes the steps of fedavg with beta=0"
-    ]
     assert main(["check", "mine.py::Carried"]) == 1
-    assert "1 of 11 promises broken" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.findall(r"^broken +(.*?)(?:: .*)?$", out, re.M) == ["takes the steps of fedavg with beta=0"]
+    assert "1 of 11 promises broken" in out
 
 
 # packages

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedskew.cli.train import told
+from fedskew.cli.train import trial_times
 from fedskew.engine.choose import Option
 from fedskew.engine.stacked import Stacked
 from fedskew.experiment import build, deal, plan
@@ -102,7 +102,7 @@ def test_the_head_of_a_run_shows_the_trial() -> None:
         {"estimated_seconds_a_round": {"sequential": 0.5, "stacked": 0.28}},
         {"estimated_seconds_a_round": {"sequential": 0.5, "stacked": 0.343}},
     ]
-    assert told(trials) == "trial, s a round: sequential 0.5, stacked 0.28 to 0.34"
+    assert trial_times(trials) == "trial, s a round: sequential 0.5, stacked 0.28 to 0.34"
 
 
 def test_a_real_trial_measures_both_engines() -> None:

@@ -19,7 +19,8 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.machine import processor
 from fedskew.loop.evaluate import evaluate
-from fedskew.loop.round import Engine, play_round, start
+from fedskew.loop.round import play_round, start
+from fedskew.loop.work import Engine
 
 FILE = Path(__file__).parent / "curves.json"
 METHODS = ("fedavg", "fedprox:mu=0.1", "scaffold", "feddyn", "fedadam")

@@ -19,7 +19,8 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.loop.faults import KINDS, Faults, Faulty
 from fedskew.loop.limits import RATIO, length_fault, outliers, too_far
-from fedskew.loop.round import play_round, prepare, start
+from fedskew.loop.prepare import prepare
+from fedskew.loop.round import play_round, start
 from fedskew.measure.registry import stored
 from fedskew.store import checkpoints
 from tests.flower_nodes import small
@@ -206,8 +207,8 @@ def test_each_attempt_draws_its_own_faults() -> None:
     broken = [set(faults.broken(4, 0, fed.seed, attempt)) for attempt in (0, 1)]
     assert broken[0] != broken[1]
     done = Faulty(Sequential(), faults, fed).run(fed.program, work, fed.x, fed.y)
-    assert done.heard is not None
-    assert done.heard.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
+    assert done.received is not None
+    assert done.received.tolist() == sorted({0, 1, 2, 3} - (broken[0] & broken[1]))
 
 
 def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None:
@@ -235,7 +236,10 @@ def test_invalid_options_are_refused(options: dict[str, object], reason: str) ->
 
 def test_faults_need_a_shared_model() -> None:
     with pytest.raises(BadInput, match="one shared model"):
-        assemble(small("fedmd").replace(faults=Faults(share=0.1, kinds=("missing",))), small().dataset.load())
+        assemble(
+            small("fedmd", server_data={"share": 0.05}).replace(faults=Faults(share=0.1, kinds=("missing",))),
+            small().dataset.load(),
+        )
 
 
 def test_faults_are_read_back_from_toml() -> None:

@@ -1,4 +1,4 @@
-"""Clients that keep a part of the model: FedPer, FedBN, local-only, and what lies between them."""
+"""Clients that keep a part of the model: FedPer, FedBN, local-only, and parts between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedskew.algorithms import FedAvg, FedNova, FedProx, PerFedAvg
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
-from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.errors import Interrupted
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
@@ -23,9 +23,7 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.config import Experiment, from_toml
-from fedskew.experiment.results import compare
+from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
 from fedskew.loop.evaluate import evaluate
@@ -35,11 +33,11 @@ from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.sharing import PART, Kept
 from fedskew.models import Cnn, Cnn1d, Mlp
-from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Everyone, Momentum, Norm, Personal, Sgd, Uniform, Yogi
+from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
 from fedskew.store.runs import RunStore
-from tests.conformance.test_engines import facts_of
 from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import facts_of
 from tests.reference import (
     assert_close,
     f64,
@@ -52,6 +50,7 @@ from tests.reference import (
     train_plain,
     trajectory,
 )
+from tests.slots.test_sharing import made
 from tests.small import NET, RAGGED, TASK, X0, play
 
 ENGINES = [Sequential(), Stacked(), Stacked(width=2)]
@@ -75,7 +74,7 @@ def keeping(fed: Federation, at) -> Federation:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_golden_two_rounds(engine) -> None:
+def test_two_rounds_match_the_numbers_by_hand(engine) -> None:
     a, b = f64([[[1, 0], [0, 1]], [[2, 1], [1, 2]]]), f64([[0, 0], [1, 1]])
     fed = keeping(matrix_clients(a, b, (1, 1), FedAvg(), lr=0.1), [1])
     states = ClientStates()
@@ -88,12 +87,9 @@ def test_golden_two_rounds(engine) -> None:
     assert outcomes[0].bytes_down == outcomes[0].bytes_up == 2 * 8
 
 
-# the two ends
-
-
 @pytest.mark.parametrize("method", [FedAvg(), FedProx(mu=0.3), FedNova(), PerFedAvg()], ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_with_nothing_kept_a_method_is_itself(method, engine) -> None:
+def test_keeping_nothing_changes_nothing(method, engine) -> None:
     fed = ragged(method, selection=Uniform(clients=4))
     ours, theirs = (play(f, X0, 3, engine) for f in (keeping(fed, []), fed))
     assert torch.equal(trajectory(ours), trajectory(theirs))
@@ -117,7 +113,7 @@ def test_with_everything_kept_clients_train_alone_and_send_nothing(engine, solve
         assert_close(table[k], alone[k])
 
 
-def test_one_client_that_keeps_anything_is_one_client() -> None:
+def test_a_single_client_trains_alike_whatever_it_keeps() -> None:
     plain = play(ragged(FedAvg(), sizes=[23]), X0, 3)[-1].server.x
     for at in (HEAD, [0, 5], range(P)):
         fed = keeping(ragged(FedAvg(), sizes=[23]), at)
@@ -126,12 +122,9 @@ def test_one_client_that_keeps_anything_is_one_client() -> None:
         assert_close(server.x.index_copy(0, fed.kept.at, states.export()[1][PART][0]), plain)
 
 
-# between them
-
-
 @pytest.mark.parametrize("mu", [0.0, 0.5])
-def test_a_client_starts_from_the_shared_part_and_its_own_and_trains_both(mu: float) -> None:
-    """Against an ordinary loop. FedProx pulls the own part towards where it was at the start of the round."""
+def test_a_client_starts_from_the_shared_part_and_its_own_part_and_trains_both(mu: float) -> None:
+    """Against an ordinary loop. FedProx pulls the own part towards its value at the start of the round."""
     fed = keeping(ragged(FedProx(mu=mu), selection=Uniform(clients=4)), HEAD)
     outcomes = play(fed, X0, 3)
     own, x = {int(k): X0[HEAD] for k in EVERYBODY}, X0
@@ -170,7 +163,7 @@ def test_engines_agree(monkeypatch, method, solver) -> None:
 
 
 @pytest.mark.parametrize("server", [Momentum(), Adagrad(), Adam(), Yogi()], ids=lambda s: type(s).__name__)
-def test_no_server_optimiser_moves_what_is_kept(server) -> None:
+def test_server_optimisers_do_not_move_kept_entries(server) -> None:
     x = play(keeping(ragged(FedAvg(), server=server), HEAD), X0, 4)[-1].server.x
     moved = (x - X0).abs() > 0
     assert not moved[HEAD].any()
@@ -179,13 +172,13 @@ def test_no_server_optimiser_moves_what_is_kept(server) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Probing(Algorithm):
-    """Every hook tells the square of the model that it is shown; the server's step is nowhere 0."""
+    """Every hook reports the squared norm of its model. The server's step is nowhere 0."""
 
     def server_init(self, server: Any) -> Any:
-        return {"told": server.x.new_zeros(server.num_clients)}
+        return {"squares": server.x.new_zeros(server.num_clients)}
 
     def convene(self, server: Any, candidates: Any, answers: Any) -> Any:
-        return {"told": answers["square"]}, candidates.index
+        return {"squares": answers["square"]}, candidates.index
 
     def answer(self, view: Any) -> Any:
         return {"square": view.x.square().sum()}
@@ -216,9 +209,9 @@ def test_every_hook_sees_the_clients_own_model(engine) -> None:
     own = state_of(states, PART, 7, X0[HEAD])
     starts = torch.stack([first.server.x.index_copy(0, HEAD, own[k]) for k in EVERYBODY])
     second = play(fed, X0, 2, engine, server=first.server, states=states)[-1]
-    for told in (*second.done.uploads.report.values(), second.server.state["told"]):
-        assert_close(told, starts.square().sum(1))
-    assert torch.equal(second.server.x[HEAD], X0[HEAD]), "whatever the server adds"
+    for squares in (*second.done.uploads.report.values(), second.server.state["squares"]):
+        assert_close(squares, starts.square().sum(1))
+    assert torch.equal(second.server.x[HEAD], X0[HEAD]), "the server moved a kept entry"
     kept = 8 * (P - len(HEAD))
     assert (second.bytes_down, second.bytes_up) == (7 * kept, 7 * (kept + 3 * 8) + 7 * 8)
     own = state_of(states, PART, 7, X0[HEAD])
@@ -231,9 +224,6 @@ def test_every_hook_sees_the_clients_own_model(engine) -> None:
     assert_close(scores["loss"], expected)
 
 
-# with codecs
-
-
 CODED = ["top-k:share=0.1", "top-k:share=0.2,scope=layer", "qsgd:levels=3,bucket=16", "int8", "clip:norm=0.05"]
 
 
@@ -244,7 +234,7 @@ def coded(spec: str, at, **options) -> Federation:
 
 @pytest.mark.parametrize("spec", [*CODED, "int8:rounding=stochastic,error_feedback=true"])
 @pytest.mark.parametrize("at", [HEAD, list(range(56))], ids=["head", "body"])
-def test_a_codec_works_on_what_is_shared_as_if_there_were_no_more(spec: str, at) -> None:
+def test_a_codec_encodes_only_the_shared_entries(spec: str, at) -> None:
     """Against the codec on the shared layer of a one-layer model, over two rounds with its memory."""
     fed = coded(spec, at)
     alone = nn.Sequential(nn.Linear(*((6, 8) if len(at) == len(HEAD) else (8, 3))))
@@ -277,7 +267,7 @@ def test_a_codec_works_on_what_is_shared_as_if_there_were_no_more(spec: str, at)
 
 
 @pytest.mark.parametrize("spec", CODED)
-def test_where_nothing_is_shared_a_codec_has_nothing_to_do(spec: str) -> None:
+def test_a_codec_sends_nothing_if_nothing_is_shared(spec: str) -> None:
     outcomes = play(coded(spec, range(P)), X0, 3)
     assert [(o.bytes_down, o.bytes_up) for o in outcomes] == [(0, 0)] * 3
     assert torch.equal(outcomes[-1].server.x, X0)
@@ -286,7 +276,7 @@ def test_where_nothing_is_shared_a_codec_has_nothing_to_do(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["top-k:share=0.1", "int8:error_feedback=true"])
 @pytest.mark.parametrize("method", ["fedper", "local-only", "ditto"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str, spec: str) -> None:
-    """What clients keep of the model, of the method and of the codec, with stragglers and rounds without clients between."""
+    """Checkpoints hold the kept part, the method's state and the codec's memory, also after rounds without clients."""
     options = {"selection": "uniform:clients=3", "evaluation": {"adapt_steps": 1}}
     experiment = small(method, rounds=4, codec=spec, system={"dropout": 0.5, "stragglers": 0.5}, **options)
     whole = run_experiment(experiment, data=DATA, folder=tmp_path / "whole")
@@ -301,82 +291,6 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method
     assert numbers(replace(whole, store=store, ids=(number,))) == numbers(whole)
 
 
-# which part
-
-
-def made(model, shape=(1, 4, 4), classes: int = 3) -> tuple[nn.Module, ParameterSpace]:
-    net = model.build(shape, classes, torch.Generator().manual_seed(0))
-    return net, ParameterSpace(net)
-
-
-def names(sharing, model, shape=(1, 4, 4)) -> list[str]:
-    """The parameters all of whose entries are kept; no other entry is."""
-    net, space = made(model, shape)
-    at = sharing.kept(net, space)
-    assert at.tolist() == sorted(set(at.tolist()))
-    mask = torch.zeros(space.size).index_fill(0, at, 1.0)
-    parts = space.unflatten(mask)
-    assert all(part.unique().numel() == 1 for part in parts.values())
-    return [name for name, part in parts.items() if part.any()]
-
-
-OUT, FC = ["out.weight", "out.bias"], ["fc1.weight", "fc1.bias"]
-NORMS = [f"norm{i}.{kind}" for i in (1, 2) for kind in ("weight", "bias")]
-
-
-def test_heads_are_counted_from_the_end() -> None:
-    assert names(Personal(), Cnn(hidden=4)) == OUT
-    assert names(Personal(head=2), Cnn(hidden=4)) == FC + OUT
-    conv = ["conv2.weight", "conv2.bias"]
-    assert names(Personal(head=3), Cnn(hidden=4)) == conv + FC + OUT
-    assert names(Personal(head=3), Cnn(hidden=4, norm="group")) == conv + NORMS[2:] + FC + OUT
-    hidden = [f"hidden.1.{i}.{kind}" for i in (0, 1) for kind in ("weight", "bias")]
-    assert names(Personal(head=2), Mlp(hidden=(5, 4), norm="group")) == hidden + OUT
-
-
-def test_layers_are_found_by_name() -> None:
-    assert names(Personal(layers=("fc*",)), Cnn(hidden=4)) == FC
-    assert names(Personal(layers=("out", "conv1")), Cnn(hidden=4)) == ["conv1.weight", "conv1.bias", *OUT]
-    assert len(names(Personal(layers=("*",)), Cnn(hidden=4, norm="group"))) == 12
-
-
-def test_normalisation_layers_are_found_by_type() -> None:
-    assert names(Norm(), Cnn(hidden=4, norm="group")) == NORMS
-    assert names(Norm(), Cnn1d(filters=2, hidden=4, norm="group"), (2, 32)) == NORMS
-    assert names(Norm(), Mlp(hidden=(5,), norm="group")) == ["hidden.0.1.weight", "hidden.0.1.bias"]
-
-
-@pytest.mark.parametrize(
-    ("sharing", "words"),
-    [
-        (Personal(head=5), ["head of 5", "has 4"]),
-        (Personal(layers=("fc9",)), ["'fc9'", "conv1, conv2, fc1, out"]),
-        (Norm(), ["has none", "norm=group"]),
-    ],
-)
-def test_a_part_that_is_not_there_is_refused(sharing, words: list[str]) -> None:
-    with pytest.raises(BadInput) as caught:
-        sharing.kept(*made(Cnn(hidden=4)))
-    assert all(word in str(caught.value) for word in words), caught.value
-
-
-@pytest.mark.parametrize("method", ["scaffold", "feddyn", "moon", "ditto", "ifca"])
-def test_methods_with_vectors_over_the_model_are_refused_with_reason_and_fix(tmp_path, method: str) -> None:
-    with pytest.raises(BadInput, match=f"{method} keeps vectors over the whole model.*--sharing all"):
-        run_experiment(small(method, sharing="personal:head=1"), data=DATA, folder=tmp_path)
-
-
-@pytest.mark.parametrize(
-    "options", [{"algorithm": "fedga"}, {"refine": "distillation:steps=1"}], ids=["method", "refine"]
-)
-def test_what_tries_models_on_the_server_is_refused_beside_a_kept_part(options) -> None:
-    with pytest.raises(BadInput, match=r"on the server's rows.*--sharing all"):
-        assemble(small("fedavg", sharing="personal:head=1", server_data={"share": 0.1}).replace(**options), DATA)
-
-
-# models with normalisation layers
-
-
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
@@ -386,8 +300,8 @@ def test_what_tries_models_on_the_server_is_refused_beside_a_kept_part(options) 
     ],
     ids=["mlp", "cnn", "cnn1d"],
 )
-def test_what_a_client_keeps_of_fedbn_is_what_it_trained(model, shape) -> None:
-    """On both engines; the kept entries against training with autograd and `torch.optim` from the client's own start."""
+def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, shape) -> None:
+    """On both engines, against training with autograd and `torch.optim`."""
     net, space = made(model, shape)
     net = net.double()
     sizes, rng = [5, 1, 9], np.random.default_rng(0)
@@ -420,51 +334,8 @@ def test_what_a_client_keeps_of_fedbn_is_what_it_trained(model, shape) -> None:
         assert float((own - x0[at]).abs().max()) > 1e-4
 
 
-# experiments
-
-
-def test_named_combinations_are_fedavg_and_a_part() -> None:
-    assert small("fedper:head=2").sharing == Personal(head=2)
-    assert small("fedbn").sharing == Norm()
-    assert small("local-only").sharing == Personal(layers=("*",))
-    assert all(small(name).algorithm == FedAvg() for name in ("fedper", "fedbn", "local-only"))
-    assert Experiment().sharing.kept(NET, TASK.space) is None
-
-
-def test_a_comparison_measures_what_each_client_would_use(tmp_path) -> None:
-    base = small(
-        model="mlp:hidden=[6],norm=group",
-        clients={"number": 6, "held_out": 0.3},
-        selection=Everyone(),
-        evaluation={"adapt_steps": 2},
-    )
-    runs = compare(base, ["fedavg", "fedper", "fedbn", "local-only"], seeds=1, data=DATA, folder=tmp_path)
-    table = runs.table().set_index("method")
-    assert table["personal"].notna().all()
-    parameters = {"fedavg": 61 + 2 * 6 - 4, "fedper": 42 + 6, "fedbn": 61 - 4, "local-only": 0}
-    assert (parameters["fedavg"], parameters["fedbn"]) == (36 + 12 + 21, 36 + 21)
-    for name, sent in parameters.items():
-        assert table["megabytes_up"][name] == pytest.approx(4 * 6 * 4 * sent / 1e6)
-    frame = runs.measurements().query("split == 'test' and name == 'accuracy'")
-    alone = frame[frame["run"] == runs.ids[3]]["value"]
-    assert alone.nunique() == 1, "the server's model never moves where all is kept"
-
-
-def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
-    runs = run_experiment(small("local-only", rounds=8, selection=Everyone()), data=DATA, folder=tmp_path)
-    frame = runs.measurements().query("split == 'personal' and name == 'accuracy_mean'").set_index("round")["value"]
-    assert frame[8] > frame[0] + 0.2
-
-
-def test_runs_of_one_model_share_one_part() -> None:
-    """So that engines trace a program once, not once a run."""
-    one, two = (assemble(small("fedper", training__seed=seed), DATA).federation for seed in (0, 1))
-    assert one.kept is two.kept
-    assert one.program is two.program
-
-
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_inexactness_is_told_of_the_models_that_clients_train(engine) -> None:
+def test_inexactness_is_measured_at_the_models_that_clients_train(engine) -> None:
     """A quadratic in two numbers, the second kept: in round 1 client 1 goes from (1.85, 0.1) to (1.77, 0.195)."""
     a, b = f64([[[1, 0], [0, 1]], [[2, 1], [1, 2]]]), f64([[0, 0], [1, 1]])
     fed = keeping(matrix_clients(a, b, (1, 1), FedAvg(), lr=0.1), [1])

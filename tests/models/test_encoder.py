@@ -310,16 +310,18 @@ def test_nothing_is_kept_where_nothing_is_frozen(bert):
 
 def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
     told = []
-    first = assemble(small(bert, frozen=2), DATA, tell=lambda done, of: told.append((done, of)))
+    first = assemble(small(bert, frozen=2), DATA, on_progress=lambda done, of: told.append((done, of)))
     assert told[-1] == (60, 60)
-    second = assemble(small(bert, "fedprox", frozen=2), DATA, tell=lambda done, of: pytest.fail("computed again"))
+    second = assemble(
+        small(bert, "fedprox", frozen=2), DATA, on_progress=lambda done, of: pytest.fail("computed again")
+    )
     assert second.federation.x.data_ptr() == first.federation.x.data_ptr()
 
 
 def test_progress_is_said_with_the_time_that_is_left(capsys, monkeypatch):
     times = iter([0.0, 1.0, 6.0, 7.0])
     monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
-    tell = prepare.aloud()
+    tell = prepare.printed_progress()
     for done in (500, 3000, 3500):
         tell(done, 4000)
     assert capsys.readouterr().err == "frozen layers: 3,000 of 4,000 texts, 2 s left\n"
@@ -329,7 +331,9 @@ def test_activations_on_disk_are_those_in_memory_and_are_read_again(bert, cache)
     memory = assemble(small(bert, frozen=2), DATA)
     disk = assemble(small(bert, frozen=2, cache="disk"), DATA)
     assert torch.equal(memory.federation.x, disk.federation.x)
-    again = assemble(small(bert, frozen=2, cache="disk"), DATA, tell=lambda done, of: pytest.fail("computed again"))
+    again = assemble(
+        small(bert, frozen=2, cache="disk"), DATA, on_progress=lambda done, of: pytest.fail("computed again")
+    )
     assert torch.equal(again.x_test, disk.x_test)
     assert [path.name.partition("-")[0] for path in sorted(cache.iterdir())] == ["activations", "tokens"]
 
@@ -348,7 +352,7 @@ def test_an_interrupted_computation_leaves_nothing_behind(bert, cache):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        assemble(small(bert, frozen=2, cache="disk"), DATA, tell=stop)
+        assemble(small(bert, frozen=2, cache="disk"), DATA, on_progress=stop)
     assert [path.name.partition("-")[0] for path in cache.iterdir()] == ["tokens"]
 
 
@@ -469,7 +473,9 @@ def test_methods_left_out_need_what_texts_do_not_have(bert):
 
 
 def test_an_encoder_is_not_stacked(bert, tmp_path):
-    with pytest.raises(BadInput, match=r"engine stacked: clients' models of kind hf .* use --engine sequential"):
+    with pytest.raises(
+        BadInput, match=r"engine stacked computes clients' models as one batch .* use --engine sequential"
+    ):
         assemble(small(bert, engine="stacked"), DATA)
     runs = run(small(bert, frozen=2, engine="auto"), data=DATA, folder=tmp_path)
     assert runs.records[0].facts["engine"]["name"] == "sequential"

@@ -1,8 +1,8 @@
-"""A short recommendation out of the packaged evidence; where there is none it says so.
+"""Recommend methods from the packaged evidence, or say that there is none.
 
-The evidence (evidence.json) is made by experiments/evidence.py: under a planted skew, with the strengths of the four faces that
-were measured, how much accuracy each method gained over FedAvg on the same seeds, with the 95 % interval. A gain has one of two
-measures, which are never mixed: one model for all on the test set, or each client's model on the client's own held-out rows.
+experiments/evidence.py makes the evidence (evidence.json). Each case is a planted skew with the measured strengths of the four
+faces, and each method's gain in accuracy over FedAvg on the same seeds, with its 95 % interval. A gain is measured in one of two
+ways, which are never mixed: one model for all on the test set, or each client's model on the client's held-out rows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from fedskew.advice.evidence import evidence
 
 NEAR = 0.25
-"""Evidence counts where the dominant face's strength differs by no more than this."""
+"""Maximum difference in the dominant face's strength between the data and a case that counts."""
 
 SHOWS = 0.05
-"""A face that is weaker in a case's data did not decide what helped there."""
+"""Minimum strength of a face that may have decided which methods helped in a case."""
 
 MOST = 3
-"""Methods that are named for each measure."""
+"""Maximum number of recommended methods for each measure."""
 
 MEASURES = {
     "test": "one model for all, on the test set",
@@ -27,18 +27,18 @@ MEASURES = {
 }
 
 HELD_OUT = "--held-out 0.2"
-"""Of an advised comparison: own models, above all, look better on the rows that they were trained on."""
+"""Option of an advised comparison: personal models look too good on the rows that they were trained on."""
 
 PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
 
 
 def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dict[str, Any]:
-    """``methods`` in order, ``because`` of what, ``caution`` about how thin the evidence is, ``command`` to find out.
+    """Recommend methods: ``methods`` (best first), ``because``, ``caution``, and a ``command`` that compares them.
 
-    A method is recommended for a measure on which its accuracy was higher than FedAvg's in some near case and lower in none, by the
-    corrected verdicts of the table; in order of the mean gain over the near cases. ``data`` are the arguments of
-    ``fedskew compare`` that name the data.
+    A method is recommended for a measure if, by the corrected verdicts, its accuracy was higher than FedAvg's in some near case and
+    lower in none. The order is by mean gain over the near cases. ``data`` are the arguments of ``fedskew compare`` that name the
+    data.
     """
     if not dominant:
         return {
@@ -71,7 +71,7 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
 
 
 def foreign(case: Mapping[str, Any], strengths: Mapping[str, float]) -> list[str]:
-    """The faces that the case shows and these data do not: what helped may have helped against them."""
+    """The faces that the case shows and these data do not: a method may have helped against them."""
     return [face for face, value in case["strengths"].items() if value >= SHOWS and not strengths.get(face)]
 
 
@@ -81,7 +81,7 @@ def missing(
     dominant: str,
     strengths: Mapping[str, float],
 ) -> str:
-    """Why none of our runs on this face says anything about these data."""
+    """Why no run on this face is evidence for these data."""
     at = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in close or cases))
     if close:
         others = dict.fromkeys(face for case in close for face in foreign(case, strengths))
@@ -90,13 +90,13 @@ def missing(
 
 
 def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
-    """The methods that gained on the measure and lost nowhere, best first."""
+    """The methods that gained on the measure in some case and lost in none, best first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in near:
         for line in case["methods"]:
             if line["measure"] == measure:
-                told = {**line, "data": case["data"], "skew": case["skew"], "model": case["model"]}
-                found.setdefault(line["method"], []).append(told)
+                source = {"data": case["data"], "skew": case["skew"], "model": case["model"]}
+                found.setdefault(line["method"], []).append({**line, **source})
     good = {
         method: lines
         for method, lines in found.items()
@@ -107,7 +107,7 @@ def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
 
 
 def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
-    """That no method helped on the measure, and which were tried."""
+    """A sentence: no method helped on the measure, and these were tried."""
     tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
     found = f"none of these did better than FedAvg beyond chance: {', '.join(tried)}" if tried else "nothing was tried"
     return f"For {MEASURES[measure]}, {found}."
@@ -118,7 +118,7 @@ def counted(cases: int) -> str:
 
 
 def caution(near: Sequence[Mapping[str, Any]], dominant: str, strengths: Mapping[str, float]) -> str:
-    """On how little the advice rests."""
+    """A sentence on how thin the evidence is."""
     data = " and ".join(sorted({c["data"] for c in near}))
     seeds = min(line["seeds"] for case in near for line in case["methods"])
     others = [face for face, strength in strengths.items() if face != dominant and strength >= strengths[dominant] / 2]
@@ -132,7 +132,7 @@ def caution(near: Sequence[Mapping[str, Any]], dominant: str, strengths: Mapping
 
 
 def command(methods: Sequence[str], data: str = "", model: str = "") -> str:
-    """The comparison to make, on a model that the methods can do with; clients are measured on rows kept from training."""
+    """The command that compares the methods, with held-out rows and a model that the methods can use."""
     words = [
         "fedskew compare",
         data,

@@ -48,12 +48,12 @@ class Evidence(TypedDict):
 
 @cache
 def evidence() -> Evidence:
-    """What comes with the package."""
+    """The packaged evidence."""
     return read((files("fedskew.advice") / "evidence.json").read_bytes(), "evidence.json")
 
 
 def read(data: bytes, where: str) -> Evidence:
-    """The evidence in a JSON file, with a verdict on each gain; raises `BadInput` if it is none.
+    """Read evidence from JSON and add a verdict to each gain. Raises `BadInput` for another file.
 
     Verdicts are those of the paired t test at 5 %, after Holm's correction for all gains of the file.
     """

@@ -129,8 +129,8 @@ def tally(judged: list[Judged]) -> str:
 
 RULE = (
     "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number "
-    "lies within the claimed region. It *fails* if the interval lies wholly outside. Otherwise it is *undecided*. If all seeds give the "
-    "same number, there is no interval. Then six seeds decide, or two if the number is counted (megabytes, update amount)."
+    "lies within the claimed region. It *fails* if the interval lies wholly outside. Otherwise it is *undecided*. If all seeds "
+    "give the same number, there is no interval. Then six seeds decide, or two if the number is counted (megabytes, update amount)."
 )
 
 

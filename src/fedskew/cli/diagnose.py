@@ -15,7 +15,7 @@ from fedskew.cli.progress import bar
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import Subject, from_experiment, from_files, told
+from fedskew.experiment.diagnose import Subject, diagnosis, from_experiment, from_files
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 
 BAR = 12
@@ -29,7 +29,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
         def on_progress(what: str, share: float) -> None:
             show_bar(share, what)
 
-        found = told(subject(parsed, on_progress), parsed.seed, on_progress)
+        found = diagnosis(subject(parsed, on_progress), parsed.seed, on_progress)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:

@@ -72,7 +72,7 @@ def list_(parsed: argparse.Namespace) -> int:
     return 0
 
 
-Row = dict[str, str]
+Row = dict[str, str | float]
 
 
 def algorithm_rows(catalogue: Mapping[str, type[Algorithm]] = COMPONENTS["algorithm"]) -> list[Row]:
@@ -127,7 +127,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for row in rows:
-        table.add_row(row["name"], Text(row["idea"]))
+        table.add_row(str(row["name"]), Text(str(row["idea"])))
         cost = (
             f"client keeps {row['client_state']}, server {row['server_state']}; down {row['down']}, up {row['up']}; "
             f"a step {row['compute']}"

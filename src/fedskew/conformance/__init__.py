@@ -1,4 +1,1 @@
-"""What every method promises, checked on a miniature federation: engines agree, resume is exact, inputs stay as they are, ...
-
-And what a method costs, measured there.
-"""
+"""The promises of every method, and its cost, checked and measured on a miniature federation."""

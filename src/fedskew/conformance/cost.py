@@ -1,4 +1,4 @@
-"""What a method keeps, sends and computes: read off its own trees and calls while a miniature federation plays a round."""
+"""The cost of a method: sizes of states and messages, and evaluations, measured in a round of the miniature federation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from torch import Tensor
 
 from fedskew.conformance import miniature
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import ServerOptimiser
 from fedskew.core.records import Batch, Carry, View
-from fedskew.core.task import Task
+from fedskew.core.task import Classification
 from fedskew.core.trees import Tree, leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.loop.local import Differentiate, Program
 from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Done, Work, close_round, prepare, sent_extras
+from fedskew.loop.prepare import prepare, sent_extras
+from fedskew.loop.round import close_round
+from fedskew.loop.work import Done, Work
 from fedskew.slots import ServerSgd
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LEGEND = (
     "state and messages in models |w|, s: single numbers, C: classes, d: features, K: clients, n: public rows; "
@@ -28,16 +34,15 @@ LEGEND = (
     "first: gradients before the local steps"
 )
 
-
 SERVER = ServerSgd()
 
 FEW_ROWS = (5, 7, 6, 3, 1, 8, 4)
-"""Rows of the clients here: few, so that a method that takes a pass in pieces has one piece."""
+"""Client sizes: so few rows that each pass is one batch."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One round of a method. Sizes are written ``2 + 3s``: two models and three numbers."""
+    """The cost of one round. A size such as ``2 + 3s`` means two models and three numbers."""
 
     client_state: str
     server_state: str  # beyond the model, with the server optimiser's
@@ -51,20 +56,20 @@ class Cost:
 
     @property
     def compute(self) -> str:
-        """``1 + 2f``: what a local step computes, then what the round adds."""
+        """The computation of a local step, such as ``1 + 2f``, then that of the round."""
         step = f"{self.gradients:g}" + (f" + {self.forwards:g}f" if self.forwards else "")
         passes = f", {self.passes:g} pass{'es' if self.passes != 1 else ''} a round" if self.passes else ""
         passes += f", {self.first:g} first" if self.first else ""
         return step + passes + (f", {self.server_forwards:g}f at the server" if self.server_forwards else "")
 
-    def row(self) -> dict[str, Any]:
-        """Plain values for tables."""
+    def row(self) -> dict[str, str | float]:
+        """Return plain values for tables."""
         return asdict(self) | {"compute": self.compute}
 
 
 @dataclass(eq=False)
 class Tally:
-    """What was called, and in which part of the round."""
+    """Counts of evaluations by part of the round."""
 
     phase: str = "server"
     forwards: Counter[str] = field(default_factory=Counter)
@@ -75,52 +80,35 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class CountedTask:
-    """A task that notes each forward pass."""
+class CountedTask(Classification):
+    """Counts forward passes."""
 
-    inner: Task
-    tally: Tally
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    @property
-    def num_classes(self) -> int:
-        return self.inner.num_classes
+    tally: Tally = field(default_factory=Tally)
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.tally.forwards[self.tally.phase] += 1
-        return self.inner.outputs(w, x)
-
-    def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        return self.outputs(w, x)[1]
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return self.inner.loss(logits, y)
-
-    def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        return self.inner.scores(logits, y)
+        return Classification.outputs(self, w, x)
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """One client after the other, with the hooks' calls noted."""
+    """Runs one client after the other and counts the calls of hooks."""
 
     tally: Tally
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        before, answers = Sequential().survey(self.noted(program), work, x, y)
+        before, answers = Sequential().survey(self.counted(program), work, x, y)
         self.tally.phase, self.tally.answers = "server", answers
         return before, answers
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         self.tally.clients = len(work.clients)
-        done = Sequential().run(self.noted(program), work, x, y)
+        done = Sequential().run(self.counted(program), work, x, y)
         self.tally.phase = "server"
         return done
 
-    def noted(self, program: Program) -> Program:
-        """The program whose step and passes say where they are."""
+    def counted(self, program: Program) -> Program:
+        """Return the program with counting hooks."""
         tally = self.tally
 
         def step(differentiate: Differentiate, view: View, carry: Carry, batch: Batch) -> Carry:
@@ -129,10 +117,10 @@ class Counted:
 
                 def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
                     before = tally.forwards["step"]
-                    made = inner(w)
-                    # some methods differentiate what needs no model
+                    result = inner(w)
+                    # the gradient of a penalty needs no forward pass and is not counted
                     tally.gradients += tally.forwards["step"] > before
-                    return made
+                    return result
 
                 return grad_fn
 
@@ -140,12 +128,12 @@ class Counted:
             tally.steps += 1
             return program.step(counted, view, carry, batch)
 
-        def within(phase: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-            def noted(*arguments: Any) -> Any:
+        def within(phase: str, hook: Callable[P, R]) -> Callable[P, R]:
+            def counted(*args: P.args, **kwargs: P.kwargs) -> R:
                 tally.phase = phase
-                return hook(*arguments)
+                return hook(*args, **kwargs)
 
-            return noted
+            return counted
 
         return program._replace(
             step=step,
@@ -157,12 +145,12 @@ class Counted:
 
 @lru_cache(maxsize=256)
 @miniature.one_thread()
-def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
-    """The cost of the second round, when every state is there."""
+def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -> Cost:
+    """Measure the cost of the second round, in which all states exist."""
     tally = Tally()
     fed = miniature.federation(
         algorithm,
-        CountedTask(miniature.TASK, tally),
+        CountedTask(miniature.NET, miniature.SPACE, miniature.CLASSES, tally=tally),
         sizes=FEW_ROWS,
         planner=SeededPlanner(Local(epochs=1, batch_size=2), seed=7),
         server_optimiser=server_optimiser,
@@ -197,8 +185,8 @@ def measured(algorithm: Algorithm, server_optimiser: Any = SERVER) -> Cost:
     )
 
 
-def units(tree: Any) -> str:
-    """The size of a tree in models and single numbers; the miniature's sizes are told apart by their values."""
+def units(tree: object) -> str:
+    """Write the size of a tree in models and single numbers; each size of the miniature is unique."""
     size = miniature.SPACE.size
     known = {
         miniature.CLASSES * miniature.FEATURES: "C·d s",

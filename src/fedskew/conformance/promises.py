@@ -1,4 +1,4 @@
-"""What every method promises, one function a promise; each plays a miniature federation and says how the promise is broken."""
+"""The promises of every method, one function each. It plays a miniature federation and raises `Broken` with the reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,32 +18,40 @@ from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, pla
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
-from fedskew.core.contract import linear_solver, plain_solver
-from fedskew.core.records import OWN, Cohort, Plan
+from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
+from fedskew.core.records import OWN, Cohort, Plan, Server
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
-from fedskew.loop.plan import Local, SeededPlanner
-from fedskew.loop.round import Engine, Work, close_round, fresh, prepare, start
-from fedskew.slots import AdamW, Poisson, ServerSgd, Sgd
+from fedskew.loop.plan import Local, Planner, SeededPlanner
+from fedskew.loop.prepare import prepare
+from fedskew.loop.round import close_round, start
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import Engine, Work
+from fedskew.skew.partition import Ints
+from fedskew.slots import SOLVERS as CATALOGUE
+from fedskew.slots import Poisson, ServerSgd, Uniform
 from fedskew.store import checkpoints
 
 RESUMED_AFTER = 2
 DRAWS, ROOM = 16, 1.2
-"""Draws from which the size of a method's noise is measured, and how far off the measurement may be."""
-SOLVERS: dict[str, Any] = {
-    "sgd": Sgd(lr=0.1),
-    "momentum": Sgd(lr=0.05, momentum=0.9, weight_decay=0.01, lr_decay=0.9),
-    "adamw": AdamW(lr=0.01),
+"""Number of draws that measure a method's noise, and the tolerated factor of their error."""
+SOLVERS: dict[str, Solver] = {
+    name: build("solver", CATALOGUE, spec)
+    for name, spec in {
+        "sgd": "sgd:lr=0.1",
+        "momentum": "sgd:lr=0.05,momentum=0.9,weight_decay=0.01,lr_decay=0.9",
+        "adamw": "adamw:lr=0.01",
+    }.items()
 }
 LOCAL = {"epochs": Local(epochs=2, batch_size=7), "steps": Local(steps=3, batch_size=4, batches="independent")}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One promise of a method."""
+    """The result for one promise."""
 
     promise: str
     kept: bool
@@ -53,51 +60,55 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Subject:
-    """A method under examination, with its server optimiser and what is known of other methods."""
+    """A method under examination, with its server optimiser and the catalogue of other methods."""
 
     algorithm: Algorithm
-    server: Any
+    server: ServerOptimiser
     catalogue: Mapping[str, type]
 
-    def federation(self, algorithm: Algorithm | None = None, **changes: Any) -> Federation:
-        return federation(algorithm or self.algorithm, **({"server_optimiser": self.server} | changes))
+    @cached_property
+    def federation(self) -> Federation:
+        """The miniature federation of this method."""
+        return federation(self.algorithm, server_optimiser=self.server)
 
     @cached_property
     def reference(self) -> Record:
         """The run with one client after the other."""
-        return played(self.federation(), Sequential())
+        return played(self.federation, Sequential())
 
-    def halfway(self) -> tuple[Federation, Any, ClientStates, Work]:
-        """The third round before it is played, with states from the first two."""
-        fed, states = self.federation(), ClientStates()
+    def halfway(self) -> tuple[Federation, Server, ClientStates, Work]:
+        """Prepare the third round, with states from the first two."""
+        fed, states = self.federation, ClientStates()
         server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
         server, work, _ = prepare(fed, Sequential(), server, states, True)
         return fed, server, states, work
 
 
 def played(fed: Federation, engine: Engine) -> Record:
+    """Play all rounds and return every number."""
     states = ClientStates()
     return record(play(fed, engine, states=states), states)
 
 
 def trains(subject: Subject) -> None:
-    """trains on ragged clients in changing cohorts, and all numbers stay finite"""
+    """trains on clients of different sizes in changing cohorts, and all numbers stay finite"""
     for name, value in subject.reference.items():
         if not bool(value.double().isfinite().all()):
             raise Broken(f"{name} is not finite")
 
 
 def engines_agree(subject: Subject) -> None:
-    """gives the same numbers one client after the other and stacked, to 1e-12"""
+    """gives the same numbers one client after the other and stacked, to 1e-12, with every solver"""
     for engine in (Stacked(), Stacked(width=3)):
-        expect_same(played(subject.federation(), engine), subject.reference)
-    if trains_with(subject.algorithm, SOLVERS["momentum"]):
-        momentum = subject.federation(solver=SOLVERS["momentum"])
-        expect_same(played(momentum, Stacked()), played(momentum, Sequential()))
+        expect_same(played(subject.federation, engine), subject.reference)
+    for solver in (SOLVERS["momentum"], SOLVERS["adamw"]):
+        if trains_with(subject.algorithm, solver):
+            fed = replace(subject.federation, solver=solver)
+            expect_same(played(fed, Stacked()), played(fed, Sequential()))
 
 
 def order_does_not_matter(subject: Subject) -> None:
-    """gives each client the same result in whatever order they are worked on"""
+    """gives each client the same result in any order of the clients"""
     fed, _, _, work = subject.halfway()
     order = list(reversed(range(len(work.clients))))
     turned = work._replace(
@@ -108,14 +119,14 @@ def order_does_not_matter(subject: Subject) -> None:
         measured=[work.measured[i] for i in order],
     )
     for engine in (Sequential(), Stacked(width=2)):
-        there = engine.run(fed.program, work, fed.x, fed.y)
-        back = pick(engine.run(fed.program, turned, fed.x, fed.y), order)
-        expect_same(dict(leaves(back)), dict(leaves(there)))
+        expected = engine.run(fed.program, work, fed.x, fed.y)
+        restored = pick(engine.run(fed.program, turned, fed.x, fed.y), order)
+        expect_same(dict(leaves(restored)), dict(leaves(expected)))
 
 
 def resume_is_exact(subject: Subject) -> None:
-    """goes on from a checkpoint as if it had never stopped, to the last bit"""
-    fed, states = subject.federation(), ClientStates()
+    """resumes from a checkpoint bit by bit as if it had never stopped"""
+    fed, states = subject.federation, ClientStates()
     server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
     ids, rows = states.export()
     clients = {"ids": torch.as_tensor(ids), "states": rows}
@@ -130,35 +141,35 @@ def resume_is_exact(subject: Subject) -> None:
 
 
 def nothing_is_changed(subject: Subject) -> None:
-    """changes nothing in place: neither what it receives, nor what it handed out"""
+    """changes nothing in place: neither its inputs nor earlier results"""
     for engine in (Sequential(), Stacked()):
         fed, server, states, work = subject.halfway()
         given = (work, (server.x, server.opt, server.state), (fed.x, fed.y), fed.info, states.export()[1])
         before = snapshot(*given)
         done = engine.run(fed.program, work, fed.x, fed.y)
-        handed = snapshot(done)
+        results = snapshot(done)
         after = close_round(fed, server, work, done)
         expect_same(snapshot(*given), before, tolerance=0.0)
         states.put(work.clients, done.states)
-        late = snapshot((after.x, after.opt, after.state))
+        next_server = snapshot((after.x, after.opt, after.state))
         play(fed, engine, RESUMED_AFTER + 2, server=after, states=states)
-        expect_same(snapshot(done), handed, tolerance=0.0)
-        expect_same(snapshot((after.x, after.opt, after.state)), late, tolerance=0.0)
+        expect_same(snapshot(done), results, tolerance=0.0)
+        expect_same(snapshot((after.x, after.opt, after.state)), next_server, tolerance=0.0)
 
 
 @dataclass(frozen=True)
 class Padded:
-    """The inner planner's batches with rows of somebody else before and after them, under a mask of 0."""
+    """The inner planner's batches with rows of another client before and after them, under a mask of 0."""
 
-    inner: Any
+    inner: Planner
 
-    def batch_sizes(self, sizes: Any) -> Any:
+    def batch_sizes(self, sizes: Ints) -> Ints:
         return self.inner.batch_sizes(sizes)
 
     def parts(self, client: int) -> int:
-        return int(self.inner.parts(client))
+        return self.inner.parts(client)
 
-    def train(self, round_: int, client: int, rows: Any) -> Plan:
+    def train(self, round_: int, client: int, rows: Ints) -> Plan:
         index, mask, *_ = self.inner.train(round_, client, rows)
         stranger = (int(rows[0]) + sum(SIZES) // 2) % sum(SIZES)
         wide = ((0, 0), (2, 3))
@@ -166,14 +177,15 @@ class Padded:
 
 
 def padding_changes_nothing(subject: Subject) -> None:
-    """gives the same numbers when batches hold rows under a mask of 0"""
-    fed = subject.federation()
-    expect_same(played(replace(fed, planner=Padded(fed.planner)), Sequential()), subject.reference)
+    """gives the same numbers if batches hold rows under a mask of 0"""
+    padded = replace(subject.federation, planner=Padded(subject.federation.planner))
+    for engine in (Sequential(), Stacked()):
+        expect_same(played(padded, engine), subject.reference)
 
 
 def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
-    fed, states = subject.federation(), ClientStates()
+    fed, states = subject.federation, ClientStates()
     server = start(fed, X0)
     client, own = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
     for outcome in play(fed, Sequential(), states=states):
@@ -184,11 +196,11 @@ def states_keep_their_shape(subject: Subject) -> None:
         ):
             if first != now:
                 changed = sorted(set(first.items()) ^ set(now.items()), key=str)
-                raise Broken(f"{what} state {changed[0][0]!r} {at} is not what it began as")
+                raise Broken(f"{what} state {changed[0][0]!r} {at} has another name, shape or type than at the start")
 
 
 def is_a_value(subject: Subject) -> None:
-    """is a value: frozen, equal to its pickled copy and to what is read back from its table"""
+    """is a value: frozen, and equal to its pickled copy and to the copy read from its table"""
     a = subject.algorithm
     copies = {"pickled copy": pickle.loads(pickle.dumps(a)), "table": from_table(type(a), plain(a), "table")}
     for name, copy in copies.items():
@@ -202,13 +214,13 @@ def is_a_value(subject: Subject) -> None:
 
 
 def hides_each_client(subject: Subject) -> None:
-    """changes the model for one client no more than its noise hides, where it states a privacy loss"""
+    """hides the effect of each client in its noise, if it states a privacy loss"""
     privacy = subject.algorithm.contract().privacy
     if privacy is None or not privacy.noise:
         return
     fed, server, _, work = subject.halfway()
     uploads = Sequential().run(fed.program, work, fed.x, fed.y).uploads
-    # longer than any that a client should send: a codec or an attacker may
+    # longer than the clip, as a codec or an attacker may make them
     uploads = uploads._replace(delta=1000 * uploads.delta)
 
     def step(members: list[int], seed: int = 0) -> torch.Tensor:
@@ -220,11 +232,13 @@ def hides_each_client(subject: Subject) -> None:
     for left_out in everyone:
         change = float((step(everyone) - step([i for i in everyone if i != left_out])).norm())
         if change > ROOM * noise / privacy.noise:
-            raise Broken(f"one client changes it by {change:.1e}, and its noise hides {noise / privacy.noise:.1e}")
+            raise Broken(
+                f"one client changes the model by {change:.1e}; the noise hides {noise / privacy.noise:.1e} only"
+            )
 
 
 def says_what_it_is(subject: Subject) -> None:
-    """says in one line what its idea is and what it changes, and declares ranges of options that it has"""
+    """describes its idea and its changes in one line each, and declares ranges for existing options only"""
     cls = type(subject.algorithm)
     for name in ("idea", "changes"):
         text = getattr(cls, name)
@@ -248,26 +262,28 @@ PROMISES: tuple[Callable[[Subject], None], ...] = (
 )
 
 
-def trains_with(algorithm: Algorithm, solver: Any) -> bool:
-    """Whether a method can use a local solver."""
+def trains_with(algorithm: Algorithm, solver: Solver) -> bool:
+    """Return whether a method can use a local solver."""
     needs = algorithm.contract().needs
     return (solver.linear or linear_solver not in needs) and (solver.plain or plain_solver not in needs)
 
 
 def reduces(subject: Subject, own: str, other: str) -> None:
-    """Under ``own`` options the method takes the steps of ``other``, under every solver that both allow."""
+    """Check that the method with its ``own`` options takes the steps of ``other``, with every solver that both allow."""
     cls = type(subject.algorithm)
     ours = from_table(cls, parse(f"{cls.__name__}:{own}" if own else cls.__name__, own)[1], "reduces_to")
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
-    # a privacy mechanism includes how clients are drawn, and no experiment is made without that
+    # the guarantee of a privacy mechanism depends on how clients are drawn
     privacy = ours.contract().privacy or theirs.contract().privacy
-    drawn = {"selection": Poisson(rate=privacy.q)} if privacy else {}
+    selection: Selection = Poisson(rate=privacy.q) if privacy else Uniform(clients=5)
     for name, solver in SOLVERS.items():
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
         for kind, local in LOCAL.items():
-            changes = {"solver": solver, "planner": SeededPlanner(local, seed=7), **drawn}
-            a, b = (play(subject.federation(method, **changes), Sequential()) for method in (ours, theirs))
+            shared = replace(
+                subject.federation, solver=solver, planner=SeededPlanner(local, seed=7), selection=selection
+            )
+            a, b = (play(replace(shared, algorithm=method), Sequential()) for method in (ours, theirs))
             for one, two in zip(a, b, strict=True):
                 try:
                     expect_same({"x": one.server.x}, {"x": two.server.x})
@@ -275,8 +291,10 @@ def reduces(subject: Subject, own: str, other: str) -> None:
                     raise Broken(f"round {one.server.round}, solver {name}, {kind}: {broken}") from None
 
 
-def check(algorithm: Algorithm, server: Any = None, catalogue: Mapping[str, type] = ALGORITHMS) -> Iterator[Verdict]:
-    """The verdicts one by one; if the method does not even train, the first one is the last."""
+def check(
+    algorithm: Algorithm, server: ServerOptimiser | None = None, catalogue: Mapping[str, type] = ALGORITHMS
+) -> Iterator[Verdict]:
+    """Yield the verdicts one by one; only the first one if the method does not train."""
     subject = Subject(algorithm, server or ServerSgd(), catalogue)
     for promise in PROMISES:
         verdict = examined(promise.__doc__ or "", promise, subject)
@@ -287,11 +305,11 @@ def check(algorithm: Algorithm, server: Any = None, catalogue: Mapping[str, type
         yield examined(f"takes the steps of {other} with {own or 'its default options'}", reduces, subject, own, other)
 
 
-def examined(promise: str, look: Callable[..., None], *arguments: Any) -> Verdict:
-    """Whatever a method's own code raises breaks the promise."""
+def examined(promise: str, test: Callable[..., None], *arguments: object) -> Verdict:
+    """Run the test of a promise; any exception of the method breaks it."""
     try:
         with one_thread():
-            look(*arguments)
+            test(*arguments)
     except Broken as broken:
         return Verdict(promise, False, str(broken))
     except Exception as error:

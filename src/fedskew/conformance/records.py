@@ -1,9 +1,8 @@
-"""All numbers of a run by name, and how two of them differ, in a few words."""
+"""All numbers of a run by name, and the first difference between two of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from fedskew.core.trees import leaves
 from fedskew.engine.states import ClientStates
-from fedskew.loop.round import Outcome, Work
+from fedskew.loop.work import Outcome, Work
 
 Record = dict[str, Tensor]
 
@@ -19,11 +18,11 @@ TOLERANCE = 1e-12
 
 
 class Broken(Exception):
-    """A promise is not kept; the message says how."""
+    """A promise is broken; the message says how."""
 
 
 def record(outcomes: Sequence[Outcome], states: ClientStates) -> Record:
-    """Every number of the rounds, and the client states that are left."""
+    """Return every number of the rounds, and the last client states."""
     flat = {f"round {o.server.round}: {name}": value for o in outcomes for name, value in facts(o).items()}
     ids, rows = states.export()
     order = torch.as_tensor(np.argsort(ids))
@@ -31,6 +30,7 @@ def record(outcomes: Sequence[Outcome], states: ClientStates) -> Record:
 
 
 def facts(outcome: Outcome) -> Record:
+    """Return every number of a round."""
     server, done = outcome.server, outcome.done
     tree = {
         "x": server.x,
@@ -46,10 +46,10 @@ def facts(outcome: Outcome) -> Record:
 
 
 def expect_same(ours: Record, theirs: Record, tolerance: float = TOLERANCE) -> None:
-    """Raise `Broken` at the first value that differs by more than ``tolerance``, relative and absolute; 0 means to the last bit."""
+    """Raise `Broken` at the first value that differs by more than ``tolerance``, relative and absolute; 0: bit by bit."""
     for name in [*theirs, *ours]:
         if name not in ours or name not in theirs:
-            raise Broken(f"{name} is there only once")
+            raise Broken(f"{name} is missing in one of the runs")
     for name, value in theirs.items():
         other = ours[name]
         if (other.shape, other.dtype) != (value.shape, value.dtype):
@@ -59,8 +59,8 @@ def expect_same(ours: Record, theirs: Record, tolerance: float = TOLERANCE) -> N
             raise Broken(f"{name} differs by {float((one - two).abs().max()):.1e}")
 
 
-def snapshot(*things: Any) -> Record:
-    """Copies of every tensor and array in trees and works."""
+def snapshot(*things: object) -> Record:
+    """Copy every tensor and array in trees and `Work`."""
     found: Record = {}
     for i, thing in enumerate(things):
         parts = thing.view if isinstance(thing, Work) else thing
@@ -71,5 +71,6 @@ def snapshot(*things: Any) -> Record:
     return found
 
 
-def shapes(tree: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def shapes(tree: object) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Return the shape and type of each leaf."""
     return {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves(tree)}

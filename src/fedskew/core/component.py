@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -20,10 +20,14 @@ from fedskew.core import own
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.toml import toml_table
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Catalogue = Mapping[str, type]
+T = TypeVar("T", bound="DataclassInstance")
 
 
-def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
+def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any:
     """The component that ``spec`` describes.
 
     ``spec`` is a compact string, a table with ``name``, or an object, whose options are checked all the same.
@@ -34,9 +38,10 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         name, options = parse(spec, place, catalogue)
     elif isinstance(spec, Mapping):
         options = dict(spec)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
+        given = options.pop("name", None)
+        if not isinstance(given, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
+        name = given
     elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         known = type(spec) in own.ORIGINS or any(cls is type(spec) for cls in catalogue.values())
         cls = type(spec) if known else own.adopted(spec, place)
@@ -45,7 +50,8 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
     if own.MARK in name:
         require(kind == "algorithm", f"{place}: only methods can come from a file of your own, got {name!r}")
-        return from_table(own.load(name, place, options.pop("file_hash", None)), options, f"{place} {name}")
+        expected = options.pop("file_hash", None)
+        return from_table(own.load(name, place, str(expected) if expected else None), options, f"{place} {name}")
     if name not in catalogue:
         require(
             kind != "dataset" or not Path(name).is_file(),
@@ -55,7 +61,7 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
     return from_table(catalogue[name], options, f"{place} {name}")
 
 
-def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
+def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, object]]:
     """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string.
 
     A class of the catalogue may say which option it ``takes`` first, without its name: ``"name:value,key=value"``.
@@ -64,7 +70,7 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
     in_file = None if takes else re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
     name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
     require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for part in split(rest):
         if takes and not options and "=" not in part:
             part = f"{takes}={part}"
@@ -100,7 +106,7 @@ def split(text: str) -> list[str]:
     return parts if text else []
 
 
-def literal(text: str) -> Any:
+def literal(text: str) -> object:
     """A TOML value, a list in brackets of such, or the text itself."""
     listed = text.startswith("[") and text.endswith("]")
     try:
@@ -109,7 +115,7 @@ def literal(text: str) -> Any:
         return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
-def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
+def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
     """An instance of the dataclass ``cls`` from its options; unknown and ill-typed ones are refused by name."""
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in table:
@@ -126,7 +132,7 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
         raise BadInput(f"{place}: {error}") from None
 
 
-def unlisted(cls: type, table: Mapping[str, Any]) -> str:
+def unlisted(cls: type, table: Mapping[str, object]) -> str:
     """What to say of the first word that is none of those an option takes; nothing where there is no such word."""
     kinds = get_type_hints(cls)
     for option, value in table.items():
@@ -151,7 +157,7 @@ def readable(error: msgspec.ValidationError) -> str:
     return f"{option}: {text[0].lower() + text[1:]}".replace("`", "'")
 
 
-def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
+def to_table(component: object, catalogue: Catalogue) -> dict[str, Any]:
     """The component as ``{"name": ..., option: value}`` with every option written out."""
     if type(component) in own.ORIGINS:
         return {**own.ORIGINS[type(component)].table(), **plain(component)}
@@ -161,14 +167,15 @@ def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
     raise BadInput(f"{type(component).__name__} has no name in the catalogue, so it cannot be written to TOML")
 
 
-def plain(component: Any) -> dict[str, Any]:
+def plain(component: object) -> dict[str, Any]:
     """The fields of a dataclass as TOML values; ``None`` is left out."""
     table = msgspec.to_builtins(component)
     return {key: value for key, value in table.items() if value is not None}
 
 
-def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str:
+def label(component: object, catalogue: Catalogue, with_first: bool = False) -> str:
     """The compact form with the options that differ from their defaults; ``with_first`` shows the first one in any case."""
+    assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
     if table.pop("file_hash", None):
         table["name"] = Path(table["name"]).name
@@ -188,7 +195,7 @@ def without_brackets(text: str) -> str:
     return inner if inner == text else without_brackets(inner)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as it is written in a compact form; text in quotes where it would be read as something else."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -17,7 +17,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TypeGuard
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
@@ -90,9 +90,9 @@ def load(spec: str, place: str, expected: str | None = None) -> type:
             key for key, value in vars(module).items() if is_method(value) and value.__module__ == module.__name__
         ]
         raise BadInput(f"{place}: {path} holds no class {name!r}; {suggestion(name, methods)}")
-    check(cls, f"{place}: {path.name}{MARK}{name}")
-    ORIGINS[cls] = Origin(path, name, found)
-    return cls
+    method = check(cls, f"{place}: {path.name}{MARK}{name}")
+    ORIGINS[method] = Origin(path, name, found)
+    return method
 
 
 def digest(contents: bytes) -> str:
@@ -136,13 +136,14 @@ def fault(error: Exception) -> FedskewError | None:
     return FedskewError(f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[0].name}: {said}")
 
 
-def is_method(value: Any) -> bool:
+def is_method(value: object) -> TypeGuard[type[Algorithm]]:
     return inspect.isclass(value) and issubclass(value, Algorithm) and value is not Algorithm
 
 
-def check(cls: Any, what: str) -> None:
+def check(cls: object, what: str) -> type[Algorithm]:
     """Raise `BadInput` unless ``cls`` is a method whose options are its fields."""
-    require(is_method(cls), f"{what} is not a method; {HOW}")
+    if not is_method(cls):
+        raise BadInput(f"{what} is not a method; {HOW}")
     # an undecorated class inherits the base's fields, and its own options would be ignored
     require("__dataclass_params__" in vars(cls), f"{what} is not a dataclass; {HOW}")
     for hook in GONE.keys() & vars(cls).keys():
@@ -150,9 +151,10 @@ def check(cls: Any, what: str) -> None:
     for field in dataclasses.fields(cls):
         given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         require(given, f"{what}: option {field.name!r} has no default; give it one")
+    return cls
 
 
-def adopted(component: Any, place: str) -> type:
+def adopted(component: object, place: str) -> type:
     """The class of an object; a method that came from an ordinary import, as its file gives it."""
     cls = type(component)
     if not is_method(cls):
@@ -193,9 +195,7 @@ class Methods(Mapping[str, type]):
             cls = entry.load()
         except Exception as error:
             raise BadInput(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from None
-        check(cls, what)
-        made: type = cls
-        return made
+        return check(cls, what)
 
     def __contains__(self, name: object) -> bool:
         return name in self.ours or name in self.offered

@@ -13,29 +13,27 @@ subclass does not inherit one.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 
 
-def alone(component: Any, privacy: Privacy) -> str:
+def alone(component: object, privacy: Privacy) -> str:
     """What it does to a client's part depends on that client, on chance and on earlier models, not on other clients."""
     return ""
 
 
-def after_noise(component: Any, privacy: Privacy) -> str:
+def after_noise(component: object, privacy: Privacy) -> str:
     """What it does to the model depends on the clients only through their noisy sum."""
     return ""
 
 
-def check_part(method: str, section: str, part: Any, privacy: Privacy) -> None:
+def check_part(method: str, section: str, part: object, privacy: Privacy) -> None:
     """Raise `BadInput` unless the component of a section leaves the method's guarantee as it is."""
-    kind = type(part).__name__
+    kind, own = type(part).__name__, vars(type(part))
     require(
-        "private" in vars(type(part)),
+        "private" in own,
         f"{method} bounds its privacy loss, and {section} {kind} does not say whether that holds beside it; use another, or write "
         f"`private = alone` into {kind} if what it does to one client does not depend on the others (fedskew.core.privacy)",
     )
-    reason = part.private(privacy)
+    reason = own["private"](part, privacy)
     require(not reason, f"{method} bounds its privacy loss, which does not hold here: {reason}")

@@ -161,10 +161,9 @@ class Recorder(TorchDispatchMode):
         self.once, self.each = Graph(), Graph()
         self.constants: dict[str, Any] = {}
         self.shared: dict[Node, Node] = {}  # of `once` -> its placeholder in `each`
-        # by what the tensor shows; memory is not used again as long as all tensors live
-        self.nodes: dict[object, tuple[Node, Tensor]] = {}
+        self.nodes: dict[object, tuple[Node, Tensor]] = {}  # by `key`
         for i, leaf in enumerate(inputs):
-            self.nodes[key_of(leaf)] = (self.once if i < fixed else self.each).placeholder(f"in{i}"), leaf
+            self.nodes[self.key(leaf)] = (self.once if i < fixed else self.each).placeholder(f"in{i}"), leaf
         self.moving = inputs[fixed:]
 
     @classmethod
@@ -177,28 +176,35 @@ class Recorder(TorchDispatchMode):
         if func in (SOFTMAX, SOFTMAX_GRADIENT) and has_few_classes(*args[-3:-1]):
             with self:
                 return by_columns(func, *args)
+        if torch.Tag.inplace_view in func.tags:
+            # only the shape changes: write a view, since the graph's own tensor must keep its shape for the next step
+            before, name = tree_map(self.node, args), func.overloadpacket.__name__.rstrip("_")
+            out = func(*args, **kwargs)
+            self.write(getattr(getattr(aten, name), func._overloadname), before, kwargs, out)
+            return out
         if func._schema.is_mutable and self.split:
             raise Mutates
+        if func is aten.lift_fresh.default:
+            # made of Python numbers: what the step does to it must not reach the constant
+            func = aten.clone.default
+        elif func is aten.ones_like.default:
+            # without the value, for which alone the loss would be computed
+            kind = {"dtype": kwargs.get("dtype") or args[0].dtype, "device": args[0].device}
+            func, args, kwargs = aten.ones.default, (list(args[0].shape),), kind
+        # before the call, which may change them
+        given, named = tree_map(self.node, (args, kwargs))
         out = func(*args, **kwargs)
-        if isinstance(out, Tensor) and key_of(out) in self.nodes and not func._schema.is_mutable:
-            # `vmap` and `grad` make one call in three that gives what is there already
-            return out
         if not all(value is None or isinstance(value, Tensor) for value in tree_iter(out)):
             raise Unrecordable(
                 f"a step reads a tensor's value ({func}); to be stacked, write it with torch.where and masks"
             )
-        if func is aten.lift_fresh.default:
-            # made of Python numbers: what the step does to it must not reach the constant
-            func, args = aten.clone.default, (args[0].clone(),)
-        elif func is aten.ones_like.default:
-            # without the value, for which alone the loss would be computed
-            func, args, kwargs = aten.ones.default, (list(out.shape),), {"dtype": out.dtype, "device": out.device}
-        self.write(func, args, kwargs, out)
+        # `vmap` and `grad` make one call in three that gives what is there already
+        if not isinstance(out, Tensor) or self.key(out) not in self.nodes or func._schema.is_mutable:
+            self.write(func, given, named, out)
         return out
 
     def write(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Write a call down."""
-        args, kwargs = tree_map(self.node, (args, kwargs))
         depends = any(value.graph is self.each for value in tree_iter((args, kwargs)) if isinstance(value, Node))
         random = torch.Tag.nondeterministic_seeded in func.tags
         graph = self.each if depends or random or not self.split else self.once
@@ -206,17 +212,27 @@ class Recorder(TorchDispatchMode):
             args, kwargs = tree_map(self.in_each, (args, kwargs))
         made = graph.call_function(direct(func), args, kwargs)
         if isinstance(out, Tensor):
-            self.nodes[key_of(out)] = made, out
+            self.nodes[self.key(out)] = made, out
             return
         for i, part in enumerate(out):
             if part is not None:
-                self.nodes[key_of(part)] = graph.call_function(getitem, (made, i)), part
+                self.nodes[self.key(part)] = graph.call_function(getitem, (made, i)), part
+
+    def key(self, tensor: Tensor) -> object:
+        """The same for tensors that show the same memory in the same way; without `split` each tensor's own.
+
+        Memory and identities are not used again while the tensors live, which `nodes` keeps.
+        """
+        if not self.split:
+            return id(tensor)
+        place = memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
+        return *place, tensor.dtype, tensor.device
 
     def node(self, value: Any) -> Any:
         """The node of a tensor, in its graph; other values as they are."""
         if not isinstance(value, Tensor):
             return value
-        key = key_of(value)
+        key = self.key(value)
         if key not in self.nodes:
             name = f"constant{len(self.constants)}"
             self.constants[name] = value
@@ -279,11 +295,6 @@ class Recorder(TorchDispatchMode):
 def memory(tensor: Tensor) -> int:
     """The address of a tensor's memory."""
     return tensor.untyped_storage().data_ptr()
-
-
-def key_of(tensor: Tensor) -> object:
-    """The same for tensors that show the same memory in the same way."""
-    return memory(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 def has_few_classes(rows: Any, dim: Any) -> bool:

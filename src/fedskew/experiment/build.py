@@ -1,4 +1,4 @@
-"""Checked assembly: from an experiment and its data to a federation that can run. Everything that can be wrong is found here."""
+"""Assemble an experiment and its data to a federation that can run, and check that all parts fit together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True, eq=False)
 class Assembly:
-    """A federation, where it starts, and what it is measured on."""
+    """A federation, its initial model, and the test rows."""
 
     experiment: Experiment
     dataset: Dataset
@@ -48,7 +48,7 @@ class Assembly:
     x_test: Tensor
     y_test: Tensor  # at the start
     data: ClientData
-    labels_told: bool = True  # whether the clients' labels are known here
+    labels_known: bool = True  # whether nodes report their label counts
     frozen: Frozen | None = None  # of the model, what is not trained
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
 
@@ -58,7 +58,7 @@ class Assembly:
         return warmed_up(self.federation, self.cold, self.experiment.server_data.warm_up)
 
     def test_targets(self, round_: int) -> Tensor:
-        """The test rows' labels in a round: each row belongs to a client, and has that client's concept of then."""
+        """The test rows' labels in a round, by the concept of the client that each row is assigned to."""
         return (
             torch.as_tensor(self.data.test_labels.at(round_)).to(self.y_test) if self.federation.moving else self.y_test
         )
@@ -68,28 +68,27 @@ class Assembly:
         return self.federation.partition
 
     def label_counts(self) -> np.ndarray[Any, Any]:
-        """(clients, classes) training rows, as the clients see them at the start."""
+        """(clients, classes) training rows with the clients' labels at the start."""
         return self.partition.label_counts(self.data.labels.at(0), self.dataset.num_classes)
 
     def partition_facts(self) -> dict[str, Any]:
         """See `fedskew.experiment.deal.partition_facts`."""
         row_bytes = num_bytes((self.x_test[0], self.y_test[0]))
         facts = partition_facts(self.experiment, self.dataset, self.data, row_bytes)
-        return facts if self.labels_told else {k: v for k, v in facts.items() if not k.startswith("label_")}
+        return facts if self.labels_known else {k: v for k, v in facts.items() if not k.startswith("label_")}
 
 
 def assemble(
     experiment: Experiment,
     dataset: Dataset,
     data: ClientData | None = None,
-    tell: Tell | None = None,
+    on_progress: Tell | None = None,
     dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.
 
-    ``data`` is what this process knows of the clients' rows where they are not the data set's, dealt here. ``tell`` hears how many
-    rows of how many have passed through the frozen layers of a model. ``dealt`` are the rows of each client, if they are dealt
-    already.
+    ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called as rows pass
+    through the frozen layers of a model. ``dealt`` has the training rows of each client, if they are dealt already.
     """
     setup = dataclasses.replace(setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive))
     check_needs(experiment, setup)
@@ -99,7 +98,7 @@ def assemble(
     check_needs(experiment, setup)
     device, dtype = device_of(experiment.training.device), DTYPES[experiment.training.dtype]
     (task, *others), x0, x, x_test, frozen = prepared(
-        experiment, data.dataset, data.x, data.x_test, dtype, device, tell
+        experiment, data.dataset, data.x, data.x_test, dtype, device, on_progress
     )
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
     y = torch.as_tensor(data.labels.at(0), device=device)
@@ -185,7 +184,7 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 @lru_cache(maxsize=16)
 def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
-    """The part of the model that clients keep, one object for all runs, so that they share what engines make of it."""
+    """The part of the model that clients keep; cached, so that runs share the traced programs of engines."""
     at = sharing.kept(task.model, task.space)
     return None if at is None else Kept.of(at.to(device), task.space.size)
 
@@ -280,5 +279,5 @@ def device_of(name: str) -> torch.device:
 
 
 def with_engine(experiment: Experiment, engine: Any, threads: int) -> Experiment:
-    """The experiment with the choices that were left open filled in, so that its TOML repeats it exactly."""
+    """The experiment with engine and threads filled in, so that its TOML repeats the run exactly."""
     return experiment.replace(engine=engine, training__threads=threads)

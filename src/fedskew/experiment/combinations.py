@@ -1,4 +1,4 @@
-"""Names for combinations: methods of the field that are a slot or a setting on the same code, not an algorithm file.
+"""Named combinations: methods of the field that are a slot or a setting on the same code, without an algorithm file.
 
 ``fedadam`` is FedAvg under the server optimiser Adam; ``centralised`` is one client that holds all rows; ``fedcm`` is MoFedSAM
 without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.

@@ -1,4 +1,4 @@
-"""Several methods on the same partitions and seeds: planned, checked, stored, then carried out one by one or side by side."""
+"""Compare methods on the same partitions and seeds, one run after the other or side by side."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedskew.experiment.run import Listener, Stop, begin, execute, register
 from fedskew.store.runs import RunStore
 
 MOST_RUNS = 10_000
-"""Of one comparison: all of them are dealt, checked and stored before the first begins."""
+"""Maximum number of runs of a comparison: all are dealt, checked and stored before the first begins."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of several came out."""
+    """The outcome of one run of several."""
 
     run: int
     error: FedskewError | None  # None: finished
@@ -31,9 +31,9 @@ EndListener = Callable[[Ended], None]
 
 
 def cross(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
-    """One experiment for each method and seed, seed by seed, so that unfinished comparisons are still paired.
+    """One experiment for each method and seed, seed by seed, so that an unfinished comparison is still paired.
 
-    Partition and training use the same number, so both vary; equal numbers across methods make the pairs.
+    Partition and training use the same seed. All methods use the same seeds.
     """
     require(bool(methods), "compare: name at least one algorithm")
     require(
@@ -51,7 +51,7 @@ def cross(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> lis
 
 
 def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:
-    """Put all runs of a comparison into the store as planned; the plans by the runs' numbers."""
+    """Store all runs of a comparison as planned. Returns the plans by the runs' numbers."""
     comparison = store.add_comparison(title)
     return {register(store, plan.experiment, plan.trial, comparison): plan for plan in plans}
 
@@ -65,9 +65,9 @@ def execute_all(
     ended: EndListener,
     stop: Stop,
 ) -> list[Ended]:
-    """Carry out the runs; one that fails does not stop the others. Raises `Interrupted` when ``stop`` asked for it.
+    """Execute the runs; one that fails does not stop the others. Raises `Interrupted` once ``stop`` returns True.
 
-    A run without a plan is carried out as the store has it.
+    A run without a plan is executed as stored.
     """
     results: list[Ended] = []
 
@@ -85,7 +85,7 @@ def execute_all(
             except Interrupted:
                 break
             except Lost as error:
-                # without that rank no other run can begin
+                # a rank is gone, so no other run can begin
                 note(Ended(run, error))
                 break
             except FedskewError as error:
@@ -101,13 +101,13 @@ def execute_all(
 
 
 def worst_error(results: Sequence[Ended]) -> FedskewError | None:
-    """The error that decides the exit code: any other failure before divergence."""
+    """The error that decides the exit code: divergence only if there is no other."""
     errors = [r.error for r in results if r.error]
     return next((e for e in errors if not isinstance(e, Diverged)), errors[0] if errors else None)
 
 
 def seeds_from(text: Sequence[int] | int, first: int = 0) -> list[int]:
-    """``5`` is the seeds first .. first+4; a list is taken as it is."""
+    """A number ``n`` gives the seeds first .. first + n - 1; a list is returned as it is."""
     if isinstance(text, int):
         require(1 <= text <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {text}")
         return list(range(first, first + text))

@@ -80,18 +80,16 @@ SETTINGS: dict[str, type] = {
 
 
 GIVEN = {"private": "given"}
-"""Marks a field of `Experiment` that is settled before round 0, so that a privacy loss is that of the rounds beside it."""
+"""Marks fields of `Experiment` that are fixed before round 0. A privacy loss covers the rounds only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
 
-    ``skew`` may be a list of them, and is kept as a tuple: at most one deals the rows, one sets the sizes, any number change
-    features and concepts.
-
-    ``name`` is what tables call the run; by default the compact form of the algorithm. ``model`` defaults to the one that
-    suits the data set. Raises `BadInput` naming the section and the option.
+    ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
+    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``model`` defaults to the data set's.
+    Raises `BadInput` that names the section and the option.
     """
 
     name: str = field(default="", metadata=GIVEN)
@@ -133,9 +131,9 @@ class Experiment:
         require_storable("name", self.name)
 
     def replace(self, **sections: Any) -> Experiment:
-        """A copy with some sections changed; a setting of a section is reached as ``training__seed=3``.
+        """A copy with some sections changed. ``training__seed=3`` changes one setting of a section.
 
-        A name that was not given goes with the algorithm.
+        A default name follows the algorithm.
         """
         inner: dict[str, dict[str, Any]] = {}
         for key in [k for k in sections if "__" in k]:
@@ -149,7 +147,7 @@ class Experiment:
 
     @property
     def unnamed(self) -> bool:
-        """Whether the name is only what the algorithm is called, in its shortest form or not, and goes with it."""
+        """Whether the name is only a compact form of the algorithm, so that it changes with the algorithm."""
         methods = COMPONENTS["algorithm"]
         try:
             with asking():
@@ -188,7 +186,7 @@ class Experiment:
 
 
 def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
-    """An experiment from nested plain values; sections that are left out have their defaults."""
+    """Build an experiment from nested plain values; missing sections have their defaults."""
     known = [f.name for f in dataclasses.fields(Experiment)]
     sections: dict[str, Any] = {}
     for key, value in table.items():
@@ -200,7 +198,7 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
             raise BadInput(f"{where}: name must be a string, got {value!r}")
         sections[key] = value
     if "training" in sections:
-        # experiments had this option once: 0 and 1 are what there is today
+        # a former option: today every run behaves as with 0 and 1
         sections["training"] = {**sections["training"]}
         if sections["training"].pop("workers", 0) not in (0, 1):
             raise BadInput(
@@ -215,7 +213,7 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
 def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Experiment:
     """Read an experiment; errors name ``where``, the section and the option.
 
-    Code that it names runs only if this person has run or confirmed it before; if the text is ``trusted``, that confirms it.
+    Code that it names runs only if this person has run or confirmed it before. ``trusted`` confirms it.
     """
     table = toml_table(text, where)
     with nullcontext() if trusted else asking():

@@ -1,4 +1,4 @@
-"""From an experiment and its data to what each client holds: rows, how it sees them, and what their labels mean to it."""
+"""Give each client of an experiment its rows, with its features and its labels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Drawn = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """What the clients hold."""
+    """The rows of all clients."""
 
     partition: Partition
-    dataset: Dataset  # its training texts as their owners write them
-    x: Floats  # (n, ...) training rows as their owners see them; words by the vocabulary of the clients' training rows
+    dataset: Dataset  # with each training text in its owner's style
+    x: Floats  # (n, ...) training rows with their owners' features; word ids by the vocabulary of the clients' training rows
     x_test: Floats
     labels: Labels  # of the training rows
     test_labels: Labels  # of the test rows
@@ -42,12 +42,10 @@ class ClientData:
 
 
 def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
-    """Deal the rows, then change features and labels by client. Rows of the server, and rows that clients share, stay as they are.
+    """Deal the rows, then change features and labels by client. The server's rows and shared rows are not changed.
 
-    ``dealt`` are the rows of `dealt_rows`, if they are known already.
-
-    Each test row belongs to a client, by chance in proportion to the clients' rows, and follows that client's concept; the
-    features of the test rows are nobody's and stay as the data set has them.
+    ``dealt`` is the result of `dealt_rows`, if it is known already. Each test row is assigned to a random client, in proportion to
+    the clients' rows, and takes that client's concept. The features of test rows are not changed.
     """
     skews, seed = mixture(experiment.skew), experiment.clients.partition_seed
     check_features(skews, dataset)
@@ -74,7 +72,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
 
 
 def check_features(skews: Mixture, dataset: Dataset) -> None:
-    """Raise `BadInput` where a feature skew cannot change such rows."""
+    """Raise `BadInput` if a feature skew cannot change these rows."""
     of_texts = [isinstance(skew, FeatureText) for skew in skews.features]
     require(
         not any(of_texts) or dataset.texts is not None,
@@ -87,7 +85,7 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
 
 
 def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed: int) -> Dataset:
-    """The data set with its training texts as their owners write them."""
+    """The data set with each training text in its owner's style."""
     for place, (skew, drawn) in enumerate(zip(skews.features, own, strict=True)):
         if isinstance(skew, FeatureText) and dataset.texts is not None:
             train, test = dataset.texts
@@ -97,12 +95,12 @@ def restyled(skews: Mixture, own: list[Own], dataset: Dataset, owner: Ints, seed
 
 
 def rows_of(dataset: Dataset, x: Floats) -> Floats:
-    """The training rows x without the column of a sensitive attribute, which says who a person is."""
+    """The training rows x without the column of the sensitive attribute."""
     return x[:, :-1] if dataset.sensitive else x
 
 
 def named(skews: Mixture, *drawn: list[Any]) -> Drawn:
-    """All that was drawn in one table."""
+    """The random draws of all skews in one table."""
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {
         f"{place}-{to_table(skew, SKEWS)['name']}-{name}": values
@@ -137,7 +135,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
 
 
 def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
-    """The partition that a folder holds, if it is one of these data and settings."""
+    """Read the partition from a folder. Raises `BadInput` if it belongs to other data or settings."""
     made, now = folder.facts().fingerprint, dataset.fingerprint()
     require(
         made == now,
@@ -186,9 +184,9 @@ def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
 
 
 def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, row_bytes: int) -> dict[str, Any]:
-    """The partition in numbers: clients, rows, how far labels differ and how far they would by chance, what else was asked.
+    """The partition in numbers: clients, rows, label distance and its level by chance.
 
-    ``row_bytes`` is the size of a row as it is sent.
+    ``row_bytes`` is the size of a row on its way to a client.
     """
     partition, skews = data.partition, mixture(experiment.skew)
     counts, sizes = partition.label_counts(data.labels.at(0), dataset.num_classes), partition.sizes
@@ -229,10 +227,9 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
 
 
 def label_shift(experiment: Experiment, dataset: Dataset) -> float:
-    """How far the clients' labels are from what the label skew asked for, since sizes are kept and classes run out.
+    """Total variation (0..1) between the class proportions that the label skew asked for and those dealt, weighted by client size.
 
-    Total variation between the class proportions asked and dealt, averaged with the clients' sizes; 0..1, rounding to whole rows
-    included.
+    They differ because sizes are kept, classes run out, and rows are whole.
     """
     who, skews = experiment.clients, mixture(experiment.skew)
     others = np.setdiff1d(

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of, from files or from an experiment's data set and skews, and the diagnosis in plain values."""
+"""Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Subject:
 
 
 def from_files(
-    paths: Sequence[Path], label: str, client: str = "", seed: int = 0, tell: Tell = lambda what, share: None
+    paths: Sequence[Path], label: str, client: str = "", seed: int = 0, on_progress: Tell = lambda what, share: None
 ) -> Subject:
-    """Clients' rows from CSV, JSON lines, Parquet or Arrow; memory does not grow with the files."""
+    """Read clients' rows from CSV, JSON lines, Parquet or Arrow; memory use does not grow with the files."""
     require(label != client, f"diagnose: {label!r} cannot be both the label and the client")
     found = survey(
         paths,
@@ -54,7 +54,7 @@ def from_files(
         client,
         most=MOST_ROWS,
         seed=seed,
-        on_progress=lambda share, rows: tell(f"reading, {rows:,} rows", share),
+        on_progress=lambda share, rows: on_progress(f"reading, {rows:,} rows", share),
     )
     encode = columns.fit(found.table, str(paths[0]))
     return Subject(
@@ -71,13 +71,13 @@ def from_files(
 
 
 def fitting(found: Survey) -> int:
-    """The number of rows that a run can load, or 0 for all."""
+    """The maximum number of rows that a run can load; 0 for all."""
     rows = int(found.counts.sum())
     return round_down(max(1, rows * MOST_BYTES // found.bytes)) if found.bytes > MOST_BYTES else 0
 
 
 def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0) -> str:
-    """How `fedskew compare` is given the file or folder; nothing for several, which it does not take."""
+    """The arguments of `fedskew compare` for one file or folder; empty for several, which it does not take."""
     if len(paths) != 1:
         return ""
     spec = (
@@ -89,7 +89,7 @@ def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 
 
 
 def from_experiment(experiment: Experiment, title: str) -> Subject:
-    """The training rows of a named data set as the experiment's skews deal and change them, in the first round."""
+    """The clients' training rows of an experiment in the first round."""
     data = experiment.dataset.load()
     held = client_data(experiment, data)
     partition, y = held.partition, held.labels.at(0)
@@ -116,24 +116,24 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
 
 
 def arguments_of(experiment: Experiment) -> str:
-    """How `fedskew compare` is given the data set, the skews, and the number of clients if it is not the usual one."""
+    """The arguments of `fedskew compare` for the data set, the skews and the number of clients."""
     number = experiment.clients.number
     words = ["--dataset", *experiment.labels("dataset")]
     words += [word for skew in experiment.labels("skew") for word in ("--skew", skew)]
     return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
 
 
-def told(subject: Subject, seed: int = 0, tell: Tell = lambda what, share: None) -> dict[str, Any]:
-    """The whole diagnosis as plain values: what ``--json`` prints, and the page and the terminal are made from."""
+def diagnosis(subject: Subject, seed: int = 0, on_progress: Tell = lambda what, share: None) -> dict[str, Any]:
+    """The whole diagnosis as plain values, for ``--json``, the page and the terminal."""
     found = diagnose(
         subject.x,
         subject.y,
         subject.client,
         counts=subject.counts,
         seed=seed,
-        on_progress=lambda share: tell("measuring against chance", share),
+        on_progress=lambda share: on_progress("measuring against chance", share),
     )
-    tell("further measures", 1.0)
+    on_progress("further measures", 1.0)
     more = details(subject.x, subject.y, subject.client, subject.counts, seed)
     strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
     sizes = subject.counts.sum(1)

@@ -1,4 +1,4 @@
-"""The model of a run as a file that other programs read."""
+"""Export the model of a run to a file for other programs."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def export(
     """Write the global model of a run's newest checkpoint; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
-    logits (n, K). ``dataset`` is the data that a program gave to the run, if it did. ``warn``
-    hears a line if the newest checkpoint is damaged and the one before is taken. Raises
-    `BadInput` if the model cannot be written so, or clients share none, or not all of it.
+    logits (n, K). ``dataset`` is the data that a program gave to the run, if it did. ``warn`` gets a line if the newest checkpoint
+    is damaged and the previous one is used. Raises `BadInput` if the model cannot be written in this format, or if the clients
+    do not share a whole model.
     """
     require(
         form != "onnx" or find_spec("onnxscript") is not None,
@@ -105,9 +105,7 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
             torch.jit.save(torch.jit.trace(net, example), program)
             path.write_bytes(program.getvalue())
             return
-        logging.getLogger("torch.onnx").setLevel(
-            logging.ERROR
-        )  # it tells what it lacks for models that this is none of
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages of other models
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
             rows = {0: torch.export.Dim("rows")}

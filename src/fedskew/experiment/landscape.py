@@ -1,4 +1,4 @@
-"""The loss landscape around the model of a stored run: the global loss and that of chosen clients, with a round drawn in."""
+"""The loss landscape around the model of a stored run, on the test set and on chosen clients' rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fedskew.experiment.run import resume
 from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import States, play_round
+from fedskew.loop.round import play_round
+from fedskew.loop.work import States
 from fedskew.measure.landscape import (
     Floats,
     Sharpness,
@@ -36,7 +37,7 @@ from fedskew.store.runs import RunStore
 
 Kind = Literal["line", "surface", "plane"]
 ROWS = 2048
-"""Training rows, at most, on which sharpness is measured."""
+"""Maximum number of training rows on which sharpness is measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +59,14 @@ def landscape(
     clients: Sequence[int] = (0, 1),
     points: int = 25,
     reach: float = 1.0,
-    tell: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Landscape:
     """Slices around the newest checkpoint of a run.
 
-    ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is played
-    but not kept; ``line`` and ``surface`` go along one and two random directions with filter normalisation, ``reach`` each way.
-    ``warn`` hears a line if the newest checkpoint is damaged and the one before is taken.
+    ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is not
+    stored. ``line`` and ``surface`` go along one or two random directions with filter normalisation, ``reach`` each way.
+    ``warn`` gets one line if the newest checkpoint is damaged and the previous one is used.
     """
     assembly, server, states = state_of(store, run)
     tell_where(warn, store, run, server.round)
@@ -109,7 +110,7 @@ def landscape(
         return torch.cat([torch.tensor([tested], dtype=torch.float64), own])
 
     names = ["test set", *(f"client {k}" for k in clients)]
-    sheets = dict(zip(names, losses_on(window, losses, tell), strict=True))
+    sheets = dict(zip(names, losses_on(window, losses, on_progress), strict=True))
     own = [sheets[name] for name in names[1:3]]
     return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
 
@@ -126,14 +127,14 @@ def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
 
 
 def projected(window: Window, w: Tensor) -> tuple[float, float]:
-    """Where the foot of a model lies in the window."""
+    """Coordinates of a model's projection onto the window."""
     step = (w - window.origin).double()
     b = 0.0 if window.second is None else float(step @ window.second.double())
     return float(step @ window.first.double()), b
 
 
 def sharp(assembly: Assembly, server: Server) -> Sharpness:
-    """Of the mean loss on the training rows, or the first of them where there are many, at a twentieth of the model's length."""
+    """Sharpness of the mean loss on at most `ROWS` training rows, at 5 % of the model's norm."""
     fed = assembly.federation
     rows = torch.as_tensor(fed.partition.indices[:ROWS], device=fed.x.device)
     w, x, y = server.x, fed.x[rows], fed.targets(server.round)[rows]

@@ -18,7 +18,7 @@ from fedskew.loop.evaluate import CHUNK, per_row
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
-from fedskew.loop.round import Engine, Outcome, States
+from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.measure.registry import computed, primary, stored
 from fedskew.measure.updates import cosines, signal_to_noise

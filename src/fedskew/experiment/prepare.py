@@ -1,6 +1,6 @@
-"""What a model makes of a data set before training: token ids of texts, and what frozen layers compute for each row, kept.
+"""Prepare a data set for a model before training: token ids of texts, and activations of frozen layers, both cached.
 
-Engines see rows and a module; that the rows are activations and the module the rest of an encoder is known here alone.
+Engines get rows and a module. Only this file knows that the rows may be activations, and the module the rest of an encoder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedskew.models.encoder import Encoder
 from fedskew.models.prefix import Tell, activations, key, prefix, suffix
 
 VARIABLE = "FEDSKEW_CACHE"
-"""Names the folder of kept token ids and activations; by default a per-user cache folder."""
+"""The environment variable with the cache folder; by default a per-user folder."""
 
 
 LINE_EVERY = 5.0
@@ -40,14 +40,14 @@ LINE_EVERY = 5.0
 
 
 class Frozen(NamedTuple):
-    """What is not trained: it is in no checkpoint, and every client needs it once."""
+    """The frozen parameters: they are in no checkpoint, and every client needs them once."""
 
     bytes: int
     fingerprint: str  # sixteen hex digits that change with any value
 
 
 class Prepared(NamedTuple):
-    """A task, where it starts, and the rows that its module takes."""
+    """Tasks, their initial model, and the rows that their modules take."""
 
     tasks: tuple[Classification, ...]  # one for each architecture
     x0: Tensor  # (P,)
@@ -63,13 +63,12 @@ def prepared(
     x_test: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
-    tell: Tell | None = None,
+    on_progress: Tell | None = None,
 ) -> Prepared:
-    """The modules and the rows as they take them; ``x`` and ``x_test`` are the rows as the clients see them.
+    """Build the modules and their input rows from the clients' rows ``x`` and the test rows ``x_test``.
 
-    Raises `BadInput` if they do not go together.
-
-    ``tell`` hears how far the frozen layers are; by default a line on standard error says it now and then.
+    ``on_progress(done, total)`` is called as rows pass through the frozen layers; by default progress is printed on standard error.
+    Raises `BadInput` if model and data do not fit.
     """
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape, classes = tuple(x.shape[1:]), dataset.num_classes
@@ -84,7 +83,7 @@ def prepared(
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
-        train, test = computed(task, torch.cat([train, test]), model.cache, tell or aloud()).split(
+        train, test = computed(task, torch.cat([train, test]), model.cache, on_progress or printed_progress()).split(
             [len(x), len(x_test)]
         )
         tasks = (rest_of(task),)
@@ -94,7 +93,7 @@ def prepared(
 def fitted(
     model: Any, dataset: Dataset, x: NDArray[Any], x_test: NDArray[Any]
 ) -> tuple[Any, NDArray[Any], NDArray[Any]]:
-    """The model for these rows, and the training and test rows as it reads them."""
+    """The model for these rows, and the training and test rows in its input format."""
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
     elif isinstance(model, TextCnn):
@@ -106,14 +105,12 @@ def fitted(
 def tasks_of(
     model: Any, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
 ) -> tuple[Classification, ...]:
-    """The task of each architecture, shared by all runs of one model on one kind of data; an encoder whose folder has changed is
-    read again.
-    """
+    """The task of each architecture, shared by all runs of a model on data of one shape. A changed encoder folder is read again."""
     return tasks_at(stamps(model), model, shape, classes, dtype, device, bf16)
 
 
 def stamps(model: Any) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the files of an encoder in a folder; nothing for other models."""
+    """Names, sizes and modification times of an encoder's local files; empty for other models."""
     folder = Path(model.where()) if isinstance(model, Encoder) else None
     if folder is None or not folder.is_dir():
         return ()
@@ -131,7 +128,7 @@ def tasks_at(
     device: torch.device,
     bf16: bool,
 ) -> tuple[Classification, ...]:
-    """The tasks of a model whose files have these ``stamps``."""
+    """As `tasks_of`, cached by ``stamps`` and the other arguments."""
     skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
         skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
@@ -141,7 +138,7 @@ def tasks_at(
 
 @lru_cache(maxsize=16)
 def frozen_of(task: Classification) -> Frozen | None:
-    """The task's parameters that are not trained, if there are any."""
+    """Size and fingerprint of the task's frozen parameters; None if there are none."""
     found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
     if not found:
         return None
@@ -153,13 +150,13 @@ def frozen_of(task: Classification) -> Frozen | None:
 
 @lru_cache(maxsize=16)
 def rest_of(task: Classification) -> Classification:
-    """The task on activations."""
+    """The task whose input is activations of the frozen layers."""
     rest = suffix(task.model)  # type: ignore[arg-type]
     return Classification(rest, task.space, task.num_classes, task.bf16)
 
 
 def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
-    """Ids (n, L) of the training and the test texts, of one length; tokenised once."""
+    """Token ids (n, L) of the training and the test texts, padded to one length and cached."""
     require(
         dataset.texts is not None,
         f"{dataset.name} holds no texts, and a pretrained encoder reads texts; use a text data set or another --model",
@@ -177,11 +174,11 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
     return np.split(np.array(ids), [len(dataset.x)])
 
 
-def aloud() -> Tell:
-    """Says every few seconds on standard error how many rows are done and how long the rest will take."""
+def printed_progress() -> Tell:
+    """Print progress and the remaining time on standard error every few seconds."""
     began = said = time.perf_counter()
 
-    def tell(done: int, of: int) -> None:
+    def show(done: int, of: int) -> None:
         nonlocal said
         now = time.perf_counter()
         if now - said > LINE_EVERY:
@@ -189,22 +186,22 @@ def aloud() -> Tell:
             left = (now - began) * (of - done) / done
             print(f"frozen layers: {done:,} of {of:,} texts, {left:.0f} s left", file=sys.stderr)
 
-    return tell
+    return show
 
 
 MEMORY: dict[str, Tensor] = {}
-"""The activations of the last data set and model in this process: a comparison's runs share them."""
+"""Activations of the last data set and model in this process, shared by the runs of a comparison."""
 
 
-def computed(task: Classification, ids: Tensor, cache: str, tell: Tell) -> Tensor:
-    """What the frozen layers compute for token ids (n, L): (n, L, H), 0 beyond a text's end."""
+def computed(task: Classification, ids: Tensor, cache: str, on_progress: Tell) -> Tensor:
+    """Activations (n, L, H) of the frozen layers for token ids (n, L); 0 beyond a text's end."""
     net: Any = task.model
     name = key(net, ids)
     shape = (*ids.shape, net.encoder.config.hidden_size)
     if cache == "memory":
         if name not in MEMORY:
             out = ids.new_zeros(shape)
-            activations(net, ids, out, tell)
+            activations(net, ids, out, on_progress)
             MEMORY.clear()
             MEMORY[name] = out
         return MEMORY[name]
@@ -212,21 +209,21 @@ def computed(task: Classification, ids: Tensor, cache: str, tell: Tell) -> Tenso
     def make(path: Path) -> None:
         kind = str(ids.dtype).rpartition(".")[2]
         stored = np.lib.format.open_memmap(path, "w+", dtype=kind, shape=shape)
-        activations(net, ids, torch.from_numpy(stored), tell)
+        activations(net, ids, torch.from_numpy(stored), on_progress)
         stored.flush()
 
     return torch.from_numpy(kept(f"activations-{name}", make)).to(ids.device)
 
 
 def cache_folder() -> Path:
-    """Where what was computed or measured on this machine is kept."""
+    """The cache folder of this machine."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
 
 
 def kept(name: str, make: Callable[[Path], None]) -> NDArray[Any]:
-    """The array in the cache file of this name, memory-mapped; ``make`` writes it first where there is none.
+    """The array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
 
-    It is written under another name and renamed, so that a file is whole or not there.
+    The file is written under another name and renamed, so that it is complete or missing.
     """
     folder = cache_folder()
     path, unfinished = folder / f"{name}.npy", folder / f"{name}.{os.getpid()}.part.npy"

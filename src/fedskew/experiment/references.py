@@ -1,4 +1,4 @@
-"""The works that components stand on: the packaged BibTeX file, and what a run has to cite."""
+"""The works that components are based on: the packaged BibTeX file, and the citations of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
 
 ITSELF = "fedskew"
-"""The entry of this program."""
+"""The key of this program's own entry."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Reference:
 
     @property
     def names(self) -> list[str]:
-        """The key, and the other names that the entry goes by (``ids``)."""
+        """The key and the alternative keys (``ids``)."""
         return [self.key, *(part.strip() for part in self.fields.get("ids", "").split(",") if part.strip())]
 
     def line(self) -> str:
@@ -80,14 +80,14 @@ def references() -> dict[str, Reference]:
 
 @dataclass(frozen=True)
 class Citation:
-    """A work, and the parts of an experiment that stand on it."""
+    """A work, and the parts of an experiment that are based on it."""
 
     reference: Reference
     used_by: tuple[str, ...]
 
 
 def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[str]]:
-    """What the experiments have to cite, each work once, and the keys of own components that have no entry here."""
+    """The works that the experiments cite, each once, and the keys of own components without a packaged entry."""
     used: dict[str, dict[str, None]] = {ITSELF: {"this program": None}}
     unknown: dict[str, None] = {}
     for experiment in experiments:
@@ -101,7 +101,7 @@ def citations(experiments: Iterable[Experiment]) -> tuple[list[Citation], list[s
 
 
 def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
-    """A stored experiment to be cited, and names of code in it that is left out, since it is gone or was never confirmed."""
+    """A stored experiment to cite. Code that is gone or unconfirmed is left out, and named in the second result."""
     try:
         return from_toml(toml, where), []
     except BadInput:
@@ -119,7 +119,7 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
 
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
-    """The components, and the named combination that they came from, with the keys that each cites."""
+    """The components and the named combination of an experiment, with the keys that each cites."""
     found = [
         (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
         for section, catalogue in COMPONENTS.items()
@@ -129,7 +129,7 @@ def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def combination(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
-    """The combination of the experiment's name, if the name still says what the experiment is."""
+    """The combination in the experiment's name, if the experiment still is that combination."""
     with suppress(BadInput):
         name = parse(experiment.name, "name")[0]
         if name in COMBINATIONS and with_method(experiment, experiment.name) == experiment:

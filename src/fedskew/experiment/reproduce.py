@@ -1,4 +1,4 @@
-"""Carry out a document's experiments, each arm on the same seeds, and read what the store then holds."""
+"""Plan a document's runs, each arm on the same seeds, estimate their time, and read their results from the store."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fedskew.loop.round import start
 from fedskew.store.runs import RunRecord, RunStore
 
 SCORED = 512
-"""Rows that are scored to estimate how long all take."""
+"""Number of rows scored to estimate the time for all rows."""
 
 DONE = ("finished", "diverged")
-"""States of a run whose numbers will not change: what diverges once diverges again."""
+"""Final states of a run: one that diverged would diverge again."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ def experiment_of(document: Document, scale: str, arm: str, seed: int) -> Experi
 
 
 def missing(store: RunStore, planned: Sequence[Planned]) -> list[Planned]:
-    """The runs that the store does not hold to their end."""
+    """The planned runs that are not finished in the store."""
     return [p for p in planned if not (r := found(store, p.experiment)) or store.run(r).status not in DONE]
 
 
 def found(store: RunStore, experiment: Experiment) -> int | None:
-    """The run of exactly this experiment, the finished before the unfinished.
+    """The number of the run of exactly this experiment, a finished one if there is one.
 
-    A run that was stored when experiments had fewer settings is the same if those have their defaults.
+    A run from a version with fewer settings counts if the new settings have their defaults.
     """
     records = store.runs("experiment_hash=?", (experiment.hash(),))
     if not records:
@@ -95,7 +95,7 @@ def found(store: RunStore, experiment: Experiment) -> int | None:
 
 
 def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
-    """The experiment of a run before it settled its engine and threads; those of ``experiment`` take their place."""
+    """The experiment of a stored run with engine and threads of ``experiment``; None if it cannot be read."""
     try:
         known = from_toml(record.experiment)
     except BadInput:
@@ -118,8 +118,8 @@ def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[
     return runs
 
 
-def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = lambda: None) -> float:
-    """Seconds that the runs will take, from a few timed steps and scored rows of each arm; rough."""
+def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], None] = lambda: None) -> float:
+    """A rough estimate of the runs' seconds, from a few timed steps and scored rows of each arm."""
     first = {p.arm: p.experiment for p in reversed(planned)}
     data: dict[str, Dataset] = {}
     seconds: dict[str, float] = {}
@@ -127,12 +127,12 @@ def estimate(planned: Sequence[Planned], jobs: int, tell: Callable[[], None] = l
         key = repr(experiment.dataset)
         data[key] = data.get(key) or experiment.dataset.load()
         seconds[arm] = experiment.training.rounds * a_round(experiment, data[key])
-        tell()
+        on_progress()
     return sum(seconds[p.arm] for p in planned) / jobs
 
 
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
-    """Seconds of a round's local training, with an evaluation on the test set and on the clients' rows."""
+    """Estimated seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
     fed, option = assembly.federation, Option(experiment.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
@@ -143,7 +143,7 @@ def a_round(experiment: Experiment, dataset: Dataset) -> float:
 
 
 def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
-    """Seconds of scoring all rows, from some."""
+    """Estimated seconds of scoring all rows, from at most `SCORED` rows."""
     rows = min(len(x), SCORED)
     began = time.perf_counter()
     evaluate(fed.task, model, x[:rows], y[:rows])
@@ -151,7 +151,7 @@ def scoring(fed: Federation, model: Tensor, x: Tensor, y: Tensor) -> float:
 
 
 def results(store: RunStore, planned: Sequence[Planned]) -> Results:
-    """What the store holds of the planned runs that are done."""
+    """The stored results of the planned runs that are done."""
     known: dict[str, dict[int, Measured]] = {}
     for p in planned:
         number = found(store, p.experiment)

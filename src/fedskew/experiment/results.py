@@ -1,4 +1,4 @@
-"""Finished runs in Python: a table, the measurements as a data frame, plots, the report."""
+"""The Python API of runs: run, compare, table, data frame, plots, report."""
 
 from __future__ import annotations
 

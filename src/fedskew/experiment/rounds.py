@@ -1,4 +1,4 @@
-"""The rounds of a run, measured, and what the next of them depends on; nothing here writes."""
+"""Play and measure the rounds of a run, and say what the next round depends on. Nothing is written here."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from fedskew.experiment.measurements import (
     update_rows,
 )
 from fedskew.experiment.site import Site
-from fedskew.loop.round import States, fresh
+from fedskew.loop.transmit import fresh
+from fedskew.loop.work import States
 from fedskew.store.runs import Row
 
 Kept = ClientStates | DiskStates
-"""Where client states are between rounds."""
+"""Client states between rounds."""
 
 LARGE = 1 << 30
-"""Bytes of all clients' states from which on they are kept on disk."""
+"""Client states that take more bytes than this together are kept on disk."""
 
 
 def rounds_of(
     assembly: Assembly, site: Site, server: Server, states: States
 ) -> Iterator[tuple[Server, list[Row], float]]:
-    """The server, what was measured and the seconds: as it is now, and after each round that is still to come."""
+    """Yield the server, its measurements and the seconds of the round: now, and after each remaining round."""
     fed, experiment, clients = assembly.federation, assembly.experiment, measured_clients(assembly)
     every = measured_every(assembly)
     yield server, [] if server.round else model_rows(assembly, site, server, states, clients), 0.0
@@ -58,21 +59,21 @@ def rounds_of(
 
 
 def checkpoint_due(experiment: Experiment, round_: int, stopping: bool) -> bool:
-    """Whether the state after so many rounds is kept."""
+    """Whether a checkpoint is saved after this round."""
     return stopping or round_ == experiment.training.rounds or round_ % experiment.checkpoint.every == 0
 
 
 def checkpoint_of(server: Server, states: Kept) -> Tree:
-    """Everything that the next round depends on, but the number of rounds finished."""
+    """Everything that the next round depends on, except the number of finished rounds."""
     return {"x": server.x, "opt": server.opt, "state": server.state, "clients": states.checkpoint()}
 
 
 def taken_up(begun: Server, tree: Tree, round_: int) -> Server:
-    """The server from `checkpoint_of`; ``begun`` is the server before round 0."""
+    """Restore the server from `checkpoint_of`; ``begun`` is the server before round 0."""
     return begun._replace(x=tree["x"], opt=tree.get("opt", {}), state=tree.get("state", {}), round=round_)
 
 
 def on_disk(assembly: Assembly) -> bool:
-    """Whether the clients' states are kept on disk: as the experiment says, or where all of them together are large."""
+    """Whether client states are kept on disk: as the experiment says, or with "auto" if they are larger than `LARGE`."""
     wanted, fed = assembly.experiment.training.states, assembly.federation
     return wanted == "disk" or (wanted == "auto" and len(fed.clients) * num_bytes(fresh(fed, assembly.x0)) > LARGE)

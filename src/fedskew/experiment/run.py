@@ -1,4 +1,4 @@
-"""One run: rounds until the budget is spent, every number into the store, checkpoints on schedule, resumable to the last bit."""
+"""Execute one run: play its rounds, store every number, save checkpoints, and resume to the last bit."""
 
 from __future__ import annotations
 
@@ -25,31 +25,30 @@ from fedskew.engine.group import Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
-from fedskew.experiment.watching import heard, note, note_where, watch_of
+from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
-from fedskew.measure.recovery import recovery
 from fedskew.measure.registry import shown
-from fedskew.skew.concept import Concept
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import TakenOver, held
 from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
-"""Clients of the partition that the store keeps class by class, for the report's picture."""
+"""Maximum number of clients whose rows of each class are stored, for the report's picture."""
 
 STATES = "client-states.bin"
-"""The file of client states in the folder of a run, where they are on disk."""
+"""The file of client states in the folder of a run, if they are kept on disk."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is; sent after its start and after every round."""
+    """Progress of a run, sent after its start and after every round."""
 
     run: int
     name: str
@@ -162,7 +161,7 @@ def execute(
 
 
 def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
-    """The error that ended a run, in words for its user; None for one that fedskew does not expect."""
+    """The error that ended a run as a one-line message; None for an unexpected exception of fedskew itself."""
     if isinstance(error, Lost):
         return Lost(f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on")
     if isinstance(error, FedskewError):
@@ -194,7 +193,7 @@ def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop
 
 @contextlib.contextmanager
 def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
-    """Where the run's time goes, kept as its fact ``profile``, on top of what went ``before``."""
+    """Add the seconds of each part of the run to those of ``before``, and store them as the fact ``profile``."""
     seconds: dict[str, float] = {}
     try:
         with profiled(before) as seconds:
@@ -204,7 +203,7 @@ def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[N
 
 
 def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop: Stop, site: Site | None) -> None:
-    """The rounds of one run; ``site`` is where its clients are, if not in this process or in those of ``torchrun``."""
+    """Play the rounds of one run. ``site`` has its clients, unless they are in this process or in ``torchrun``'s ranks."""
     group = group_of_run()
     with span("setting up"):
         server, states = resume(store, run, assembly, site.states if site else None)
@@ -222,9 +221,8 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         for at, rows, seconds in played:
             fresh, last = at.round > server.round, at.round == rounds
             if fresh:
-                rows += recovery_rows(store, run, assembly, at.round, rows) + forgetting_rows(
-                    store, run, at.round, rows
-                )
+                rows += recovery_rows(store, run, experiment, at.round, rows)
+                rows += forgetting_rows(store, run, at.round, rows)
             stopping = fresh and stop() and not last
             due = fresh and checkpoint_due(experiment, at.round, stopping)
             if rows:
@@ -232,7 +230,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                     # on the disk before the checkpoint, which must not be ahead of it, and before nodes see another model
                     store.write_round(run, at.round, rows, durable=due or remote)
             if fresh:
-                note(store, run, heard(watch, at.round, rows))
+                note(store, run, new_warnings(watch, at.round, rows))
             if due:
                 # states on disk are those of one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
@@ -255,40 +253,8 @@ def progress(run: int, assembly: Assembly, server: Server, rows: list[Row], seco
     return Progress(run, name, training.seed, server.round, training.rounds, seconds, values)
 
 
-def recovery_rows(store: RunStore, run: int, assembly: Assembly, round_: int, rows: list[Row]) -> list[Row]:
-    """How long the model took to recover from the first change of the concept, in the round in which it has."""
-    changes = [(s.at_round, s.complete) for s in assembly.experiment.skew if isinstance(s, Concept) and s.at_round > 0]
-    tested = [value for client, split, name, value in rows if (split, name) == ("test", "accuracy")]
-    if not changes or not tested or round_ < min(changes)[1]:
-        return []
-    frame = store.measurements([run], per_client=False).query("split == 'test'")
-    if (frame["name"] == "recovery").any():
-        return []
-    accuracy = frame[frame["name"] == "accuracy"]
-    known = dict(zip(accuracy["round"].tolist(), accuracy["value"].tolist(), strict=True))
-    known[round_] = tested[0]
-    rounds = recovery(known, *min(changes))
-    return [] if rounds is None else [(None, "test", "recovery", float(rounds))]
-
-
-HIGHEST = """
-SELECT client, max(value) FROM measurements WHERE run=? AND round<? AND split='class' AND name='accuracy' GROUP BY client
-"""
-
-
-def forgetting_rows(store: RunStore, run: int, round_: int, rows: list[Row]) -> list[Row]:
-    """How far each class has fallen below its highest accuracy so far, and the mean over the classes."""
-    measured = {c: value for c, split, name, value in rows if (split, name) == ("class", "accuracy")}
-    if not measured:
-        return []
-    highest = dict(store.query(HIGHEST, (run, round_)))
-    lost = {c: max(highest.get(c, 0.0) - value, 0.0) for c, value in measured.items()}
-    mean = sum(lost.values()) / len(lost)
-    return [*((c, "class", "forgetting", value) for c, value in lost.items()), (None, "test", "forgetting", mean)]
-
-
 def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
-    """Store what determines the run's numbers."""
+    """Store the facts that determine the run's numbers. Raises `BadInput` if data or frozen layers have changed."""
     experiment = assembly.experiment
     facts: dict[str, Any] = {}
     known: Mapping[str, Any] = store.run(run).facts
@@ -312,11 +278,11 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["classes"] = list(dataset.classes)
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()
-    for what, told in (("data", "data"), ("frozen", "model's frozen layers")):
+    for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
         before, now = (part.get(what, {}).get("fingerprint") for part in (known, facts))
         if before not in (None, now):
             raise BadInput(
-                f"run {run}: the {told} are not those it began with (fingerprint {before}, now {now}); start a new run"
+                f"run {run}: the {name} are not those it began with (fingerprint {before}, now {now}); start a new run"
             )
     store.update(run, status="running", experiment=experiment.toml())
     store.add_facts(run, facts)
@@ -339,8 +305,8 @@ def resume(
 ) -> tuple[Server, Kept]:
     """The server and the clients as of the newest checkpoint whose rounds are all in the store, or before round 0.
 
-    ``kind`` is for states kept elsewhere. What is only ``to_show`` writes no file, and needs a checkpoint. Raises `BadInput` for a
-    checkpoint of another run, which a folder holds that was copied.
+    ``kind`` is the class of states that are kept on other machines. With ``to_show`` no file is written, and a checkpoint must be
+    there. Raises `BadInput` for a checkpoint of another run, as in a copied folder.
     """
     folder, num_clients, record = store.run_folder(run), len(assembly.partition), store.run(run)
     owned = partial(store.check_lease, run)

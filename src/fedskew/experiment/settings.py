@@ -11,7 +11,7 @@ from fedskew.core.errors import require, require_storable
 from fedskew.core.privacy import after_noise, alone
 
 MOST_THREADS = 1024
-"""Threads of a process, and processes of a run, at most: PyTorch ends without a word where the system refuses more."""
+"""Maximum number of threads of a process: PyTorch exits without a message if the system refuses more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Auto:
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """Who holds the rows. ``held_out`` is the share of each client's rows kept from training to measure the client."""
+    """The clients. ``held_out`` is the share of each client's rows (0..1) that is not trained on and measures the client."""
 
     number: int = 10
     partition_seed: int = 0
@@ -39,9 +39,9 @@ class Clients:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerData:
-    """The server's own labelled rows: a class-balanced ``share`` of the training rows, which then no client gets.
+    """The server's own labelled rows: a class-balanced ``share`` (0..0.5) of the training rows. No client gets these rows.
 
-    ``warm_up`` is how many steps of the local solver the initial model takes on all of them before round 0.
+    Before round 0 the initial model takes ``warm_up`` steps of the local solver on all of them.
     """
 
     share: float = 0.0
@@ -56,10 +56,10 @@ class ServerData:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedData:
-    """A public share of the training rows, as many of each class, of which every client gets a random part beside its own.
+    """A public, class-balanced share of the training rows. Every client gets a random part of it beside its own rows.
 
-    ``beta`` is its size relative to the rows that are dealt to the clients, and ``alpha`` the part of it that a client gets.
-    It is not dealt, and a client's number of rows counts what it got of it. There is no model warmed up on the share.
+    ``beta`` (0..1) is the size of the share relative to the rows that are dealt, ``alpha`` (0..1) the part of it that each client
+    gets. These rows count among the client's rows. No model is warmed up on the share.
     """
 
     beta: float = 0.0
@@ -73,12 +73,11 @@ class SharedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, from which seed, on what.
+    """Rounds, random seed, number format and device.
 
-    0 ``threads`` are chosen by ``engine="auto"``, or under a named engine by PyTorch; runs side by side share the cores.
-    ``states`` says where what is kept of each client is between rounds; "auto": on disk where all of it is over a gigabyte.
-    ``device="auto"`` takes a GPU where there is one. ``precision="bf16"`` computes in bfloat16 what PyTorch's autocast does; the
-    parameters stay in ``dtype``.
+    With ``threads=0``, ``engine="auto"`` or PyTorch chooses the number; runs side by side share the cores. ``states`` says where
+    client states are kept between rounds; "auto" takes the disk if they are larger than a gigabyte together. ``device="auto"``
+    takes a GPU if there is one. ``precision="bf16"`` uses PyTorch's autocast; the parameters stay in ``dtype``.
     """
 
     rounds: int = 30
@@ -104,15 +103,13 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured when: every how many rounds, and on how many clients at most (a fixed random choice of them).
+    """Measure every so many rounds, and the last one, on at most ``max_clients`` clients (a fixed random choice).
 
-    ``every="auto"`` measures as rarely as keeps it under a tenth of the work, by the number of rows that pass through models, on
-    any machine alike; without a file, the command line's experiment has that. The last round is always measured.
-    ``adapt_steps`` is local fine-tuning: so many steps of the local solver on the client's training rows, at rate ``adapt_lr`` (by
-    default the solver's), that every method's personal models take before they are measured. Nothing of it is kept.
-    ``inexactness`` measures how exactly each client solved its local problem, at the cost of two more passes over its rows.
-    ``layers`` measures how well the clients' updates agree in each layer, ``classes`` the global model's accuracy on each class
-    and how far it has fallen below its highest so far.
+    ``every="auto"`` keeps measuring under a tenth of the work, counted in rows that pass through models; it is the default of the
+    command line. Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
+    before they are measured; the fine-tuned models are not kept. ``inexactness`` measures how exactly each client solved its local
+    problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer, ``classes``
+    the global model's accuracy on each class and its fall below the highest so far.
     """
 
     every: int | Literal["auto"] = 1
@@ -126,7 +123,7 @@ class Evaluation:
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
-        """Refuses to measure on the server what takes the clients' rows."""
+        """The reason why this cannot be measured on Flower's nodes, or nothing."""
         if setup.simulated or not self.inexactness:
             return ""
         return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"
@@ -143,7 +140,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint after every so many rounds, at the end, and when the run is interrupted."""
+    """Save a checkpoint every so many rounds, at the end, and when the run is interrupted."""
 
     every: int = 10
     private = after_noise

@@ -1,4 +1,4 @@
-"""Where the clients of a run are: in this process, or elsewhere."""
+"""The site of a run's clients: this process, or other machines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.faults import Faults, Faulty
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal, measures_personal
-from fedskew.loop.round import Engine, Outcome, States, play_round
+from fedskew.loop.round import play_round
+from fedskew.loop.work import Engine, Outcome, States
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 
 
 class ClientScores(NamedTuple):
-    """Mean scores (clients,) of models on these clients' measured rows; NaN for a client without any."""
+    """Mean scores (clients,) of models on these clients' measured rows; NaN for a client without measured rows."""
 
     clients: Ints
     model: dict[str, Tensor]  # the global one
@@ -29,7 +30,7 @@ class ClientScores(NamedTuple):
 
 
 class Site(Protocol):
-    """What depends on where the clients are."""
+    """Plays rounds with the clients and measures models on their rows."""
 
     states: ClassVar[type[ClientStates]]
 
@@ -41,7 +42,7 @@ class Site(Protocol):
     def client_scores(self, fed: Federation, server: Server, states: States, clients: Ints) -> ClientScores: ...
 
     def fault_rows(self) -> list[Row]:
-        """What went wrong at clients since it was last asked."""
+        """Faults of clients since the last call."""
         ...
 
 
@@ -51,7 +52,7 @@ class Here:
 
     engine: Engine
     faults: Faults = field(default_factory=Faults)
-    rejected: list[tuple[int, str]] = field(default_factory=list)  # since it was last asked
+    rejected: list[tuple[int, str]] = field(default_factory=list)  # since the last call of fault_rows
 
     states: ClassVar[type[ClientStates]] = ClientStates
 
@@ -71,7 +72,7 @@ class Here:
 
 
 def faults_as_rows(faults: Sequence[tuple[int, str]]) -> list[Row]:
-    """How often each client (below 0: nobody knows which) had each fault, and all of them."""
+    """How often each client had each fault (a client below 0 is unknown), and the number of all faults."""
     rows: list[Row] = [
         (None if client < 0 else client, "fault", fault, float(n))
         for (client, fault), n in sorted(Counter(faults).items())

@@ -26,7 +26,8 @@ from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import Here
-from fedskew.loop.round import fresh, start
+from fedskew.loop.round import start
+from fedskew.loop.transmit import fresh
 from fedskew.store.checkpoints import to_device
 
 PART = 1 << 26
@@ -50,7 +51,7 @@ def launcher() -> tuple[int, int]:
 
 
 def on_ranks(verb: Callable[[Any], int]) -> Callable[[Any], int]:
-    """The verb of the command line, which rank 0 carries out while the other ranks train for it."""
+    """Decorate a command: rank 0 executes it, and the other ranks train for it."""
 
     @wraps(verb)
     def carried_out(parsed: Any) -> int:
@@ -83,7 +84,7 @@ def join() -> Group:
 
 
 def lead_until_done(group: Group, act: Callable[[], int]) -> int:
-    """Rank 0's part; then the other ranks end."""
+    """Execute the command on rank 0, then end the other ranks."""
     try:
         return act()
     finally:
@@ -92,7 +93,7 @@ def lead_until_done(group: Group, act: Callable[[], int]) -> int:
 
 
 def group_of_run() -> Group | None:
-    """The ranks that a run is shared by, if there are several. Raises `BadInput` where they were not joined."""
+    """The ranks of this run; None without ``torchrun``. Raises `BadInput` for commands that do not run on ranks."""
     if launcher()[1] == 1:
         return None
     if not dist.is_initialized():
@@ -115,7 +116,7 @@ def lead(group: Group, assembly: Assembly, server: Server, states: Kept) -> None
 
 
 def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None]:
-    """Rounds on rank 0. The other ranks leave the run with it: when the caller ends the loop early, or an error does."""
+    """Yield the rounds on rank 0. If the caller or an error ends the loop early, the other ranks leave the run as well."""
     for round_ in rounds:
         try:
             yield round_
@@ -129,7 +130,7 @@ def in_step(group: Group | None, rounds: Iterator[T]) -> Generator[T, None, None
 
 
 def work_for_rank_0(group: Group) -> None:
-    """Take part in the runs of rank 0 until it has no more. Rank 0 alone decides about signals."""
+    """Train for the runs of rank 0 until it has no more. Only rank 0 handles signals."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)
     while toml := group.broadcast_text():
@@ -137,8 +138,8 @@ def work_for_rank_0(group: Group) -> None:
 
 
 def follow(group: Group, toml: str) -> None:
-    """Take part in one run of rank 0. Raises where this rank alone cannot go on."""
-    # the user started this command here, too: what it names is confirmed
+    """Train for one run of rank 0. Raises only if this rank alone cannot go on."""
+    # the user started this command on this machine, which confirms the code that it names
     experiment = from_toml(toml, trusted=True)
     torch.set_num_threads(experiment.training.threads)
     assembly = assemble(experiment, experiment.dataset.load())
@@ -157,5 +158,5 @@ def follow(group: Group, toml: str) -> None:
         except (Lost, NoRoom):
             raise
         except FedskewError:
-            # the same on every rank: rank 0 reports it
+            # every rank has this error, and rank 0 reports it
             return

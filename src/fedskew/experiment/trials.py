@@ -1,4 +1,4 @@
-"""Settings that Optuna proposes one after the other, and prunes where they fall behind; needs the optional extra ``tune``."""
+"""Tuning by Optuna, which proposes settings and prunes those that fall behind. Needs the optional extra ``tune``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def by_optuna(work: Work, space: Mapping[str, tuple[Any, ...]]) -> list[Tried]:
-    """So many trials as the search asks for.
+    """Try ``search.trials`` settings.
 
-    The sampler has a fixed seed and hears the stored numbers of runs that are there, so a second call proposes the same settings
-    and goes on where the first stopped.
+    The sampler has a fixed seed and gets the stored numbers of finished runs. So a second call proposes the same settings and goes
+    on where the first stopped.
     """
     try:
         import optuna
@@ -39,7 +39,7 @@ def by_optuna(work: Work, space: Mapping[str, tuple[Any, ...]]) -> list[Tried]:
 
 
 def proposed(trial: optuna.Trial, key: str, values: Sequence[Any]) -> Any:
-    """A number between the least and the largest, on a logarithmic scale; of anything else, one of the values."""
+    """For numbers, one between the smallest and the largest on a logarithmic scale; otherwise one of the values."""
     if len(values) < 2 or not all(map(is_number, values)):
         return values[trial.suggest_categorical(key, list(range(len(values))))]
     require(min(values) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(values)}")
@@ -49,7 +49,7 @@ def proposed(trial: optuna.Trial, key: str, values: Sequence[Any]) -> Any:
 
 
 def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
-    """A setting on seed after seed, until it is at its end or behind the median of the others."""
+    """Run a setting on one seed after the other, until all are done or it falls behind the median."""
     runs: list[int] = []
     for number, seed in enumerate(work.search.seeds):
         run = work.registered([setting], [seed])[0, seed]
@@ -63,24 +63,24 @@ def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:
                     raise
         status = work.store.run(run).status
         if behind.pruned and status not in DONE:
-            work.store.update(run, status="interrupted", message=f"pruned after round {behind.told}")
+            work.store.update(run, status="interrupted", message=f"pruned after round {behind.reported}")
         if behind.pruned or status == "diverged":
             break
     return work.judged(setting, runs)
 
 
 class Behind:
-    """Whether a run has fallen behind: tells the trial every stored round once."""
+    """Whether a run has fallen behind. Reports every stored round to the trial once."""
 
     def __init__(self, work: Work, trial: optuna.Trial, run: int, offset: int) -> None:
         self.work, self.trial, self.run, self.offset = work, trial, run, offset
-        self.told = 0
+        self.reported = 0
         self.pruned = False
 
     def __call__(self) -> bool:
         for round_, value in self.work.curve(self.run).items():
-            if round_ > self.told and not self.pruned:
-                self.told = round_
+            if round_ > self.reported and not self.pruned:
+                self.reported = round_
                 self.trial.report(value, self.offset + round_)
                 self.pruned = self.trial.should_prune()
         return self.pruned

@@ -1,6 +1,6 @@
-"""Tuned baselines: the settings of a method at which the clients' held-out rows come out best; no test row takes part.
+"""Tune methods: find the settings with the best accuracy on the clients' held-out rows. Test rows take no part.
 
-Every setting that was tried is a run in the store, with its seconds, so that a second call goes on where the first stopped.
+Every tried setting is a run in the store, so a second call goes on where the first stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_tab
 from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Listener, Stop, register
+from fedskew.measure.registry import primary
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
@@ -30,20 +31,20 @@ Setting = dict[str, Any]
 """SECTION.OPTION or METHOD.OPTION -> value."""
 
 ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
-"""Runs that a search made, in the store's SQL."""
+"""The SQL condition for runs of a search."""
 
 FACTORS = (0.3, 1.0, 3.0)
-"""Of the experiment's learning rate: what is tried unless a grid says otherwise."""
+"""The default grid: these multiples of the experiment's learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is tried, on which seeds, and judged by whose accuracy.
+    """What a search tries, on which seeds, and how it scores.
 
-    ``space`` has the values of each SECTION.OPTION, for every method, or METHOD.OPTION, for that one; empty: three learning rates.
-    With ``trials`` Optuna tries so many settings, between the least and the largest of numbers (on a logarithmic scale), and
-    prunes those that fall behind; with 0 every point of the grid is run. ``held_out`` is the share of each client's rows that
-    are kept from training to judge by, where the experiment keeps none. ``by``: of the global model, or of the personal ones.
+    ``space`` has the values of each SECTION.OPTION, for every method, or of METHOD.OPTION, for one; empty: three learning rates.
+    With 0 ``trials`` every point of the grid is run. Otherwise Optuna tries so many settings, numbers between the smallest and the
+    largest on a logarithmic scale, and prunes those that fall behind. ``held_out`` is the share (0..1) of each client's rows to
+    score on, if the experiment holds none out. ``by`` says whether the global model or the personal models are scored.
     """
 
     space: Mapping[str, tuple[Any, ...]]
@@ -60,7 +61,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Tried:
-    """A setting and how it did: the mean over seeds of the clients' accuracy, 0..1; -inf where it diverged or was pruned."""
+    """A tried setting. ``score`` is the clients' mean accuracy over all seeds, 0..1; -inf if it diverged or was pruned."""
 
     setting: Setting
     score: float
@@ -71,14 +72,14 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuned:
-    """All settings of a method that were tried, in order."""
+    """All tried settings of a method, in order."""
 
     method: str
     tried: tuple[Tried, ...]
 
     @property
     def best(self) -> Tried:
-        """The first of those with the highest score. Raises `FedskewError` if none came to its end."""
+        """The first setting with the highest score. Raises `FedskewError` if none finished."""
         best = max(self.tried, key=lambda t: t.score)
         if best.ended != "finished":
             raise FedskewError(f"tune {self.method}: no setting came to its end; try smaller learning rates")
@@ -86,7 +87,7 @@ class Tuned:
 
     @property
     def edges(self) -> list[str]:
-        """Numbers of the best setting that are the least or the largest tried: a wider grid may hold a better one."""
+        """Options whose best value is the smallest or the largest tried: a wider grid may hold a better one."""
         tried = {key: sorted({t.setting[key] for t in self.tried}) for key in self.best.setting if self.numeric(key)}
         return [key for key, values in tried.items() if self.best.setting[key] in (values[0], values[-1])]
 
@@ -94,14 +95,14 @@ class Tuned:
         return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
 
     def facts(self) -> dict[str, Any]:
-        """What runs at the best setting note of how it was found."""
+        """How the best setting was found, as runs at this setting store it."""
         runs = [run for t in self.tried for run in t.runs]
         seconds = round(sum(t.seconds for t in self.tried), 3)
         return {"setting": self.best.setting, "tried": len(self.tried), "seconds": seconds, "runs": runs}
 
 
 def space_from(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """``solver.lr=0.03,0.1,0.3`` to values by key; raises `BadInput` for anything else."""
+    """Parse texts such as ``solver.lr=0.03,0.1,0.3`` to values by key. Raises `BadInput` for other texts."""
     space = {}
     for text in texts:
         key, equals, values = text.partition("=")
@@ -114,7 +115,7 @@ def space_from(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 
 
 def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[Any, ...]]:
-    """The part of the space that concerns the method, or by default three learning rates."""
+    """The part of the space for this method; by default three learning rates."""
     if not search.space:
         return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
     name = parse(method, "algorithm")[0]
@@ -123,7 +124,7 @@ def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[A
 
 
 def check_space(search: Search, methods: Sequence[str]) -> None:
-    """Refuse what concerns none of the methods, and what is not a setting."""
+    """Raise `BadInput` for keys that are no setting of these methods."""
     known = {*COMPONENTS, *SETTINGS, *(parse(method, "algorithm")[0] for method in methods)}
     for key in search.space:
         require(
@@ -137,7 +138,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
 
 
 def at(base: Experiment, method: str, setting: Setting) -> Experiment:
-    """The experiment under the method at a setting; it is called as the method is."""
+    """The experiment with the method and the setting. Its name is the method."""
     name, options = parse(method, "algorithm")
     own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
     options |= own
@@ -152,7 +153,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
 
 
 def grid(space: Mapping[str, tuple[Any, ...]]) -> list[Setting]:
-    """Every point, the last key fastest."""
+    """Every point of the grid; the last key varies fastest."""
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
 
 
@@ -163,7 +164,7 @@ def words(setting: Setting) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """The method that is tuned, and everything that its runs need."""
+    """The tuning of one method: registers, executes and scores its runs."""
 
     store: RunStore
     base: Experiment
@@ -181,7 +182,7 @@ class Work:
         return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
 
     def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
-        """The runs by number of the setting and seed; those that the store does not know are added to it."""
+        """Run numbers by index of the setting and seed. New runs are added to the store."""
         wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
         require(
             self.search.by == "clients" or all(map(personal, wanted.values())),
@@ -205,7 +206,7 @@ class Work:
         return {place: known[experiment.hash()] for place, experiment in wanted.items()}
 
     def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
-        """How the runs of a setting did."""
+        """Score the runs of a setting."""
         statuses = [self.store.run(run).status for run in runs]
         seconds = self.seconds(runs)
         if "diverged" in statuses:
@@ -217,9 +218,9 @@ class Work:
         return Tried(setting, score, seconds, tuple(runs), "finished")
 
     def curve(self, run: int) -> dict[int, float]:
-        """The accuracy that counts, by round."""
-        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name='accuracy_mean' ORDER BY round"
-        return dict(self.store.query(query, (run, self.search.by)))
+        """The primary measure that the search scores, by round."""
+        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
+        return dict(self.store.query(query, (run, self.search.by, f"{primary().name}_mean")))
 
     def seconds(self, runs: Sequence[int]) -> float:
         marks = ",".join("?" * len(runs))
@@ -227,7 +228,7 @@ class Work:
         return float(self.store.query(query, list(runs))[0][0])
 
     def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
-        """Bring runs to their end; one that diverges does not stop the others."""
+        """Execute the unfinished runs. One that diverges does not stop the others."""
         unfinished = [run for run in runs if self.store.run(run).status not in DONE]
         results: list[Ended] = []
         if unfinished:
@@ -250,10 +251,9 @@ def tune(
     ended: EndListener = lambda _: None,
     stop: Stop = lambda: False,
 ) -> Tuned:
-    """Try settings of one method on the tuning seeds; what the store holds already is not run again.
+    """Try settings of one method on the tuning seeds. Runs that the store has are not executed again.
 
-    What the search has of other methods is left alone. Raises `BadInput` for a setting that does not fit, `Interrupted` when
-    ``stop`` asked for it.
+    Raises `BadInput` for a wrong setting, `Interrupted` once ``stop`` returns True.
     """
     if dataset is not None:
         base = base.replace(dataset=Own(fingerprint=dataset.fingerprint()))
@@ -276,7 +276,7 @@ def tune(
 def tuned_methods(
     methods: Sequence[str], seeds: Sequence[int], search: Search, one: Callable[[str], Tuned]
 ) -> dict[str, Tuned]:
-    """Each method tuned by ``one``, on seeds that the comparison does not use. Raises `BadInput` for what concerns no method."""
+    """Tune each method with ``one``. Raises `BadInput` for seeds of the comparison and for keys of no method."""
     common = sorted({*seeds} & {*search.seeds})
     require(not common, f"tune: seed {common[:1]} is one of the comparison's; choose other --tuning-seeds")
     check_space(search, methods)
@@ -284,7 +284,7 @@ def tuned_methods(
 
 
 def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Experiment]) -> list[Experiment]:
-    """The runs of a comparison, each at the best setting of its method."""
+    """The experiments of a comparison, each at the best setting of its method."""
     return [
         at(base, e.name, tuned[e.name].best.setting).replace(
             training__seed=e.training.seed, clients__partition_seed=e.clients.partition_seed
@@ -294,7 +294,7 @@ def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Expe
 
 
 def personal(experiment: Experiment) -> bool:
-    """Whether clients have models of their own that differ from the global one."""
+    """Whether clients have personal models."""
     own = type(experiment.algorithm).personal is not Algorithm.personal
     return own or experiment.evaluation.adapt_steps > 0 or not isinstance(experiment.sharing, All)
 

@@ -1,4 +1,4 @@
-"""Warnings while a run goes: what the rows of each round tell, noted in the run's facts."""
+"""Warnings during a run, from the rows of each round, stored in the run's facts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedskew.store.runs import Row, RunStore
 
 
 def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watch:
-    """A watch that has heard the ``rounds`` that the run has behind it, so that a resumed run warns as an uninterrupted one."""
+    """A watch that has received the run's first ``rounds`` rounds, so that a resumed run warns like an uninterrupted one."""
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
     watch = Watch(
-        assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows, assembly.labels_told
+        assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows, assembly.labels_known
     )
     note(store, run, watch.begin())
     if rounds:
@@ -24,12 +24,14 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         frame["client"] = frame["client"].where(frame["client"].notna(), None)
         for round_ in range(1, rounds + 1):
             own = frame[frame["round"] == round_]
-            heard(watch, round_, list(own[["client", "split", "name", "value"]].itertuples(index=False, name=None)))
+            new_warnings(
+                watch, round_, list(own[["client", "split", "name", "value"]].itertuples(index=False, name=None))
+            )
     return watch
 
 
-def heard(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
-    """What a round's rows show for the first time; the state before training shows nothing."""
+def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
+    """New warnings from a round's rows. The state before training gives none."""
     cohort = np.array([c for c, split, name, _ in rows if (split, name) == ("client", "steps")], dtype=np.int64)
     if not len(cohort):
         return []
@@ -41,7 +43,7 @@ def heard(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]:
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
-    """Add to the run's facts what they do not hold yet."""
+    """Add new kinds of warnings to the run's facts."""
     before = store.run(run).facts.get("warnings", []) if warned else []
     kinds = {entry["kind"] for entry in before}
     fresh = [w._asdict() | {"line": w.line()} for w in warned if w.kind not in kinds]
@@ -50,7 +52,7 @@ def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:
 
 
 def passed_over(store: RunStore, run: int, used: int) -> str:
-    """Why a checkpoint that is newer than the one after ``used`` rounds is not taken; nothing where there is none."""
+    """Why the newest checkpoint is not used but the one after ``used`` rounds; empty if it is the newest."""
     newest, covered = checkpoints.latest(store.run_folder(run)), store.covered(run)
     if newest is None or checkpoints.rounds_in(newest) <= used:
         return ""
@@ -60,7 +62,7 @@ def passed_over(store: RunStore, run: int, used: int) -> str:
 
 
 def note_where(store: RunStore, run: int, used: int, every: int) -> None:
-    """Say in the run's warnings if it goes on from an earlier round than checkpoints after ``every`` rounds would have it."""
+    """Warn if the run goes on from an earlier round than expected with a checkpoint after ``every`` rounds."""
     reason = passed_over(store, run, used)
     if not reason and not used and store.run(run).rounds_done >= every:
         reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
@@ -73,6 +75,6 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
 
 
 def tell_where(warn: Callable[[str], None], store: RunStore, run: int, used: int) -> None:
-    """Warn in a line if the checkpoint after ``used`` rounds is shown because a newer one cannot be."""
+    """Call ``warn`` with one line if a newer checkpoint than the one after ``used`` rounds cannot be shown."""
     if reason := passed_over(store, run, used):
         warn(f"run {run}: {reason}; this is the one before, after round {used}")

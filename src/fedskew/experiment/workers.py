@@ -1,4 +1,4 @@
-"""Runs side by side in processes of their own, each with its connection to the store; progress comes back through a queue."""
+"""Execute runs side by side in worker processes. Each has its own connection to the store and reports through a queue."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedskew.experiment.run import Listener, Progress, Stop, begin, execute
 from fedskew.store.runs import RunStore
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a terminal, a time limit or a scheduler sends to all processes of a command."""
+"""Signals that a terminal, a time limit or a scheduler sends to all processes of a command."""
 
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
 def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | None) -> None:
-    """Take runs until there are none or a stop is asked for.
+    """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
 
-    Ctrl-C and other signals to the whole group are for the parent, which asks for the stop; without it the worker ends at once.
+    A worker ignores signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
     """
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
@@ -54,7 +54,7 @@ def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | No
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it has ended, also by ``kill -9``."""
+    """Exit as soon as the parent process has ended, also after ``kill -9``."""
     parent = multiprocessing.parent_process()
     if parent:
         multiprocessing.connection.wait([parent.sentinel])
@@ -63,7 +63,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def without_hang_ups() -> Iterator[None]:
-    """Processes started meanwhile ignore SIGHUP; Python's own process that counts semaphores would end, and print tracebacks."""
+    """Processes that start in this context ignore SIGHUP, or Python's resource tracker would print tracebacks."""
     handler = signal.signal(signal.SIGHUP, signal.SIG_IGN) if current_thread() is main_thread() else None
     try:
         yield
@@ -81,7 +81,7 @@ def side_by_side(
     note: Callable[[Ended], None],
     stop: Stop,
 ) -> None:
-    """Carry out the runs in ``jobs`` processes. A process that dies costs the run it was at, which is noted as failed."""
+    """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed is noted as failed."""
     with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
         with without_hang_ups():
@@ -119,7 +119,7 @@ def side_by_side(
                     at = {pid: run for pid, run in at.items() if run != first}
                     note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
         except BaseException:
-            # at once, as after a second Ctrl-C
+            # without waiting for the rounds: this may be a second Ctrl-C
             started = [process for process in processes if process.pid]
             for process in started:
                 process.kill()
@@ -135,7 +135,7 @@ def side_by_side(
 
 
 def mark_lost(folder: Path, run: int, exitcode: int | None) -> FedskewError:
-    """Note in the store that the process of a run is gone."""
+    """Note in the store that the process of a run has died."""
     message = f"run {run}: its process ended unexpectedly (exit code {exitcode}; killed, or out of memory?)"
     store = RunStore(folder)
     store.update(run, status="failed", message=message)

@@ -24,7 +24,8 @@ from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
 from fedskew.loop.plan import one_pass
-from fedskew.loop.round import Turnout, Work, fresh, shared_model, taken_apart, transmit
+from fedskew.loop.transmit import fresh, shared_model, taken_apart, transmit
+from fedskew.loop.work import Turnout, Work
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 

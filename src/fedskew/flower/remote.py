@@ -40,7 +40,9 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.limits import length_fault, too_far
 from fedskew.loop.local import Program
 from fedskew.loop.personal import measures_personal
-from fedskew.loop.round import Done, Outcome, States, Work, fresh, play_round, shared_model, taken_apart
+from fedskew.loop.round import play_round
+from fedskew.loop.transmit import fresh, shared_model, taken_apart
+from fedskew.loop.work import Done, Outcome, States, Work
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
 

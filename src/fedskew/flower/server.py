@@ -121,7 +121,7 @@ def begin(
         assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)
     if not deployment.labels:
         unlabelled = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
-        assembly = dataclasses.replace(assembly, dataset=unlabelled, labels_told=False)
+        assembly = dataclasses.replace(assembly, dataset=unlabelled, labels_known=False)
     assembly = dataclasses.replace(assembly, federation=federation)
     return assembly, RemoteClients(federation, codec, nodes, assembly.x_test[:1])
 

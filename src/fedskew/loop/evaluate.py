@@ -1,4 +1,4 @@
-"""How good a model is: on the unseen test set, and on each client's data."""
+"""Scores of a model on the test set, and on the rows of each client."""
 
 from __future__ import annotations
 

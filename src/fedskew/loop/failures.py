@@ -12,7 +12,7 @@ from fedskew.core.trees import leaves
 
 if TYPE_CHECKING:
     from fedskew.loop.federation import Federation
-    from fedskew.loop.round import Done, Work
+    from fedskew.loop.work import Done, Work
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:

@@ -24,7 +24,7 @@ from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import RATIO, check_options, length_fault, too_far
 from fedskew.loop.local import Program
-from fedskew.loop.round import Done, Engine, Work, members_of
+from fedskew.loop.work import Done, Engine, Work, members_of
 from fedskew.skew.partition import Ints
 
 Kind = Literal["missing", "not_finite", "too_long", "wrong_shape"]

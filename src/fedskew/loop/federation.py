@@ -1,9 +1,9 @@
-"""A federation: everything that stays the same over the rounds."""
+"""A federation: everything that is constant over the rounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class Tuning(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything that stays the same over the rounds."""
+    """Everything that is constant over the rounds. K clients hold n training rows in all."""
 
     algorithm: Algorithm
     task: Task
@@ -53,20 +53,20 @@ class Federation:
     y: Tensor  # (n,)
     partition: Partition
     seed: int
-    rounds: int = 1  # that are planned
+    rounds: int = 1  # planned
     availability: Availability = field(default_factory=Always)
     system: System = field(default_factory=System)
     server_data: Batch | None = None  # the server's own labelled rows
-    codec: Codec = field(default_factory=Uncompressed)  # of the updates on their way to the server
-    refinement: Refinement = field(default_factory=Unrefined)  # what the server does to the new model on its own rows
+    codec: Codec = field(default_factory=Uncompressed)  # of updates on their way to the server
+    refinement: Refinement = field(default_factory=Unrefined)  # training of the new global model on the server's rows
     tuning: Tuning | None = None  # of personal models, before they are measured
-    # of further architectures: client k has number k modulo how many there are with ``task``
+    # further architectures: client k has architecture k modulo their number, ``task`` included
     others: tuple[Task, ...] = ()
-    kept: Kept | None = None  # the part of the model that clients keep to themselves
-    moving: Labels | None = None  # the labels over the rounds, where they change; y is how they begin
-    hidden: Seed | None = None  # of what the server draws and no client may know; None: from the seed
-    dtype: torch.dtype | None = None  # of all numbers, where x holds integers; None: that of x
-    contract: Contract = field(init=False)  # the method's
+    kept: Kept | None = None  # the part of the model that each client keeps
+    moving: Labels | None = None  # the labels over the rounds, if they change; y are the first ones
+    hidden: Seed | None = None  # secret seed of the server's random numbers; None: ``seed``
+    dtype: torch.dtype | None = None  # of parameters, if x holds integers; None: that of x
+    contract: Contract = field(init=False)  # of the method
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients
 
@@ -81,17 +81,17 @@ class Federation:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """One for each architecture."""
+        """The task of each architecture."""
         return self.task, *self.others
 
     @property
     def program(self) -> Program:
-        """Of the first architecture, which usually is the only one."""
+        """The program of the first architecture, usually the only one."""
         return self.programs[0]
 
     @property
     def server_seed(self) -> Seed:
-        """Of what the server alone draws."""
+        """The seed of the server's random numbers."""
         return self.seed if self.hidden is None else self.hidden
 
     @property
@@ -99,7 +99,7 @@ class Federation:
         return np.arange(len(self.partition))
 
     def view(self, server: Server) -> ServerView:
-        """What the server's hooks see."""
+        """The view of the server that hooks get."""
         return ServerView(
             round=server.round,
             x=server.x,
@@ -138,17 +138,17 @@ def describe(fed: Federation) -> Info:
 
 
 def label_counts(fed: Federation, y: Tensor) -> Tensor:
-    """(K, classes) training rows of all clients."""
+    """The numbers of training rows of each client and class (K, classes)."""
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 
-def numbers(fed: Federation, values: Any) -> Tensor:
-    """Counts as numbers to reckon with."""
+def numbers(fed: Federation, values: Ints) -> Tensor:
+    """Counts as a tensor of the type of parameters."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
 
 
 def warmed_up(fed: Federation, x: Tensor, steps: int) -> Tensor:
-    """The initial model (P,) of every architecture after ``steps`` steps of the local solver on all of the server's rows.
+    """The initial model (P,) of all architectures after ``steps`` steps of the local solver on all rows of the server.
 
     As in local training, weight decay belongs to the loss of a linear solver; AdamW decouples it.
     """

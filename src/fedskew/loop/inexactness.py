@@ -2,16 +2,15 @@
 
     gamma_k = ||grad h_k(w_k)|| / ||grad h_k(x)||
 
-h_k is the client's local problem on all its training rows, with the weight decay that belongs to the local loss. Its gradient is
-the hook ``local_gradient``, the one that local steps follow: a proximal term, SCAFFOLD's correction and FedSMOO's dual variable
-belong to it, the point at which FedSAM's kind takes a gradient does not. For FedProx grad h_k(x) = grad F_k(x).
-0: solved exactly; 1: no nearer than at the start; above 1: overshot.
+h_k is the client's local problem on all its training rows, with the weight decay of the local loss. Its gradient is the hook
+``local_gradient``, which local steps follow. It includes a proximal term, SCAFFOLD's correction and FedSMOO's dual variable.
+It does not include the point at which FedSAM and its variants take a gradient. For FedProx grad h_k(x) = grad F_k(x).
+0: solved exactly. 1: no nearer than at the start. Above 1: overshot.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +18,18 @@ from torch.func import grad_and_value
 from torch.linalg import vector_norm
 
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Solver
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, gradient_on, program
-from fedskew.loop.round import Engine, Outcome, by_architecture
 from fedskew.loop.sharing import PART, Kept
+from fedskew.loop.work import Engine, Outcome, by_architecture
 
 
 def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
-    """The gamma (C,) of the models that the cohort sent, or partly kept; NaN where the gradient vanishes at the start."""
+    """The gamma (C,) of the local models of the cohort. NaN if the gradient at the start is 0."""
     work, view = outcome.work, outcome.work.view
     models = view.x + outcome.done.uploads.delta
     if fed.kept:
@@ -44,8 +44,8 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) -> Program:
-    """A program whose survey returns the local problem's gradient where a client starts and at its local model, over its rows."""
+def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
+    """A program whose survey returns the gradient of the local problem at the start and at the local model, over all rows."""
 
     def before(view: View, batch: Batch) -> Tree:
         own, rows = view._replace(state=view.state["own"]), batch.mask.sum()
@@ -54,7 +54,7 @@ def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) 
         scratch = algorithm.local_init(task, solver, own)[1]
 
         def gradient(w: Tensor) -> Tensor:
-            # a batch of nothing but padding may have no gradient at all
+            # a batch of padding only may have no gradient
             return torch.where(rows > 0, rows * algorithm.local_gradient(grad_fn, own, w, scratch), 0.0)
 
         return {"start": gradient(own.x), "end": gradient(view.state["w"])}

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedskew.core.errors import require
 from fedskew.core.trees import Tree, leaves
 from fedskew.loop.federation import Federation
-from fedskew.loop.round import Work
+from fedskew.loop.work import Work
 from fedskew.skew.partition import Ints
 
 RATIO = 20.0

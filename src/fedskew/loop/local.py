@@ -1,4 +1,4 @@
-"""The one local loop, as a set of pure functions for one client. Engines drive them, alone or stacked."""
+"""The local loop, as pure functions of one client. Engines run them for one client or for a stack of clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedskew.core.task import Task, score, stackable
 from fedskew.core.trees import Tree
 
 Differentiate = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], tuple[Tensor, Tensor]]]
-"""From a function of the parameters (P,) to () to its gradient and value."""
+"""Maps a scalar function of the parameters (P,) to a function that returns its gradient (P,) and its value."""
 
 
 def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """By the tape, for one client. `torch.func.grad_and_value`, which also stacks, keeps the graph of a second derivative."""
+    """Gradient and value by autograd, for one client. `torch.func.grad_and_value` stacks as well, but needs more memory."""
 
     def grad_fn(w: Tensor) -> tuple[Tensor, Tensor]:
         leaf = w.detach().requires_grad_()
@@ -33,7 +33,7 @@ def differentiate(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tu
 def gradient_on(
     algorithm: Algorithm, task: Task, solver: Solver, differentiate: Differentiate, view: View, batch: Batch
 ) -> GradFn:
-    """What the method's hooks differentiate on a batch. Weight decay belongs to the local loss; AdamW decouples it."""
+    """The gradient function on a batch that a method's hooks get. It includes weight decay, except AdamW's."""
     decays = solver.linear and solver.weight_decay > 0
 
     def grad_fn(w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]:
@@ -46,16 +46,15 @@ def gradient_on(
 
 
 class Program(NamedTuple):
-    """``before -> answer -> init -> step ... -> after, score -> final``.
+    """The local loop of a method on a task: ``before -> answer -> init -> step ... -> after, score -> final``.
 
-    ``before`` and ``after`` are None where the method has none. An engine gives ``step`` its way to differentiate; ``stacks`` tells
-    whether PyTorch's function transforms may run over it.
+    ``before`` and ``after`` are None if the method has no such hook. ``step`` gets the engine's function to differentiate.
     """
 
-    stacks: bool
+    stacks: bool  # whether PyTorch's function transforms work with it
     before: Callable[[View, Batch], Tree] | None
     answer: Callable[[View], Tree]
-    convenes: bool  # whether the method surveys candidates before it decides who trains
+    convenes: bool  # whether the method surveys candidates before it selects clients
     init: Callable[[View], Carry]
     step: Callable[[Differentiate, View, Carry, Batch], Carry]
     after: Callable[[View, Tensor, Batch], Tree] | None
@@ -66,7 +65,7 @@ class Program(NamedTuple):
 
 @lru_cache(maxsize=32)
 def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
-    """Bind a method to its task and local solver; the same three give the same program, and engines keep what they made of it."""
+    """The program of a method, a task and a local solver. It is cached, so that engines trace a program once."""
 
     def before(view: View, batch: Batch) -> Tree:
         return algorithm.before(task, view, batch)
@@ -103,5 +102,5 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
 
 
 def overrides(algorithm: Algorithm, hook: str) -> bool:
-    """Whether the method has a hook of its own."""
+    """Whether the method defines this hook."""
     return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)

@@ -1,42 +1,43 @@
-"""How good each client's own model is: the one it would use after a round, on the rows on which the client is measured.
+"""Scores of personal models: the model that each client would use after a round, on the client's measured rows.
 
-The engines do the work: a program that starts from the personal model, trains it on the plain local loss for the tuning steps,
-and is measured as local models are.
+An engine runs a program that starts from the personal model, trains it on the plain local loss for the tuning steps, and measures
+it like a local model.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
-from fedskew.loop.round import Engine, States, Work, by_architecture, survey, work_of
+from fedskew.loop.prepare import survey, work_of
+from fedskew.loop.work import Engine, States, Work, by_architecture
 from fedskew.skew.partition import Ints
 
 CLIENTS = 128
-"""Clients that are measured at a time, each with its own model."""
+"""Clients that are measured at once, each with its own model."""
 
 
 def measures_personal(fed: Federation) -> bool:
-    """Whether clients have models of their own that differ from the global one."""
+    """Whether clients have personal models that differ from the global one."""
     return fed.program.personal is not None or fed.tuning is not None
 
 
 def evaluate_personal(
     fed: Federation, engine: Engine, server: Server, states: States, clients: Ints
 ) -> dict[str, Tensor]:
-    """Mean scores (clients,) of each client's personal model on its measured rows; NaN for a client without any.
+    """Mean scores (clients,) of each client's personal model on its measured rows, NaN for a client without such rows.
 
-    A client that has never taken part has a fresh state. Nothing of the tuning is kept.
+    A client that has never taken part has a new state. The tuning changes no state.
     """
     parts = [
         scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
@@ -53,7 +54,7 @@ def scores_of(fed: Federation, engine: Engine, server: Server, states: States, c
 
 
 def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:
-    """The steps of each client's tuning after ``round_`` rounds."""
+    """The plan of each client's tuning after ``round_`` rounds."""
     rows = [fed.partition.rows(int(k)) for k in clients]
     if fed.tuning is None:
         return [no_steps(r) for r in rows]
@@ -66,7 +67,7 @@ def tuning_rate(fed: Federation, round_: int) -> float:
 
 
 def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
-    """Sums (clients,) of the scores, from the work whose plans are the tuning's."""
+    """Sums (clients,) of the scores. The plans of ``work`` are those of the tuning."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
@@ -75,8 +76,8 @@ def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=32)
-def measuring(method: Program, task: Task, solver: Any) -> Program:
-    """Plain local training from the method's personal model, of which nothing is sent or kept."""
+def measuring(method: Program, task: Task, solver: Solver) -> Program:
+    """A program of plain local training from the method's personal model. It sends and keeps nothing."""
 
     def init(view: View) -> Carry:
         w = view.x if method.personal is None else method.personal(view)

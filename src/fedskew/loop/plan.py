@@ -1,12 +1,13 @@
-"""Who sees which rows when: a function of (seed, round, client) only, so all methods and engines train on the same batches."""
+"""Plans of batches: a function of (seed, round, client), so that all methods and engines train on the same batches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+from fedskew.core.contract import Augmentation
 from fedskew.core.errors import require
 from fedskew.core.memory import require_memory
 from fedskew.core.privacy import alone
@@ -15,10 +16,10 @@ from fedskew.core.seeding import stream
 from fedskew.skew.partition import Ints
 
 PLAN_BYTES = 24
-"""Of each row of a plan: its number as it is dealt and as it is batched, and its mask."""
+"""Bytes of memory for each row of a plan: two indices and a mask."""
 
 PASS_ROWS = 128
-"""Rows of a batch in passes over a client's data that do not train."""
+"""Rows of a batch in a pass over a client's data without training."""
 
 
 class Planner(Protocol):
@@ -27,11 +28,11 @@ class Planner(Protocol):
     def train(self, round_: int, client: int, rows: Ints) -> Plan: ...
 
     def batch_sizes(self, sizes: Ints) -> Ints:
-        """Rows of a batch of each client (K,), which has so many rows."""
+        """Rows of a batch of each client (K,). ``sizes`` (K,) are the clients' numbers of rows."""
         ...
 
     def parts(self, client: int) -> int:
-        """Into how many equal parts the client's plans fall: one may stop after each of them."""
+        """The number of equal parts of the client's plans. A straggler stops after one of them."""
         ...
 
 
@@ -59,13 +60,13 @@ class Local:
 
 @dataclass(frozen=True)
 class SeededPlanner:
-    """Batches from the stream (seed, purpose, round, client); ``own`` is each client's local work where they differ."""
+    """Batches from the stream (seed, purpose, round, client). ``own`` is the local work of each client, if clients differ."""
 
     local: Local
     seed: int
     own: tuple[Local, ...] = ()
     purpose: str = "batches"
-    augmentation: Any = None
+    augmentation: Augmentation | None = None
 
     def work(self, client: int) -> Local:
         """The local work of one client."""
@@ -91,7 +92,7 @@ class SeededPlanner:
         return plan._replace(warp=self.augmentation.draw(plan.index.shape, rng))
 
     def check_memory(self, sizes: Ints, cohort: int) -> None:
-        """Raise `BadInput` where the plans of a round, of ``cohort`` clients with the most rows, are more than memory holds."""
+        """Raise `BadInput` if the plans of the ``cohort`` clients with the most rows do not fit into memory."""
         works, batch = self.own or (self.local,), self.batch_sizes(sizes)
         epochs, steps = (
             np.asarray([getattr(w, name) or 0 for w in works], dtype=float) for name in ("epochs", "steps")
@@ -104,12 +105,12 @@ class SeededPlanner:
         )
 
     def extent(self, client: int, num_rows: int) -> tuple[int, int]:
-        """Local steps of a client with so many rows, and rows of a batch."""
+        """The local steps of a client with ``num_rows`` rows, and the rows of a batch."""
         local, size = self.work(client), self.batch_size(client, num_rows)
         return local.steps or local.epochs * -(-num_rows // size), size
 
     def dealt(self, round_: int, client: int, rows: Ints) -> Plan:
-        """The batches of rows as they are."""
+        """The batches of rows, without augmentation."""
         rng = stream(self.seed, self.purpose, round_, client)
         steps, size = self.extent(client, len(rows))
         if self.work(client).batches == "independent":
@@ -125,14 +126,14 @@ def no_steps(rows: Ints) -> Plan:
 
 
 def one_pass(rows: Ints) -> Plan:
-    """All rows once, in large batches; without rows a single one under a mask of 0, so that sums over it are 0."""
+    """All rows once, in large batches. Without rows, one batch with a mask of 0, so that sums over it are 0."""
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
     return in_batches(rows[None], min(PASS_ROWS, len(rows)))
 
 
 def in_batches(epochs: Ints, size: int) -> Plan:
-    """Consecutive batches of ``size`` from each row of (epochs, n); an epoch's last is padded with its first under a mask of 0."""
+    """Consecutive batches of ``size`` rows from each row of (epochs, n). The last batch of an epoch is padded, with a mask of 0."""
     n = epochs.shape[1]
     count = -(-n // size)
     index = np.empty((len(epochs), count * size), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""Clients that keep a part of the model to themselves, around any method's program and without its knowledge.
+"""Personal parts: each client keeps some entries of the model. It works around the program of any method.
 
-Towards the method a client's view holds the model that it starts from: the shared part as received, the rest its own.
+The method sees the model from which the client starts: the shared part as received, and the client's own part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.loop.local import Differentiate, Program
 
 PART = "own part"
-"""The key of the kept entries in a client's state, beside the method's."""
+"""The key of the kept entries in a client's state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Kept:
     @staticmethod
     @lru_cache(maxsize=16)
     def everything(size: int, device: torch.device) -> Kept:
-        """All of a model, one object for all runs, so that they share what engines make of it."""
+        """All entries of a model. One object for all runs, so that engines trace their program once."""
         return Kept.of(torch.arange(size, device=device), size)
 
     def of_model(self, w: Tensor) -> Tensor:
@@ -45,12 +45,12 @@ class Kept:
         return w.index_select(0, self.at)
 
     def own(self, view: View) -> View:
-        """What a method sees of a client's view: the model with its own part, and the state without it."""
+        """The view that a method sees: the model with the client's own part, and the state without it."""
         state = {key: value for key, value in view.state.items() if key != PART}
         return view._replace(x=view.x.scatter(0, self.at, view.state[PART]), state=state)
 
     def without(self, step: Tensor) -> Tensor:
-        """A step (P,) that leaves the kept entries where they are."""
+        """The step (P,) with 0 at the kept entries."""
         return torch.where(self.mask, 0.0, step)
 
     def sent(self, rows: Tensor) -> Tensor:
@@ -58,13 +58,13 @@ class Kept:
         return rows.index_select(-1, self.others)
 
     def received(self, rows: Tensor) -> Tensor:
-        """Vectors (C, P) with these shared entries (C, P - n), and 0 elsewhere."""
+        """Vectors (C, P) with these shared entries (C, P - n), and 0 at the kept ones."""
         return rows.new_zeros(len(rows), len(self.mask)).index_copy(1, self.others, rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Of a task's model what the clients send, as far as a codec asks."""
+    """The shared part of a task's model, for codecs."""
 
     task: Task
     kept: Kept
@@ -76,7 +76,7 @@ class Shared:
 
 @lru_cache(maxsize=32)
 def keeping(method: Program, kept: Kept) -> Program:
-    """The program under which clients keep their own part and send a delta of 0 there."""
+    """The program in which clients keep their own part, and send an update of 0 there."""
 
     def before(view: View, batch: Batch) -> Tree:
         assert method.before is not None

@@ -7,9 +7,10 @@ from torch import Tensor
 
 
 def warped(x: Tensor, warp: Tensor) -> Tensor:
-    """Images (..., channels, height, width) moved by ``warp`` (..., 3): where row 0 and column 0 come from, and 1 for mirrored.
+    """Images (..., channels, height, width), shifted and mirrored by ``warp`` (..., 3).
 
-    Pixels from beyond the border are those reflected at it.
+    ``warp`` holds the row and the column of the old pixel at the new origin, and 1 for a mirrored image. Pixels beyond the border
+    are reflected at it.
     """
     images, change = x.flatten(0, -4), warp.flatten(0, -2)
     height, width = x.shape[-2:]
@@ -22,6 +23,6 @@ def warped(x: Tensor, warp: Tensor) -> Tensor:
 
 
 def reflected(at: Tensor, size: int) -> Tensor:
-    """Positions beyond 0..size-1 folded back, without the border itself twice."""
+    """Positions beyond 0..size-1, reflected at the border pixel."""
     at = at.abs()
     return torch.where(at > size - 1, 2 * (size - 1) - at, at)

@@ -1,0 +1,132 @@
+"""Advice from the packaged evidence: what helped near by, why nothing is advised, and how thin the evidence is."""
+
+from __future__ import annotations
+
+import json
+
+from fedskew.advice import advise as advice
+from fedskew.advice.evidence import read
+from fedskew.experiment.combinations import with_method
+from fedskew.experiment.config import Experiment
+from fedskew.measure.heterogeneity.diagnose import MEANINGS
+
+
+def case(strength, *methods, measure="test", data="digits", model="mlp", **others):
+    lines = [
+        {"method": m, "measure": measure, "gain": g, "half": 0.01, "verdict": v, "seeds": 5, "lr": 0.1}
+        for m, g, v in methods
+    ]
+    face = {"dominant": "label", "strengths": {"label": strength, **others}}
+    return {"data": data, "skew": "s", "model": model, "methods": lines, **face}
+
+
+def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
+    cases = [
+        case(
+            0.5,
+            ("good", 0.02, "higher"),
+            ("better", 0.05, "higher"),
+            ("mixed", 0.09, "higher"),
+            ("vain", 0.01, "undecided"),
+        ),
+        case(0.6, ("good", 0.03, "undecided"), ("mixed", -0.05, "lower")),
+        case(0.95, ("far", 0.2, "higher")),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.55, "quantity": 0.4})
+    assert [line["method"] for line in told["methods"]] == ["better", "good"]
+    assert told["command"] == "fedskew compare --held-out 0.2 --algorithms fedavg better good"
+    assert "Thin evidence: digits only, 5 seeds" in told["caution"]
+    assert "quantity" in told["caution"]
+
+
+def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch):
+    cases = [
+        case(0.5, ("global", 0.02, "higher"), ("both", -0.05, "lower"), model="mlp:norm=group"),
+        case(0.5, ("local", 0.5, "higher"), ("both", 0.1, "higher"), measure="own", model="mlp:norm=group"),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.55}, "--dataset digits")
+    assert [(line["method"], line["measure"]) for line in told["methods"]] == [
+        ("global", "test"),
+        ("local", "own"),
+        ("both", "own"),
+    ]
+    assert "none of these" not in told["because"]
+    assert told["command"] == (
+        "fedskew compare --dataset digits --held-out 0.2 --model mlp:norm=group --algorithms fedavg global local both"
+    )
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [cases[1], case(0.5, ("vain", 0.01, "undecided"))]})
+    told = advice.advise("label", {"label": 0.55})
+    assert {line["measure"] for line in told["methods"]} == {"own"}
+    assert (
+        "For one model for all, on the test set, none of these did better than FedAvg beyond chance: vain."
+        in told["because"]
+    )
+
+
+def test_what_helped_against_a_face_that_is_not_here_is_not_advised(monkeypatch):
+    cases = [
+        case(0.5, ("against-swaps", 0.3, "higher"), concept=0.06, quantity=0.04),
+        case(0.5, ("good", 0.02, "higher")),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    pure, mixed = (advice.advise("label", {"label": 0.55, "concept": concept}) for concept in (0.0, 0.02))
+    assert [line["method"] for line in pure["methods"]] == ["good"]
+    assert [line["method"] for line in mixed["methods"]] == ["against-swaps", "good"]
+
+
+def test_without_evidence_advice_says_so(monkeypatch):
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.9, ("far", 0.2, "higher"))]})
+    for face, strength in (("label", 0.2), ("concept", 0.9)):
+        told = advice.advise(face, {face: strength})
+        assert told["methods"] == []
+        assert "no runs of our own near that" in told["caution"]
+    assert "plain averaging" in advice.advise("", dict.fromkeys(MEANINGS, 0.0))["because"]
+
+
+def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
+    cases = [
+        case(0.4, ("far", 0.2, "higher")),
+        case(0.65, ("a", 0.2, "higher"), quantity=0.3),
+        case(0.78, ("b", 0.2, "higher"), quantity=0.3, concept=0.1),
+    ]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    told = advice.advise("label", {"label": 0.74})["caution"]
+    assert told == (
+        "Our runs near that (0.65, 0.78) also show the face quantity and concept, which your data do not, "
+        "so no method is recommended: compare some."
+    )
+    assert "only at 0.40, 0.65, 0.78" in advice.advise("label", {"label": 0.1})["caution"]
+
+
+def test_what_was_not_tried_is_not_said_to_have_failed(monkeypatch):
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
+    told = advice.advise("label", {"label": 0.5})["because"]
+    assert told.endswith("on its own held-out rows, nothing was tried.")
+
+
+def test_the_packaged_evidence_is_whole():
+    assert {found["dominant"] for found in advice.evidence()["cases"]} == set(MEANINGS)
+    for found in advice.evidence()["cases"]:
+        assert set(found["strengths"]) == set(MEANINGS)
+        assert found["dominant"] in (*MEANINGS, "")
+        assert set(found["fedavg"]) == set(advice.MEASURES)
+        for line in found["methods"]:
+            assert line["verdict"] in ("higher", "lower", "undecided")
+            assert line["verdict"] == "undecided" or abs(line["gain"]) > line["half"]
+            assert line["measure"] in advice.MEASURES
+            Experiment(model=found["model"])
+            with_method(Experiment(), line["method"])
+
+
+def test_verdicts_of_the_evidence_are_corrected_for_all_its_gains():
+    def table(lines: int) -> bytes:
+        line = {"method": "m", "lr": 0.1, "measure": "own", "gain": 0.05, "half": 0.03, "seeds": 5, "verdict": "lower"}
+        found = case(0.5, feature=0.0, quantity=0.0, concept=0.0) | {"fedavg": {"own": 0.9}}
+        idle = line | {"gain": 0.0, "half": 0.1}
+        return json.dumps({"made_by": "a test", "cases": [found | {"methods": [line, *[idle] * (lines - 1)]}]}).encode()
+
+    # p is 0.0099 alone
+    verdicts = [read(table(lines), "x")["cases"][0]["methods"][0]["verdict"] for lines in (1, 5, 6)]
+    assert verdicts == ["higher", "higher", "undecided"]

@@ -1,0 +1,80 @@
+"""Experiments as TOML: every component is written and read back, and wrong files are refused in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.experiment.combinations import COMBINATIONS, with_method
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml, read
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (section, name)
+        for section, catalogue in COMPONENTS.items()
+        for name in catalogue
+        if name not in ("own", "table")
+    ],
+)
+def test_every_component_is_written_to_toml_and_read_back(section: str, name: str) -> None:
+    needed = {
+        "dataset hf": ":somewhere",
+        "selection uniform": ":clients=3",
+        "skew quantity-sizes": ":rows=[5,3]",
+        "skew from-folder": ":path=there",
+        "model module": ":torch.nn.Flatten",
+    }
+    spec = name + needed.get(f"{section} {name}", "")
+    experiment = Experiment(**{section: spec})
+    assert from_toml(experiment.toml()) == experiment
+    component = experiment.skew[0] if section == "skew" else getattr(experiment, section)
+    options = {f.name for f in dataclasses.fields(component) if getattr(component, f.name) is not None}
+    assert set(tomllib.loads(experiment.toml())[section]) == {"name", *options}
+
+
+@pytest.mark.parametrize("method", ["fedprox:mu=0.3,step=implicit", "scaffold:option=I", *COMBINATIONS])
+def test_every_method_is_written_to_toml_and_read_back(method: str) -> None:
+    experiment = with_method(Experiment(), method)
+    assert experiment.name == method
+    assert from_toml(experiment.toml()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[trainig]\nrounds = 3", ["unknown section 'trainig'", "'training'"]),
+        ("[training]\nround = 3", ["training", "'round'", "'rounds'"]),
+        ('[training]\nrounds = "ten"', ["training", "rounds", "int"]),
+        ("[solver]\nname = 'sgd'\nlr = nan", ["solver", "lr", "finite"]),
+        ("[solver]\nname = 'sgd'\nlr = inf", ["solver", "lr", "finite"]),
+        ("[solver]\nname = 'sgd'\nlr = 'fast'", ["solver", "lr", "float"]),
+        ("[solver]\nlr = 0.1", ["solver", "name"]),
+        ("[skew]\nname = 'label-dirichlet'\nalpha = 0", ["skew", "alpha", "above 0"]),
+        ("[skew]\nname = 'label-dirichlt'", ["unknown skew", "did you mean 'label-dirichlet'"]),
+        ("[algorithm]\nname = 'fedprx'", ["unknown algorithm", "did you mean 'fedprox'"]),
+        ("[algorithm]\nname = 'fedprox'\nmv = 1.0", ["fedprox", "'mv'", "'mu'"]),
+        ("[local]\nbatch_size = 0", ["local", "batch_size", "at least 1"]),
+        ("training = 3", ["training", "table"]),
+        ("rounds = ", ["not valid TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_file_key_and_remedy(
+    tmp_path, text: str, words: list[str]
+) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        read(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in [str(path), *words]), message
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere\.toml: cannot be read"):
+        read(tmp_path / "nowhere.toml")

@@ -1,0 +1,66 @@
+"""What unequal amounts of local work do to the optimum, against formulas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedskew.algorithms import FedAvg, FedNova
+from fedskew.loop.plan import Local, SeededPlanner
+from fedskew.loop.system import System
+from fedskew.slots import Sgd
+from tests.reference import assert_close, f64, matrices, matrix_clients, optimum
+from tests.small import Linear, Quadratic, exact_clients, play
+
+
+def test_rounds_with_stragglers_match_the_numbers_by_hand() -> None:
+    """Two clients w and 4 (w - 3), two steps of 0.1 from 1: 0.81 and 2.28. If one is late, the other decides the model."""
+    fed = exact_clients(Quadratic(), [[1.0, 0.0], [4.0, 3.0]], (2, 2), FedAvg(), lr=0.1)
+    for t in range(8):
+        dropping = replace(fed, system=System(stragglers=0.5, drop_stragglers=True), seed=t)
+        outcome = play(dropping, [1.0], 1)[0]
+        assert_close(outcome.server.x, [[0.81], [2.28]][int(outcome.work.clients[0])])
+        # partial work: one step instead of two, so 0.9 or 1.8, averaged with the other's two
+        late = 1 - int(outcome.work.clients[0])
+        partly = play(replace(dropping, system=System(stragglers=0.5)), [1.0], 1)[0]
+        assert_close(partly.server.x, [[(0.9 + 2.28) / 2], [(0.81 + 1.8) / 2]][late])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_stragglers_turn_the_direction_of_fedavg_and_not_that_of_fednova(momentum: float) -> None:
+    """With constant gradients, every FedNova round is a multiple of the mean gradient."""
+    g = f64([[1.0, -2.0], [0.5, 3.0], [-4.0, 1.0], [2.0, 2.0]])
+    directions = {}
+    for algorithm in (FedNova(), FedAvg()):
+        fed = exact_clients(Linear(), g.tolist(), (6,) * 4, algorithm, lr=None, solver=Sgd(lr=0.1, momentum=momentum))
+        fed = replace(fed, system=System(stragglers=0.5))
+        outcomes = play(fed, [0.0, 0.0], 12)
+        assert all(o.work.turnout.stragglers == 2 and min(o.steps) < 6 for o in outcomes)
+        moves = torch.diff(torch.stack([f64([0.0, 0.0])] + [o.server.x for o in outcomes]), dim=0)
+        directions[type(algorithm)] = torch.cosine_similarity(moves, -g.mean(0)[None], dim=1)
+    assert_close(directions[FedNova], torch.ones(12))
+    assert float(directions[FedAvg].min()) < 0.9
+
+
+def test_unequal_epochs_move_the_fixed_point_of_fedavg_from_the_optimum_and_hardly_that_of_fednova() -> None:
+    """At a fixed point the weighted sum of M_k (w - b_k) vanishes, M_k = I - (I - eta A_k)^tau_k. FedNova's weights are p / tau."""
+    a, b = matrices(4)
+    seed, lr = 3, 0.02
+    own = System(epochs=(1, 2, 10)).own_work(Local(batch_size="all"), 4, seed)
+    tau = [w.epochs for w in own]
+    assert len(set(tau)) > 1
+    identity = torch.eye(2, dtype=torch.float64)
+    m = torch.stack(
+        [identity - torch.linalg.matrix_power(identity - lr * a_k, t) for a_k, t in zip(a, tau, strict=True)]
+    )
+    ends = {}
+    for algorithm, p in ((FedAvg(), f64([0.25] * 4)), (FedNova(), 0.25 / f64(tau))):
+        fed = matrix_clients(a, b, (1,) * 4, algorithm, lr=lr)
+        fed = replace(fed, planner=SeededPlanner(Local(batch_size="all"), seed, own))
+        ends[type(algorithm)] = end = optimum(m, b, p)
+        assert_close(play(fed, end, 1)[-1].server.x, end)
+    best = optimum(a, b, f64([0.25] * 4))
+    assert (ends[FedAvg] - best).norm() > 0.2
+    assert (ends[FedNova] - best).norm() < (ends[FedAvg] - best).norm() / 5

@@ -1,0 +1,239 @@
+"""How clients differ: chance levels, planted faces, bounds, and every measure of the details."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.digits import Digits
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.diagnose import from_experiment
+from fedskew.measure.heterogeneity.concept import concept_distance
+from fedskew.measure.heterogeneity.details import details
+from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, shuffled
+from fedskew.measure.heterogeneity.feature import feature_distance
+from fedskew.measure.heterogeneity.label import (
+    dirichlet_alpha,
+    label_distance,
+    label_distance_by_chance,
+    label_measures,
+    pairwise_variation,
+)
+from fedskew.skew import LabelDirichlet
+from fedskew.skew.partition import deal
+from tests.data.test_real import real_data
+from tests.planted import FACES, diagnosed
+
+QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return Digits().load()
+
+
+# chance
+
+
+def test_chance_levels_of_labels_agree_with_theory():
+    counts = np.array([[30, 20, 10], [5, 15, 20], [60, 60, 60]])
+    drawn = label_chance(counts, np.random.default_rng(0))
+    assert np.mean(drawn) == pytest.approx(label_distance_by_chance(counts), rel=0.03)
+
+
+def test_tables_by_chance_are_rows_dealt_at_random():
+    counts = np.array([[3, 1], [2, 6]])
+    drawn = np.array(label_chance(counts, np.random.default_rng(0)))
+    # 2x2 tables with these margins are hypergeometric in their first cell
+    from scipy import stats
+
+    cells = np.arange(5)
+    probability = stats.hypergeom(12, 5, 4).pmf(cells)
+    values = [label_distance(np.array([[c, 4 - c], [5 - c, 3 + c]])) for c in cells]
+    assert drawn.mean() == pytest.approx(probability @ values, abs=0.01)
+
+
+def test_random_tables_are_not_held_all_at_once():
+    counts = np.random.default_rng(0).integers(0, 4, (200, 10))
+    tracemalloc.start()
+    try:
+        label_chance(counts, np.random.default_rng(0))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 999 of them are 16 MB
+    assert peak < 100 * counts.nbytes
+
+
+@QUICK
+@given(st.integers(0, 10_000))
+def test_shuffled_clients_keep_their_sizes_and_labels(seed):
+    rng = np.random.default_rng(seed)
+    y, client = rng.integers(0, 4, 60), rng.integers(0, 5, 60)
+    dealt = shuffled(client, y, rng)
+    assert np.array_equal(np.bincount(dealt * 4 + y, minlength=20), np.bincount(client * 4 + y, minlength=20))
+
+
+@pytest.mark.parametrize("face", ["feature", "concept"])
+def test_a_permutation_test_at_five_per_cent_rejects_five_per_cent(face):
+    """Against 19 permutations the measured value is the largest of twenty in one of twenty; 30 draws of IID clients."""
+    found = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        y, client, half = rng.integers(0, 2, 120), rng.integers(0, 4, 120), rng.integers(0, 2, 120)
+        z = rng.standard_normal((120, 3)) + y[:, None]
+        weights = np.bincount(client, minlength=4) / 120
+
+        def value(owner, z=z, y=y, half=half, weights=weights):
+            if face == "feature":
+                return weights @ feature_distance(z, y, owner, 4, 2, half)
+            return weights @ concept_distance(z, y, owner, 4, 2)
+
+        found += p_value(value(client), [value(shuffled(client, y, rng)) for _ in range(19)]) <= 0.05
+    # 1.5 expected, with standard deviation 1.2
+    assert found <= 4
+
+
+@pytest.mark.slow
+def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
+    called = [seed for seed in range(200) if diagnosed("digits", "iid", seed, 99).dominant]
+    assert len(called) <= 10, called
+
+
+# planted faces
+
+
+@pytest.mark.parametrize("face", ["label", "feature", "quantity", "concept"])
+def test_a_planted_face_dominates(face):
+    """Of each face one skew; all of them, over twenty seeds, in the slow test."""
+    skew = next(skew for skew, planted in FACES.items() if planted == face)
+    assert diagnosed("digits", skew, 0, 79).dominant == face
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skew", FACES)
+@pytest.mark.parametrize("dataset", ["digits", "uci-har"])
+def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(dataset, skew):
+    if dataset != "digits":
+        real_data()
+    found = [diagnosed(dataset, skew, seed, 99).dominant for seed in range(20)]
+    assert found.count(FACES[skew]) >= 19, found
+
+
+def test_the_people_of_uci_har_move_differently_but_do_the_same():
+    real_data()
+    experiment = Experiment(dataset="uci-har", skew="natural")
+    subject = from_experiment(experiment, "people")
+    keep = np.random.default_rng(0).permutation(len(subject.y))[:1500]
+    found = diagnose(subject.x[keep], subject.y[keep], subject.client[keep], permutations=79)
+    assert found.dominant == "feature"
+    assert found.face("feature").strength > 0.3
+    assert found.face("label").strength < 0.03
+    assert found.face("concept").strength < 0.1
+
+
+LIGHT = ("digits", "synthetic", "synthetic-softmax", "uci-har", "adult", "bitext-support")
+HEAVY = ("cifar-10", "ag-news", "20-newsgroups")
+
+
+@pytest.mark.parametrize("name", [*LIGHT, *(pytest.param(name, marks=pytest.mark.slow) for name in HEAVY)])
+def test_the_label_measures_rank_alphas(name):
+    """On the mean of eight partitions; alpha 0.01 of two classes and ten clients is nearly one class a client."""
+    if name not in LIGHT[:3]:
+        real_data()
+    loaded = Experiment(dataset=name).dataset.load()
+    told: dict[str, list[float]] = {}
+    for alpha in (100.0, 1.0, 0.5, 0.1, 0.01):
+        means: dict[str, float] = {}
+        for seed in range(8):
+            counts = deal(LabelDirichlet(alpha=alpha), loaded.y, None, 10, seed).label_counts(
+                loaded.y, loaded.num_classes
+            )
+            values = {name: v.mean() for name, v in label_measures(counts).items()}
+            values |= {"pairs": pairwise_variation(counts), "alpha": -dirichlet_alpha(counts)}
+            for name, value in values.items():
+                means[name] = (
+                    means.get(name, 0) + (-value if name in ("effective classes", "classes held") else value) / 8
+                )
+        for name, value in means.items():
+            told.setdefault(name, []).append(value)
+    for name, values in told.items():
+        # two classes: everybody holds both down to small alphas
+        assert values == sorted(values), (name, values)
+
+
+def test_faces_are_bounded_and_the_interval_holds_the_number():
+    found = diagnosed("digits", "label-dirichlet:alpha=0.5", 3, 19)
+    assert [face.name for face in found.faces] == list(MEANINGS)
+    for face in found.faces:
+        assert 0 <= face.strength <= 1
+        assert face.low - 1e-9 <= face.value <= face.high + 1e-9 or face.name == "quantity"
+        assert len(face.each) == 10
+
+
+def test_the_same_seed_gives_the_same_diagnosis():
+    one, other = (diagnosed("digits", "iid", 4, 9) for _ in range(2))
+    for a, b in zip(one.faces, other.faces, strict=True):
+        assert (a.value, a.low, a.chance, a.p) == (b.value, b.low, b.chance, b.p)
+
+
+def test_what_cannot_be_diagnosed_is_refused(digits):
+    x, y = digits.x[:50], digits.y[:50]
+    with pytest.raises(BadInput, match="one client"):
+        diagnose(x, y, np.zeros(50, dtype=np.int64))
+    with pytest.raises(BadInput, match="same label"):
+        diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
+    with pytest.raises(BadInput, match="29 rows say nothing; give at least 30"):
+        diagnose(x[:29], y[:29], np.arange(29) % 3)
+    with pytest.raises(BadInput, match="without rows"):
+        diagnose(x, y, 2 * (np.arange(50) % 3))
+
+
+def test_few_clients_have_no_interval_and_lone_classes_are_counted():
+    rng = np.random.default_rng(0)
+    y, client = np.repeat([0, 1, 2], 40), np.r_[np.repeat([0, 1, 2], 40)[:80], rng.integers(0, 3, 40)]
+    found = diagnose(rng.standard_normal((120, 3)), y, client, permutations=9)
+    assert all(np.isnan(face.low) for face in found.faces)
+    assert found.alone == 80
+
+
+def test_clients_without_a_common_label_reach_the_bound_that_is_told():
+    """Every client is part of everybody: with equal clients nothing in common is 1 - 1/clients."""
+    for clients in (2, 5):
+        y = np.repeat(np.arange(clients), 40)
+        found = diagnose(np.random.default_rng(0).standard_normal((len(y), 3)), y, y, permutations=9)
+        assert found.face("label").value == pytest.approx(1 - 1 / clients)
+
+
+def test_details_name_every_measure_and_their_chance():
+    rng = np.random.default_rng(0)
+    y, client = rng.integers(0, 2, 600), rng.integers(0, 3, 600)
+    x = rng.standard_normal((600, 4)) + client[:, None]
+    counts = np.zeros((3, 2), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    told = details(x, y, client, counts)
+    assert told["feature"]["sliced Wasserstein"] > 3 * told["feature"]["sliced Wasserstein by chance"]
+    assert told["feature"]["classifier AUC"] > 0.6 > told["feature"]["classifier AUC by chance"]
+    assert told["gradient"]["B^2 at zero"] >= 1
+    # the labels are of no client and of no input: what is best for one is best for all
+    assert 0 <= told["gradient"]["optimum gap"] < 0.05
+    swapped = details(x, ((x[:, 0] > client) ^ (client == 0)).astype(int), client, counts)["gradient"]
+    assert swapped["optimum gap"] > 2 * swapped["optimum gap by chance"]
+    assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
+
+
+def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_out(monkeypatch):
+    monkeypatch.setattr("fedskew.measure.heterogeneity.details.FITTED_ROWS", 20)
+    rng = np.random.default_rng(0)
+    y, client = np.r_[1, np.zeros(599, dtype=np.int64)], rng.integers(0, 3, 600)
+    counts = np.zeros((3, 2), dtype=np.int64)
+    np.add.at(counts, (client, y), 1)
+    told = details(rng.standard_normal((600, 4)), y, client, counts)["gradient"]
+    assert {name for name, value in told.items() if value is None} == {
+        f"{name} at the pooled fit" for name in ("zeta^2", "B^2", "G^2")
+    }

@@ -66,6 +66,8 @@ class Solver(Protocol):
 class ServerOptimiser(Protocol):
     """Moves the global model."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def lr(self) -> float: ...
 
@@ -108,6 +110,8 @@ class Augmentation(Protocol):
 
 class Sharing(Protocol):
     """Divides the model into a part that clients share and a part that each client keeps."""
+
+    def __hash__(self) -> int: ...
 
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
         """Positions (n,), ascending, of the parameters that clients keep; None if they share all."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad
 
@@ -142,7 +143,7 @@ def label_counts(fed: Federation, y: Tensor) -> Tensor:
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 
-def numbers(fed: Federation, values: Any) -> Tensor:
+def numbers(fed: Federation, values: NDArray[np.int64]) -> Tensor:
     """Counts as a tensor of the type of parameters."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the answer of a comparison in a sentence or two."""
+"""Numbers formatted for readers, and the result of a comparison in one or two sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 MISSING = "–"
 EDGE = 1e-9
-"""An interval that ends so near to a bound does not leave the range: sums are rounded."""
+"""Rounding error up to which an interval counts as inside its range."""
 
 SEEDS_ONLY = "the interval covers the seeds only, not the choice of the test rows"
 """Every run of a data set is tested on the same rows."""
@@ -61,7 +61,7 @@ def shown(measure: Measure, row: Row) -> str:
 
 
 def difference(row: Row, show: Callable[[float], str] | None = None) -> str:
-    """How far a row of the summary is above the first method in the primary measure: ``+1.2 ± 0.4``.
+    """The difference of a row of the summary from the first method in the primary measure: ``+1.2 ± 0.4``.
 
     ``show`` formats a difference of shares, by default in percentage points with one decimal.
     """
@@ -139,7 +139,7 @@ def rows_of(table: pd.DataFrame) -> list[Row]:
 
 
 def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
-    """After which rounds the methods of the summary ``table`` are read: in a budget, the last that were measured for all."""
+    """The rounds after which the methods of the summary ``table`` are read, in words."""
     if not budget:
         return "after the last round"
     rounds = dict(zip(table["method"], table["after_round"], strict=True))
@@ -179,7 +179,7 @@ def alone(row: Row) -> str:
 
 
 def against_first(first: Row, best: Row) -> str:
-    """The best mean belongs to another method than the first."""
+    """The answer if another method than the first is best."""
     measure = primary()
     first_value = value(measure, first[measure.key])
     highest = f"{best['method']} has the {superlative(measure)}, {value(measure, best[measure.key])}"
@@ -216,14 +216,14 @@ def corrected(row: Row) -> str:
 
 
 def against_others(first: Row, others: list[Row]) -> str:
-    """The best mean belongs to the first method."""
+    """The answer if the first method is best."""
     best = f"{superlative(primary())}, {value(primary(), first[primary().key])}"
     highest = f"{first['method']}, the first method, has the {best}"
     by_verdict = {v: [row["method"] for row in others if row["verdict"] == v] for v in ("lower", "undecided", "higher")}
     if not by_verdict["lower"]:
         few = all(row["pairs"] < 2 for row in others)
         reason = (
-            too_few(max(others, key=lambda row: row["pairs"])) if few else "no paired difference is surely below zero"
+            too_few(max(others, key=lambda row: row["pairs"])) if few else "no paired difference is reliably below zero"
         )
         return f"Undecided. {highest}, but {reason}."
     parts = [f"lower with a 95\u00a0% interval that leaves out zero: {listed(by_verdict['lower'])}"]
@@ -240,7 +240,7 @@ def superlative(measure: Measure) -> str:
 
 
 def too_few(row: Row) -> str:
-    """Why there is no interval."""
+    """The reason why there is no interval, in words."""
     if row["pairs"] == 0:
         return "no seed was finished by both, so nothing can be said about certainty"
     return "with one seed nothing can be said about certainty"

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import grad
 
@@ -143,7 +142,7 @@ def label_counts(fed: Federation, y: Tensor) -> Tensor:
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 
-def numbers(fed: Federation, values: NDArray[np.int64]) -> Tensor:
+def numbers(fed: Federation, values: Ints) -> Tensor:
     """Counts as a tensor of the type of parameters."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
 

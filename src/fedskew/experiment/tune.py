@@ -129,7 +129,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
     for key in search.space:
         require(
             key not in ("training.seed", "clients.partition_seed"),
-            f"tune: {key} is no setting, and seeds are not tuned; leave it out, or name others with --tuning-seeds",
+            f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
         )
         require(
             key.partition(".")[0] in known,

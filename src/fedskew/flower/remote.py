@@ -172,7 +172,7 @@ class RemoteClients:
     def check_enough(self, usable: int, work: Work) -> None:
         last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
         wanted = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
-        cure = f"{last}`flwr run` with resume goes on from the last checkpoint"
+        cure = f"{last}`flwr run` with resume continues from the last checkpoint"
         check_enough(self.fed, work.round, usable, len(work.clients), wanted, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:

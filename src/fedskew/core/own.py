@@ -89,7 +89,7 @@ def load(spec: str, place: str, expected: str | None = None) -> type:
         methods = [
             key for key, value in vars(module).items() if is_method(value) and value.__module__ == module.__name__
         ]
-        raise BadInput(f"{place}: {path} holds no class {name!r}; {suggestion(name, methods)}")
+        raise BadInput(f"{place}: {path} has no class {name!r}; {suggestion(name, methods)}")
     method = check(cls, f"{place}: {path.name}{MARK}{name}")
     ORIGINS[method] = Origin(path, name, found)
     return method

@@ -59,9 +59,9 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
     """
     with span("planning the round"):
         server, work, (down, answers) = prepare(fed, engine, server, states, measure_local)
-    nobody = Upload(server.x.new_empty(0, *server.x.shape), {}, {})
-    done, seen, measures = Done(nobody, {}, {}), None, {}
-    sent = Sent(nobody, {}, fed.codec, {}, 0)
+    no_uploads = Upload(server.x.new_empty(0, *server.x.shape), {}, {})
+    done, seen, measures = Done(no_uploads, {}, {}), None, {}
+    sent = Sent(no_uploads, {}, fed.codec, {}, 0)
     if len(work.clients):
         done = train(fed, engine, work)
         work = work if done.received is None else members_of(work, done.received)

@@ -115,19 +115,6 @@ def test_without_steps_it_is_fedavg() -> None:
         assert torch.equal(ours, trajectory(play(ragged(FedAvg()), X0, 3)))
 
 
-def kl(outcome, x: Tensor, data: Tensor) -> float:
-    log_q = torch.stack([TASK.logits(w, data) for w in local_models(outcome)]).mean(0).log_softmax(-1)
-    return float((log_q.exp() * (log_q - TASK.logits(x, data).log_softmax(-1))).sum(-1).mean())
-
-
-def test_the_model_comes_closer_to_the_ensemble() -> None:
-    plain = play(ragged(FedAvg()), X0, 1)[0]
-    fed = replace(ragged(FedAvg()), refinement=Distillation(steps=60, lr=0.01))
-    refined = play(fed, X0, 1)[0]
-    data = fed.server_data.x
-    assert kl(refined, refined.server.x, data) < 0.5 * kl(plain, plain.server.x, data)
-
-
 def test_the_labels_of_the_servers_rows_are_not_used() -> None:
     fed = replace(ragged(FedAvg()), refinement=Distillation(steps=5))
     other = replace(fed, server_data=fed.server_data._replace(y=torch.full((30,), -7)))
@@ -161,12 +148,6 @@ def test_without_the_threshold_adam_would_wander_off(monkeypatch) -> None:
         server, x, cohort = agreeing(dtype)
         assert apart(Distillation().refine(server, x, cohort).double(), x, 1e-4)
         assert not apart(Distillation(optimiser="sgd").refine(server, x, cohort).double(), x, 1e-7)
-
-
-def test_identical_clients_give_fedavg_in_the_round_loop() -> None:
-    fed = ragged(FedAvg(), sizes=[9])
-    ours = play(replace(fed, refinement=Distillation()), X0, 3)
-    assert_close(trajectory(ours), trajectory(play(fed, X0, 3)), 0.0)
 
 
 # where it stands in the round

@@ -1,7 +1,7 @@
-"""Components by name: ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` to a checked object, and back to a table.
+"""Components by name: parse ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` into a checked object, and format it again.
 
-A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes; a method may also stand in
-a file of the user's own, ``"./mine.py::Mine:mu=0.1"``.
+A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes. A method may also be a class
+in a user's file, ``"./mine.py::Mine:mu=0.1"``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -20,23 +20,27 @@ from fedskew.core import own
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.toml import toml_table
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Catalogue = Mapping[str, type]
+T = TypeVar("T", bound="DataclassInstance")
 
 
-def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
-    """The component that ``spec`` describes.
+def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any:
+    """Build the component of a compact string, a table with ``name``, or an object. Options are checked in every case.
 
-    ``spec`` is a compact string, a table with ``name``, or an object, whose options are checked all the same.
-    Raises `BadInput` naming the kind, the option and the nearest right name.
+    Raises `BadInput` with the kind, the option and the nearest known name.
     """
     place = where or kind
     if isinstance(spec, str):
         name, options = parse(spec, place, catalogue)
     elif isinstance(spec, Mapping):
         options = dict(spec)
-        name = options.pop("name", None)
-        if not isinstance(name, str):
+        given = options.pop("name", None)
+        if not isinstance(given, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
+        name = given
     elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
         known = type(spec) in own.ORIGINS or any(cls is type(spec) for cls in catalogue.values())
         cls = type(spec) if known else own.adopted(spec, place)
@@ -45,7 +49,8 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
         raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
     if own.MARK in name:
         require(kind == "algorithm", f"{place}: only methods can come from a file of your own, got {name!r}")
-        return from_table(own.load(name, place, options.pop("file_hash", None)), options, f"{place} {name}")
+        expected = options.pop("file_hash", None)
+        return from_table(own.load(name, place, str(expected) if expected else None), options, f"{place} {name}")
     if name not in catalogue:
         require(
             kind != "dataset" or not Path(name).is_file(),
@@ -55,16 +60,16 @@ def build(kind: str, catalogue: Catalogue, spec: Any, where: str = "") -> Any:
     return from_table(catalogue[name], options, f"{place} {name}")
 
 
-def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
-    """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string.
+def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, object]]:
+    """Parse ``"name:key=value,key=value"``. Values are TOML literals; anything else is a plain string.
 
-    A class of the catalogue may say which option it ``takes`` first, without its name: ``"name:value,key=value"``.
+    If a class of the catalogue has an attribute ``takes``, the first value needs no key: ``"name:value,key=value"``.
     """
     takes = getattr(catalogue.get(spec.partition(":")[0]), "takes", None)
     in_file = None if takes else re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
     name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
     require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for part in split(rest):
         if takes and not options and "=" not in part:
             part = f"{takes}={part}"
@@ -76,18 +81,18 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
 
 
 SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
-"""A value in quotes, or else one character."""
+"""A quoted value, or one character."""
 
 
 SPECIAL = re.compile(r"""[,\[\]"']""")
 
 
 DEEPEST = 50
-"""Brackets within brackets at most: more of them than any option needs, and fewer than Python's readers can follow."""
+"""Maximum depth of nested brackets. Deeper ones would exceed the recursion limit of Python's parsers."""
 
 
 def split(text: str) -> list[str]:
-    """The parts between the commas outside brackets and quotes; none of an empty text."""
+    """Split at commas outside brackets and quotes. An empty text has no parts."""
     parts, depth = [""], 0
     for found in SIGN.finditer(text):
         sign = found[0]
@@ -100,8 +105,8 @@ def split(text: str) -> list[str]:
     return parts if text else []
 
 
-def literal(text: str) -> Any:
-    """A TOML value, a list in brackets of such, or the text itself."""
+def literal(text: str) -> object:
+    """The TOML value of a text, a list of such values, or the text itself."""
     listed = text.startswith("[") and text.endswith("]")
     try:
         return toml_table(f"v = {text}", "")["v"]
@@ -109,8 +114,8 @@ def literal(text: str) -> Any:
         return [literal(part.strip()) for part in split(text[1:-1])] if listed else text
 
 
-def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
-    """An instance of the dataclass ``cls`` from its options; unknown and ill-typed ones are refused by name."""
+def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
+    """An instance of the dataclass ``cls`` from its options. Raises `BadInput` with the name of an unknown or ill-typed option."""
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in table:
         if key not in fields:
@@ -118,7 +123,7 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
             raise BadInput(f"{place}: unknown option {key!r}; {hint}")
         require_storable(f"{place}: {key}", table[key])
     try:
-        # constructed once more by the class itself: the converter leaves some defaults on the class, out of the instance
+        # `replace` constructs the instance again: the converter leaves out some defaults
         return dataclasses.replace(msgspec.convert(dict(table), cls))
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
@@ -126,8 +131,8 @@ def from_table(cls: type, table: Mapping[str, Any], place: str) -> Any:
         raise BadInput(f"{place}: {error}") from None
 
 
-def unlisted(cls: type, table: Mapping[str, Any]) -> str:
-    """What to say of the first word that is none of those an option takes; nothing where there is no such word."""
+def unlisted(cls: type, table: Mapping[str, object]) -> str:
+    """An error message for the first option whose word is not one of its choices; empty if there is none."""
     kinds = get_type_hints(cls)
     for option, value in table.items():
         members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
@@ -139,7 +144,7 @@ def unlisted(cls: type, table: Mapping[str, Any]) -> str:
 
 
 def readable(error: msgspec.ValidationError) -> str:
-    """``mu: Expected `float`, got `str``` from the library's wording, with the option's name in front."""
+    """The library's error message with the option's name in front: ``mu: expected 'float', got 'str'``."""
     message = str(error)
     required = re.fullmatch(r"Object missing required field `(\w+)`.*", message)
     if required:
@@ -151,7 +156,7 @@ def readable(error: msgspec.ValidationError) -> str:
     return f"{option}: {text[0].lower() + text[1:]}".replace("`", "'")
 
 
-def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
+def to_table(component: object, catalogue: Catalogue) -> dict[str, Any]:
     """The component as ``{"name": ..., option: value}`` with every option written out."""
     if type(component) in own.ORIGINS:
         return {**own.ORIGINS[type(component)].table(), **plain(component)}
@@ -161,14 +166,15 @@ def to_table(component: Any, catalogue: Catalogue) -> dict[str, Any]:
     raise BadInput(f"{type(component).__name__} has no name in the catalogue, so it cannot be written to TOML")
 
 
-def plain(component: Any) -> dict[str, Any]:
+def plain(component: object) -> dict[str, Any]:
     """The fields of a dataclass as TOML values; ``None`` is left out."""
     table = msgspec.to_builtins(component)
     return {key: value for key, value in table.items() if value is not None}
 
 
-def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str:
-    """The compact form with the options that differ from their defaults; ``with_first`` shows the first one in any case."""
+def label(component: object, catalogue: Catalogue, with_first: bool = False) -> str:
+    """The compact form with the options that differ from their defaults, and with ``with_first`` the first one always."""
+    assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
     if table.pop("file_hash", None):
         table["name"] = Path(table["name"]).name
@@ -183,13 +189,13 @@ def label(component: Any, catalogue: Catalogue, with_first: bool = False) -> str
 
 
 def without_brackets(text: str) -> str:
-    """The text without what stands in brackets, which nothing splits."""
+    """The text without its parts in brackets."""
     inner = re.sub(r"\[[^\[\]]*\]", "", text)
     return inner if inner == text else without_brackets(inner)
 
 
-def shown(value: Any) -> str:
-    """A value as it is written in a compact form; text in quotes where it would be read as something else."""
+def shown(value: object) -> str:
+    """Format a value for a compact form. Text that would be parsed as another value is quoted."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

@@ -9,7 +9,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from tokenize import TokenError
-from typing import Any
 
 SURROGATES = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes that are not UTF-8; no file or database takes them."""
@@ -76,7 +75,7 @@ MOST = 2**63 - 1
 """The largest whole number that TOML and the run store hold."""
 
 
-def require_storable(what: str, value: Any) -> None:
+def require_storable(what: str, value: object) -> None:
     """Raise `BadInput` for a whole number beyond `MOST` on either side, for text that is not Unicode, and for lists of these."""
     if isinstance(value, str):
         require(not SURROGATES.search(value), f"{what} must be UTF-8 text, got {value!r}")

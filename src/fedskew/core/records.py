@@ -6,14 +6,16 @@ absent; the engine adds it when it stacks clients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.seeding import Seed
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import Spread, weighted_sum
+from fedskew.core.vectors import Dispersion, weighted_sum
 
 if TYPE_CHECKING:
     from fedskew.core.task import Task
@@ -62,7 +64,7 @@ class Batch(NamedTuple):
         return self.sum(values) / self.mask.sum().clamp(min=1)
 
 
-def rows_of(values: Any, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:
+def rows_of(values: object, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:
     """An array of rows as a tensor of this type, or of integers if it holds such ``ids``. Nothing is copied that fits."""
     rows = torch.as_tensor(values, device=device)
     return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
@@ -95,17 +97,17 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    seen: Spread | None = None  # what is known of the deltas, or of what they were before a codec
+    known: Dispersion | None = None  # of the deltas, or of what they were before a codec
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
 
     def sum(self, weights: Tensor) -> Tensor:
-        """``sum_c weights[c] * delta[c]`` (P,): not added up again where it is known for these deltas and weights."""
-        rows, seen = self.uploads.delta, self.seen
-        if seen is not None and seen.rows is rows and torch.equal(seen.weights, weights.double()):
-            return seen.total
+        """``sum_c weights[c] * delta[c]`` (P,). A sum that is known for these deltas and weights is not computed again."""
+        rows, known = self.uploads.delta, self.known
+        if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
+            return known.total
         return weighted_sum(weights, rows)
 
 
@@ -153,10 +155,10 @@ class Privacy(NamedTuple):
 class Plan(NamedTuple):
     """Which rows form which batch: positions in the pooled data and a mask, both (T, B)."""
 
-    index: Any  # numpy int64
-    mask: Any  # numpy float
-    warp: Any = None  # numpy int64 (T, B, 3), see `fedskew.loop.warp`; None: rows as they are
+    index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
+    mask: NDArray[np.float64]
+    warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.warp`; None: rows as they are
 
     def first(self, steps: int) -> Plan:
         """The first so many steps."""
-        return Plan(*(None if part is None else part[:steps] for part in self))
+        return Plan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])

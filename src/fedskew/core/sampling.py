@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +22,7 @@ def level(sizes: Ints, most: int) -> int:
     return max(1, int(shares[np.argmax(shares < ascending)]))
 
 
-def fair_sample(groups: Ints, priority: NDArray[Any], each: int) -> Ints:
+def fair_sample(groups: Ints, priority: NDArray[np.generic], each: int) -> Ints:
     """Of each group the ``each`` rows of the smallest priority; indices in ascending order."""
     order = np.lexsort((priority, groups))
     sizes = np.bincount(groups)

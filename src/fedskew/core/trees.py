@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,17 +12,24 @@ Tree = dict[str, Any]
 """Nested dicts whose leaves are tensors, and nothing else. In records None stands for what is not there: it has no leaves."""
 
 
-def map_leaves(function: Callable[..., Any], *trees: Any) -> Any:
+T = TypeVar("T")
+"""A tree, or a record whose fields are trees, tensors or None."""
+
+
+def map_leaves(function: Callable[..., Tensor | None], first: T, *others: T) -> T:
     """Apply ``function`` to corresponding leaves of trees of one shape."""
-    first = trees[0]
+    mapped: object
     if isinstance(first, dict):
-        return {key: map_leaves(function, *(tree[key] for tree in trees)) for key in first}
-    if isinstance(first, tuple):
-        return type(first)(*(map_leaves(function, *parts) for parts in zip(*trees, strict=True)))
-    return None if first is None else function(*trees)
+        mapped = {key: map_leaves(function, first[key], *(cast(Tree, tree)[key] for tree in others)) for key in first}
+    elif isinstance(first, tuple):
+        parts = zip(first, *cast(tuple[tuple[object, ...], ...], others), strict=True)
+        mapped = type(first)(*(map_leaves(function, *part) for part in parts))
+    else:
+        mapped = None if first is None else function(first, *others)
+    return cast(T, mapped)
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every leaf with its path, ``"a/b"``, in a fixed order."""
     if isinstance(tree, dict):
         for key in sorted(tree):
@@ -31,7 +38,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         keys = getattr(tree, "_fields", range(len(tree)))
         for key, part in zip(keys, tree, strict=True):
             yield from leaves(part, f"{path}/{key}" if path else str(key))
-    elif tree is not None:
+    elif isinstance(tree, Tensor):
         yield path, tree
 
 
@@ -47,21 +54,21 @@ def from_leaves(flat: dict[str, Tensor]) -> Tree:
     return tree
 
 
-def stack(trees: list[Any]) -> Any:
+def stack(trees: list[T]) -> T:
     """Stack trees of one shape along a new leading axis."""
     return map_leaves(lambda *parts: torch.stack(parts), *trees)
 
 
-def concatenate(trees: list[Any]) -> Any:
+def concatenate(trees: list[T]) -> T:
     """Join trees along their leading axis."""
     return trees[0] if len(trees) == 1 else map_leaves(lambda *parts: torch.cat(parts), *trees)
 
 
-def pick(tree: Any, index: Any) -> Any:
+def pick(tree: T, index: object) -> T:
     """Index the leading axis of every leaf (an int, a slice, or a tensor of positions)."""
     return map_leaves(lambda leaf: leaf[index], tree)
 
 
-def num_bytes(tree: Any) -> int:
+def num_bytes(tree: object) -> int:
     """Bytes of all leaves as they are stored, hence as they are sent."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))

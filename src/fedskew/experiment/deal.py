@@ -78,7 +78,7 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
     of_texts = [isinstance(skew, FeatureText) for skew in skews.features]
     require(
         not any(of_texts) or dataset.texts is not None,
-        f"skew: {dataset.name} holds no texts for feature-text; use another feature skew",
+        f"skew: {dataset.name} has no texts, which feature-text needs; use another feature skew",
     )
     require(
         all(of_texts) or np.issubdtype(dataset.x.dtype, np.floating),
@@ -131,7 +131,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
             partition = dataclasses.replace(partition, names=names)
     require(
         partition.held_out is None or len(partition.held_out[0]) > 0,
-        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
+        f"clients: held_out {who.held_out} holds out no row of clients with at most {partition.sizes.max()} rows; increase it",
     )
     return partition
 
@@ -148,7 +148,7 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     aside = partition.indices[:0] if partition.held_out is None else partition.held_out[0]
     require(
         experiment.clients.held_out == 0 or len(aside) > 0,
-        f"skew from-folder: {folder.path} holds no held-out rows; leave out held_out, or export with --held-out",
+        f"skew from-folder: {folder.path} has no held-out rows; leave out held_out, or export with --held-out",
     )
     require(
         not np.isin(reserved, np.concatenate([partition.indices, aside])).any(),

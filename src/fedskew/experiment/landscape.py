@@ -118,7 +118,10 @@ def landscape(
 def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
     """The assembly, server and client states of a run's newest checkpoint."""
     record = store.run(run)
-    require(record.rounds_done > 0, f"landscape: run {run} has not done a round yet; `fedskew resume {run}` goes on")
+    require(
+        record.rounds_done > 0,
+        f"landscape: run {run} has not finished a round yet; `fedskew resume {run}` continues it",
+    )
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"landscape: run {run} has not chosen its engine yet")
     assembly = assemble(experiment, experiment.dataset.load())

@@ -165,7 +165,7 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
     """Token ids (n, L) of the training and the test texts, padded to one length and cached."""
     require(
         dataset.texts is not None,
-        f"{dataset.name} holds no texts, and a pretrained encoder reads texts; use a text data set or another --model",
+        f"{dataset.name} has no texts, which a pretrained encoder needs; use a text data set or another --model",
     )
     assert dataset.texts is not None
     texts = [text for part in dataset.texts for text in part]

@@ -136,7 +136,7 @@ def execute(
     """
     if "flower" in store.run(run).facts and begun is None:
         raise BadInput(
-            f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
+            f"run {run}: its clients are on Flower's nodes; continue with `flwr run` and --run-config 'resume={run}'"
         )
     threads = torch.get_num_threads()
     with held(store, run):
@@ -164,7 +164,9 @@ def execute(
 def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
     """The error that ended a run as a one-line message; None for an unexpected exception of fedskew itself."""
     if isinstance(error, Lost):
-        return Lost(f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on")
+        return Lost(
+            f"run {run}: {error}; everything up to the last checkpoint is stored; `fedskew resume {run}` continues"
+        )
     if isinstance(error, FedskewError):
         return error
     if isinstance(error, SystemExit):
@@ -242,7 +244,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
                 raise Interrupted(
-                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` goes on"
+                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` continues"
                 )
     store.update(run, status="finished")
 
@@ -314,7 +316,7 @@ def resume(
     found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
-        require(not to_show, f"run {run}: there is no checkpoint of it yet")
+        require(not to_show, f"run {run}: it has no checkpoint yet")
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients, before_write=owned)
         return server, (kind or ClientStates)()

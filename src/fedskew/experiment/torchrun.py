@@ -45,7 +45,7 @@ def launcher() -> tuple[int, int]:
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
     require(all(value.isdecimal() for value in values.values()), f"{shown}: whole numbers are needed; {START}")
     rank, size = map(int, values.values())
-    require(rank < size, f"{shown}: there is no such rank; {START}, or unset RANK")
+    require(rank < size, f"{shown}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     require(size == 1 or not missing, f"{shown}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
     return rank, size

@@ -23,6 +23,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_tab
 from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Listener, Stop, register
+from fedskew.measure.registry import primary
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
@@ -141,7 +142,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
     for key in search.space:
         require(
             key not in ("training.seed", "clients.partition_seed"),
-            f"tune: {key} is no setting, and seeds are not tuned; leave it out, or name others with --tuning-seeds",
+            f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
         )
         require(
             key.partition(".")[0] in known,
@@ -230,9 +231,9 @@ class Work:
         return Tried(setting, score, seconds, tuple(runs), "finished")
 
     def curve(self, run: int) -> dict[int, float]:
-        """The accuracy that the search scores, by round."""
-        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name='accuracy_mean' ORDER BY round"
-        return dict(self.store.query(query, (run, self.search.by)))
+        """The primary measure that the search scores, by round."""
+        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
+        return dict(self.store.query(query, (run, self.search.by, f"{primary().name}_mean")))
 
     def seconds(self, runs: Sequence[int]) -> float:
         marks = ",".join("?" * len(runs))

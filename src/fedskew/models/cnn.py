@@ -1,7 +1,7 @@
 """Small convolutional networks; ``norm="group"`` puts GroupNorm, in up to 8 groups, between each convolution and its ReLU.
 
-The ReLU comes after the pooling, where there is a quarter of the numbers: the largest of them is the same, and its gradient. The
-last one comes after the rows were flattened, so that it and its gradient lie alike in memory.
+The ReLU comes after the pooling: results and gradients are the same, for a quarter of the numbers. The last ReLU comes after the
+rows are flattened, so that it and its gradient have the same layout in memory.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Cnn1dNet(nn.Module):
 class Cnn1d:
     """Two width-5 convolutions over time with max pooling by 4 and by 8, and a hidden layer.
 
-    Coarse pooling matters: on people it has not seen, a network that keeps the time resolution is about a point worse. Rows are
+    Coarse pooling matters: with finer pooling the accuracy on unseen people is about one percentage point lower. Rows are
     (channels, samples), at least 32 samples.
     """
 

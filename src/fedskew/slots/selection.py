@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 
 
-def not_poisson(component: Any, privacy: Privacy) -> str:
+def not_poisson(component: object, privacy: Privacy) -> str:
     """Why the accountant does not cover how this draws clients, and what to use."""
     return (
         f"its accountant counts on each client taking part with probability q = {privacy.q:g} on its own; use "

@@ -1,0 +1,212 @@
+"""Whole rounds under a codec: what the server gets, what clients keep, what is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedskew.algorithms import FedAvg, FedDyn, FedSmoo
+from fedskew.core.errors import Interrupted
+from fedskew.core.seeding import torch_stream
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.engine.states import ClientStates
+from fedskew.experiment.config import from_toml
+from fedskew.experiment.results import run as run_experiment
+from fedskew.experiment.run import execute, register
+from fedskew.loop.transmit import transmit
+from fedskew.slots import Qsgd, ServerSgd, TopK
+from fedskew.store.runs import RunStore
+from tests.experiment.test_experiment import DATA, numbers, small
+from tests.methods import assert_close as assert_records_close
+from tests.methods import federation, halfway, run
+from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory
+from tests.slots.test_codecs import ALL, LOSSY, codec
+from tests.small import RAGGED, X0, Linear, exact_clients, play
+
+
+def memories(states: ClientStates) -> Tensor:
+    """(K, P) of all seven clients; zero for those that never took part."""
+    ids, tree = states.export()
+    table = torch.zeros(7, len(X0), dtype=torch.float64)
+    if len(ids):
+        table[torch.as_tensor(ids)] = tree["codec"]["error"]
+    return table
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn:alpha=0.2"])
+def test_memories_belong_to_clients_and_the_server_gets_what_is_decoded(method: str) -> None:
+    """x moves by eta sum p (Delta + e_old - e_new), weighted after compression; who is absent keeps its memory."""
+    fed = replace(federation(method, server=ServerSgd(lr=0.7)), codec=TopK(share=0.1))
+    states, server = ClientStates(), None
+    for t in range(4):
+        before = memories(states)
+        x = server.x if server else X0
+        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
+        server, clients = outcome.server, torch.as_tensor(outcome.work.clients)
+        now = memories(states)
+        sent = outcome.done.uploads.delta + (before - now)[clients]
+        assert ((sent.abs() > 1e-14).sum(1) == 8).all()
+        absent = [k for k in range(7) if k not in clients]
+        assert torch.equal(now[absent], before[absent])
+        if method == "fedavg":
+            n = f64(RAGGED)[clients]
+            assert_close(server.x, x + 0.7 * (n / n.sum()) @ sent)
+    tree = states.export()[1]
+    assert set(tree) == ({"codec"} if method == "fedavg" else {"algorithm", "codec"})
+    assert method == "fedavg" or (tree["algorithm"]["g_k"].abs().amax(1) > 0).all()
+
+
+def test_without_error_feedback_nothing_is_kept() -> None:
+    states = ClientStates()
+    play(replace(federation("fedavg"), codec=TopK(share=0.1, error_feedback=False)), X0, 2, states=states)
+    assert states.export()[1] == {}
+    states = ClientStates()
+    play(replace(federation("feddyn"), codec=Qsgd()), X0, 2, states=states)
+    assert set(states.export()[1]) == {"g_k"}
+
+
+# whole rounds
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["none", "top-k:share=1.0", "top-k:share=1.0,scope=layer", "clip:norm=1e9", "qsgd:levels=35184372088832"],
+)
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn:alpha=0.2"])
+def test_a_codec_that_loses_nothing_changes_nothing(spec: str, method: str) -> None:
+    fed = federation(method)
+    plain, coded = play(fed, X0, 3), play(replace(fed, codec=codec(spec)), X0, 3)
+    assert_close(trajectory(coded), trajectory(plain), 1e-11)
+    if not spec.startswith("qsgd"):
+        assert [o.bytes_up for o in coded] == [o.bytes_up for o in plain]
+
+
+@pytest.mark.parametrize("spec", LOSSY)
+def test_a_codec_changes_the_server_and_not_the_clients_of_the_first_round(spec: str) -> None:
+    """Drift, updates and local models are measured before compression."""
+    fed = federation("fedavg")
+    (plain,), (coded,) = play(fed, X0, 1), play(replace(fed, codec=codec(spec)), X0, 1)
+    assert apart(coded.server.x, plain.server.x)
+    assert torch.equal(coded.done.uploads.delta, plain.done.uploads.delta)
+    assert all(torch.equal(value, plain.measures[name]) for name, value in coded.measures.items())
+    assert coded.bytes_up <= plain.bytes_up
+    assert coded.bytes_down == plain.bytes_down
+
+
+@pytest.mark.parametrize("spec", LOSSY)
+def test_engines_agree_with_every_codec(spec: str) -> None:
+    fed = replace(federation("feddyn:alpha=0.2"), codec=codec(spec))
+    expected = run(fed, Sequential())
+    for engine in (Stacked(), Stacked(width=3)):
+        assert_records_close(run(fed, engine), expected)
+
+
+@pytest.mark.parametrize("spec", LOSSY)
+def test_a_message_does_not_depend_on_who_else_takes_part(spec: str) -> None:
+    """Bit for bit, with memories from two rounds."""
+    fed = replace(federation("fedavg"), codec=codec(spec))
+    _, _, work = halfway(fed)
+    done = Sequential().run(fed.program, work, fed.x, fed.y)
+    sent, kept, size = (transmit(fed, work, done)[i] for i in (0, 3, 4))
+    for i in range(4):
+        alone = work._replace(clients=work.clients[[i]], memory={k: v[[i]] for k, v in work.memory.items()})
+        one = done.uploads._replace(delta=done.uploads.delta[[i]])
+        own, mine, part = (transmit(fed, alone, done._replace(uploads=one))[i] for i in (0, 3, 4))
+        assert torch.equal(own.delta[0], sent.delta[i])
+        assert part * 4 == size
+        assert all(torch.equal(mine["codec"][name][0], value[i]) for name, value in kept.get("codec", {}).items())
+
+
+def test_draws_are_the_clients_own() -> None:
+    fed = replace(federation("fedavg"), codec=Qsgd(levels=1, bucket="all"))
+    _, _, work = halfway(fed)
+    done = Sequential().run(fed.program, work, fed.x, fed.y)
+    sent = transmit(fed, work, done)[0].delta
+    for i, k in enumerate(work.clients):
+        u = torch.rand(83, generator=torch_stream(7, "codec", 2, int(k)), dtype=torch.float64)
+        v = done.uploads.delta[i]
+        assert_close(sent[i], torch.where(u < v.abs() / v.norm(), v.norm() * v.sign(), 0.0))
+
+
+MEANS = {"scaffold": ("c", "c_k"), "feddyn": ("h", "g_k"), "fedsmoo": ("lambda", "lambda_k")}
+"""What a server keeps that is the mean over all clients of what they keep."""
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("method", MEANS)
+@pytest.mark.parametrize("spec", ALL)
+def test_the_servers_mean_of_the_clients_states_holds_under_every_codec(spec: str, method: str, weighting: str) -> None:
+    """After rounds of four of seven clients, those that never came at 0; to 1e-12."""
+    fed, states = replace(federation(f"{method}:weighting={weighting}"), codec=codec(spec)), ClientStates()
+    server = play(fed, X0, 4, states=states)[-1].server
+    of_server, of_client = MEANS[method]
+    ids, kept = states.export()
+    weights = f64(RAGGED) / sum(RAGGED) if weighting == "samples" else f64([1 / 7] * 7)
+    mean = weights[torch.as_tensor(ids)] @ kept.get("algorithm", kept)[of_client]
+    assert float(mean.norm()) > 1e-3
+    assert_close(server.state[of_server], mean)
+
+
+def test_golden_round_of_feddyn_under_a_codec() -> None:
+    """Linear losses, alpha = 1, one step of 0.5 from 0.
+
+    Client 1 moves by (1, -3) and sends (0, -3), client 2 by (-2, 1) and sends (-2, 0).
+    g_k = -(what is sent), h = -sum / 2 = (1, 1.5), and x = (-1, -1.5) - h.
+    """
+    fed = exact_clients(Linear(), [[-2.0, 6.0], [4.0, -2.0]], (1, 1), FedDyn(alpha=1.0), lr=0.5)
+    states = ClientStates()
+    server = play(replace(fed, codec=TopK(share=0.5)), [0.0, 0.0], 1, states=states)[-1].server
+    kept = states.export()[1]
+    assert_close(kept["algorithm"]["g_k"], [[0, 3], [2, 0]])
+    assert_close(kept["codec"]["error"], [[1, 0], [0, 1]])
+    assert_close(server.state["h"], [1, 1.5])
+    assert_close(server.x, [-2, -3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [FedDyn(alpha=0.5), FedSmoo(beta=2.0, rho=0.0)], ids=["feddyn", "fedsmoo"])
+def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
+    """One of two numbers travels: where h is the mean of the g_k, the only fixed point is the optimum of the mean loss."""
+    a, b = matrices(3)
+    fed = replace(matrix_clients(a, b, (5,) * 3, method, lr=0.1), codec=TopK(share=0.5, error_feedback=False))
+    x = play(fed, [0.0, 0.0], 250)[-1].server.x
+    assert_close(x, optimum(a, b, torch.full((3,), 1 / 3, dtype=torch.float64)), 1e-9)
+
+
+@pytest.mark.parametrize("spec", [spec for spec in LOSSY if codec(spec).init(X0)])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, spec: str) -> None:
+    experiment = small("scaffold", rounds=4, codec=spec)
+    whole = run_experiment(experiment, data=DATA, folder=tmp_path / "whole")
+    store = RunStore(tmp_path / "parts")
+    number = register(store, from_toml(whole.records[0].experiment))
+    ends = 0
+    while store.run(number).status != "finished":
+        with contextlib.suppress(Interrupted):
+            execute(store, number, DATA, stop=lambda: True)
+        ends += 1
+    assert ends == 4
+    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+
+
+def test_two_golden_rounds_of_top_k() -> None:
+    # linear losses with gradients (1, -3, 2) and (-4, 1, 2), sizes 1 and 3, two steps of 0.5, one of three numbers kept:
+    # round 1  client 1 moves by (-1, 3, -2), sends (0, 3, 0), keeps (-1, 0, -2)
+    #          client 2 moves by (4, -1, -2), sends (4, 0, 0), keeps (0, -1, -2)
+    #          x = (0.75 * 4, 0.25 * 3, 0)
+    # round 2  client 1 has (-2, 3, -4), sends (0, 0, -4), keeps (-2, 3, 0)
+    #          client 2 has (4, -2, -4), sends (4, 0, 0) as the first of equals, keeps (0, -2, -4)
+    #          x = (3 + 3, 0.75, 0.25 * -4)
+    rows = [[1.0, -3.0, 2.0], *[[-4.0, 1.0, 2.0]] * 3]
+    fed = exact_clients(Linear(), rows, (2, 2), FedAvg(), lr=0.5, sizes=[1, 3])
+    states = ClientStates()
+    outcomes = play(replace(fed, codec=TopK(share=0.34)), [0.0] * 3, 2, states=states)
+    assert_close(trajectory(outcomes), [[3, 0.75, 0], [6, 0.75, -1]])
+    assert_close(states.export()[1]["codec"]["error"], [[-2, 3, 0], [0, -2, -4]])
+    # 64 bits a number and a place among three in two bits, or three bits for all: 9 bytes
+    assert [o.bytes_up for o in outcomes] == [18, 18]

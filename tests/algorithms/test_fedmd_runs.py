@@ -62,7 +62,7 @@ def test_a_run_measures_the_clients_own_models(tmp_path) -> None:
         ({"evaluation": {"inexactness": True}}, "exchanges no models"),
     ],
 )
-def test_what_cannot_work_is_refused(changes, words) -> None:
+def test_impossible_settings_are_refused(changes, words) -> None:
     with pytest.raises(BadInput, match=words):
         assemble(experiment(**changes), small_data())
 

@@ -306,10 +306,6 @@ def test_what_cannot_work_is_refused(changes, words) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FedMd(rows=0), "rows"),
-        (lambda: FedMd(steps=-1), "steps"),
-        (lambda: FedMd(batch_size=0), "batch_size"),
-        (lambda: FedMd(weighting="unbiased"), "weighting"),
         (lambda: Mixed(models=("mlp",)), "two"),
         (lambda: Mixed(models=("mlp", "mpl")), "mlp"),
         (lambda: Mixed(models=("mlp", "mixed")), "mixed"),

@@ -43,6 +43,12 @@ FIGURES = {
     "fedsmoo": ("2", "2", "2", "2", "2"),
     "fedsol": ("—", "—", "1", "1", "2 + 1f"),
     "fedpa": ("—", "—", "1", "1", "1"),
+    "fedpa:burn_in_rounds=1": ("—", "—", "1 + s", "1", "1"),  # whether it still burns in
+    # prototypes of C classes and the weight down; sums of features and counts of rows up
+    "fedproc": ("—", "C·d s", "1 + C·d s + s", "1 + C s + C·d s", "1, 1 pass a round"),
+    "ifca": ("—", "1", "2", "1 + s", "1, 2 passes a round"),
+    "ifca:k=1": ("—", "—", "1", "1 + s", "1, 1 pass a round"),
+    "ifca:k=4": ("—", "3", "4", "1 + s", "1, 4 passes a round"),
     "qfedavg": ("—", "—", "1", "1 + 2s", "1, 1 pass a round"),
     # no model either way; the scores on n public rows come after a pass over them, and 20 digest steps before the local ones
     "fedmd": ("1", "n s + n·C s + s", "n·C s", "n·C s", "1, 1 pass a round, 20 first"),

@@ -162,7 +162,7 @@ def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
     for checkpoint in store.run_folder(1).glob("*.safetensors"):
         checkpoint.unlink()
-    with pytest.raises(FedskewError, match="run 1: there is no checkpoint of it yet"):
+    with pytest.raises(FedskewError, match="run 1: it has no checkpoint yet"):
         landscape(store, 1, points=3)
     assert path.read_bytes() == before[0]
 

@@ -280,7 +280,7 @@ def test_a_missing_checkpoint_is_named(tmp_path, monkeypatch):
 
 
 def test_data_without_texts_are_refused(bert):
-    with pytest.raises(BadInput, match="holds no texts"):
+    with pytest.raises(BadInput, match="has no texts"):
         assemble(Experiment(model=f"hf:{bert}"), dataclasses.replace(DATA, texts=None))
 
 

@@ -1,4 +1,4 @@
-"""What ``engine = "auto"`` chooses against fixed choices of engine, block width and threads: how much slower than the best.
+"""Compare the choice of ``engine = "auto"`` with fixed engines, block widths and threads: how much slower it is than the best.
 
     python benchmarks/auto.py [--repeats 5] [--works 4]
 
@@ -26,18 +26,18 @@ from fedskew.loop.federation import Federation
 from rounds.work import WORKLOADS, Workload, ours, seconds
 
 LONG = 1000
-"""Rounds of the run for which an engine is chosen."""
+"""Length of the run that the engine is chosen for."""
 
 
 def of_workload(work: Workload, rounds: int) -> tuple[Federation, Tensor]:
-    """The federation of a run of so many rounds, and its initial model."""
+    """The federation of a run with this number of rounds, and its initial model."""
     fed = replace(work.federation(), rounds=rounds)
     task: Any = fed.task
     return fed, task.space.flatten(task.model)
 
 
 def fixed(work: Workload) -> list[Option]:
-    """Every engine and width on one thread and on all cores."""
+    """Every engine and block width, on one thread and on all cores."""
     widths = [] if work.model == "cnn" else [work.clients // 2, work.clients // 4]
     engines = [Sequential(), Stacked(), *(Stacked(width=width) for width in widths)]
     return [Option(engine, threads) for threads in dict.fromkeys([1, cores()]) for engine in engines]

@@ -24,7 +24,7 @@ SEEDS = 3
 
 
 def plain(method: str, rounds: int) -> None:
-    """One method over the seeds, as most people write it; prints the accuracy of each."""
+    """One method over the seeds in plain PyTorch; prints the accuracy of each seed."""
     import torch
     import torch.nn.functional as F
 
@@ -80,7 +80,7 @@ def plain(method: str, rounds: int) -> None:
 
 
 def timed(*commands: list[str]) -> tuple[float, float, str]:
-    """Seconds of wall clock and of processor time that the commands take one after another, and what they say."""
+    """Seconds of wall clock and of processor time of the commands, one after another, and their output."""
     began, before, said = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN), ""
     for command in commands:
         said += subprocess.run(command, check=True, capture_output=True, text=True).stdout

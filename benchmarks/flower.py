@@ -1,4 +1,4 @@
-"""What a deployed round costs beyond the training and beyond Flower: python benchmarks/flower.py.
+"""Time of a deployed round beyond training and beyond Flower itself: python benchmarks/flower.py.
 
 A model of about a million parameters, four nodes in this process that take one local step of one row, no Flower between them; CPU
 time of one thread. The server's part is what lies between its nodes' answers of one round and its requests of the next: checking,
@@ -25,7 +25,7 @@ ROUNDS, NODES = 12, 4
 
 
 class Timed:
-    """Nodes that answer at once, and how long that took them."""
+    """Nodes that answer at once, and the time that they took."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.clients = nodes

@@ -1,4 +1,4 @@
-"""How a round's time and the peak memory grow with cohort, model and clients, and a million clients: docs/large.md.
+"""Growth of a round's time and of peak memory with cohort, model and clients, and a million clients: docs/large.md.
 
 Each point is a process of its own (benchmarks/population.py). Measures what is asked, keeps the rest of docs/growth.json, and
 writes the tables and pictures of docs/large.md.
@@ -41,7 +41,7 @@ GROWTH = ("cohort", "model", "clients")
 
 
 def measured(curve: str) -> list[Point]:
-    """Each point in a process of its own, on as many threads as cores."""
+    """Measure each point in its own process, with one thread for each core."""
     option, fixed, values = CURVES[curve]
     points = []
     for value in values:
@@ -54,7 +54,7 @@ def measured(curve: str) -> list[Point]:
 
 
 def parameters(hidden: int) -> int:
-    """Of the network 30-hidden-10."""
+    """Parameters of the network 30-hidden-10."""
     return 31 * hidden + 10 * (hidden + 1)
 
 
@@ -101,7 +101,7 @@ def population(points: list[Point]) -> list[str]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The part of docs/large.md that is made."""
+    """The generated part of docs/large.md."""
     points = found["points"]
     many = points.get("population", []) + points.get("million", [])
     where = f"torch {found['torch']}, {found['cores']} cores"
@@ -129,7 +129,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def logarithmic(axis: Any) -> None:
-    """A scale with whole numbers at powers of ten, or at every tick where it spans less."""
+    """A log scale with numbers at powers of ten, or at every tick within one power."""
     low, high = axis.get_data_interval()
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -176,7 +176,7 @@ def draw_population(points: list[Point], place: Path) -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    """The pictures, and the made part of the page."""
+    """Write the pictures and the generated part of the page."""
     draw_growth(found["points"], DOCS / "growth.svg")
     many = found["points"].get("population", []) + found["points"].get("million", [])
     draw_population(many, DOCS / "population.svg")

@@ -1,4 +1,4 @@
-"""What measuring costs by default: python benchmarks/measuring.py. One run of each work, the share of its rounds' time."""
+"""Share of the rounds' time that measuring takes by default, in one run of each workload: python benchmarks/measuring.py."""
 
 from __future__ import annotations
 

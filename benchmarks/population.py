@@ -26,11 +26,11 @@ from fedskew.experiment.results import run
 from fedskew.experiment.run import Progress
 
 ROWS, PART = 20, 100_000
-"""Rows of each client; rows that are made at a time, so that memory holds one copy of the data."""
+"""Rows of each client; rows generated at a time, so that memory holds one copy of the data."""
 
 
 def made(clients: int) -> Dataset:
-    """Ten Gaussian clusters of width 1 around random means in 30 dimensions."""
+    """Ten Gaussian clusters with standard deviation 1 around random means in 30 dimensions."""
     rng = np.random.default_rng(0)
     means = rng.standard_normal((10, 30), dtype=np.float32)
     y = rng.integers(0, 10, ROWS * clients)

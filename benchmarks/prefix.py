@@ -1,4 +1,4 @@
-"""A training epoch on kept activations, against the whole encoder and against the trainable layers alone, interleaved in one run.
+"""A training epoch on cached activations, against the whole encoder and against the trainable layers alone, interleaved.
 
     python benchmarks/prefix.py [--pooling first] [--steps 8] [--repeats 5] [--json]
 
@@ -31,7 +31,7 @@ LENGTH, BATCH, CLASSES = 64, 32, 4
 
 
 def data(steps: int) -> Dataset:
-    """Texts of random words that fill the length, and labels."""
+    """Random texts of full length, and their labels."""
     rng = np.random.default_rng(0)
     words = np.asarray(["market", "team", "science", "world", "price", "game", "space", "state"])
     texts = [" ".join(rng.choice(words, LENGTH)) for _ in range(steps * BATCH)]
@@ -59,7 +59,7 @@ def epoch(assembly: Assembly) -> None:
 
 
 def plain_epoch(assembly: Assembly, precision: str) -> None:
-    """The same steps on the trainable layers, as a plain loop takes them."""
+    """The same steps on the trainable layers in a plain loop."""
     fed = assembly.federation
     net: Any = fed.task.model  # type: ignore[attr-defined]
     trained = [p for p in net.parameters() if p.requires_grad]

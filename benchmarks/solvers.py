@@ -22,11 +22,11 @@ from fedskew.slots import AdamW
 
 SIZES = (372_727, 3_800_000)
 SPARSE = 0.1
-"""The share of gradients that are not 0, as of an embedding in a batch."""
+"""The share of gradient entries that are not 0, as in an embedding."""
 
 
 def microseconds(action: Callable[[], object], repeats: int) -> float:
-    """Median time of one call, after three that warm up."""
+    """Median time of one call, after three warm-up calls."""
     times = []
     for _ in range(repeats + 3):
         began = time.perf_counter()

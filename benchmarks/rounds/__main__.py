@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the table, and draw it where that is asked."""
+    """Measure, print the table, and draw it if asked."""
     made = parser()
     parsed = made.parse_args(arguments)
     cores = os.cpu_count() or 1
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def beside(work: Workload, repeats: int, processes: int) -> dict[str, Any]:
-    """The work with the other simulators among its sides; one that cannot take part is left out with a line on standard error."""
+    """Measure the work with the other simulators; one that cannot start is left out with a line on standard error."""
     sides = {}
     with ExitStack() as stack:
         for peer in PEERS if not work.bf16 else ():

@@ -1,4 +1,4 @@
-"""What this machine allows at best: a round's operations over the rate of its cores, its bytes over the memory's bandwidth."""
+"""The machine's limit for a round: its operations over the rate of the cores, its bytes over the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from benchmarks.rounds.work import Workload, batches, cohort, module
 from torch.utils.flop_counter import FlopCounterMode
 
 TRIES = 5
-"""Of which the fastest counts: a limit is what can be reached."""
+"""Repeats; the fastest counts."""
 SIDE, LARGE = 2048, 1 << 26
 """Rows and columns of a matrix product that is bound by arithmetic; numbers of a copy that is bound by memory."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What the threads that PyTorch has reach together."""
+    """Rates that all threads of PyTorch reach together."""
 
     float32: float  # operations a second in a large matrix product
     bf16: float  # the same in bfloat16
     memory: float  # bytes a second, read and written
 
     def or_better(self, other: Rates) -> Rates:
-        """The larger of each, as a machine's slow moment is no limit."""
+        """The larger of each pair of rates."""
         return Rates(*map(max, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What no implementation of a round can do without."""
+    """The least work of a round in any implementation."""
 
     operations: float  # multiplications and additions in matrix products and convolutions, forward and backward
     bytes: float  # every row once; every client's model read once, what it sends written once and read once
@@ -62,7 +62,7 @@ def fastest(action: Callable[[], object]) -> float:
 
 
 def needs(work: Workload) -> Needs:
-    """Count the operations of a batch as PyTorch's users write it; the others have the same a row."""
+    """Count the operations of one batch in plain PyTorch; every row of the round has the same number."""
     fed = work.federation()
     task: Any = fed.task
     x0 = task.space.flatten(task.model)
@@ -80,7 +80,7 @@ def needs(work: Workload) -> Needs:
 
 
 def limit(work: Workload, of: Rates) -> dict[str, float]:
-    """The needs of a round, and the seconds that it takes at least."""
+    """The work of a round, and the least seconds that it takes."""
     needed = needs(work)
     arithmetic = needed.operations / (of.bf16 if work.bf16 else of.float32)
     return {**asdict(needed), "seconds": max(arithmetic, needed.bytes / of.memory)}

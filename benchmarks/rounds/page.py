@@ -15,7 +15,7 @@ COLUMNS = ("work", "side", "ms a round", "times our best")
 
 
 def rows(works: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """One for each side of each work, the fastest first: medians, and how many times the fastest of fedskew."""
+    """Rows for each side of each work, fastest first: median, and ratio to the fastest time of fedskew."""
     made = []
     for work in works:
         medians, best = medians_of(work), best_of(work)
@@ -25,17 +25,17 @@ def rows(works: Sequence[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
 
 
 def medians_of(work: dict[str, Any]) -> dict[str, float]:
-    """Seconds of every side."""
+    """Median seconds of every side."""
     return {name: statistics.median(taken) for name, taken in work["seconds"].items()}
 
 
 def best_of(work: dict[str, Any]) -> float:
-    """Seconds of the fastest of fedskew."""
+    """Median seconds of the fastest side of fedskew."""
     return min(m for name, m in medians_of(work).items() if name.startswith("fedskew"))
 
 
 def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
-    """A line a work: the ratio, what is wanted of it, and that the results are the same."""
+    """One line for each work: the ratio, its target, and the largest difference of the models."""
     return [
         f"{w['work']} ({w['engine']}): {w['ratio']:.2f} times as fast as the best other side, wanted {w['wanted']:g}; "
         f"models equal to {w['largest_difference']:.0e}"
@@ -44,12 +44,12 @@ def verdicts(works: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def short(number: float) -> str:
-    """Three digits, or all of a whole number of more."""
+    """The number with three significant digits; whole numbers above 999 keep all digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def distances(works: Sequence[dict[str, Any]]) -> list[str]:
-    """A line a work: how far the fastest of fedskew is from what the machine allows."""
+    """One line for each work: the fastest time of fedskew against the machine's limit."""
     lines = []
     for work in works:
         needed, best = work["limit"], best_of(work)
@@ -61,7 +61,7 @@ def distances(works: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def limits(result: dict[str, Any]) -> list[str]:
-    """The page's part on what the machine allows."""
+    """The page's section on the machine's limit."""
     single, half, memory = (f"{result['rates'][kind] / 1e9:.0f}" for kind in ("float32", "bf16", "memory"))
     table = []
     for work in result["works"]:
@@ -119,11 +119,11 @@ PEERS = (
     "pfl-research's FedAvg on its simulated backend. Both come from the package index into an environment of their own in the",
     "user's cache folder, with fedskew's PyTorch; they get the same rows, batches and initial model, and only rounds are timed.",
 )
-"""What the page says of the other simulators."""
+"""The page's text about the other simulators."""
 
 
 def options(result: dict[str, Any]) -> str:
-    """Of the command that measured this."""
+    """Options of the command that measured this."""
     works = result["works"]
     peers = any(name.startswith(("Flower", "pfl")) for work in works for name in work["seconds"])
     full = any("x 5000," in work["work"] for work in works)

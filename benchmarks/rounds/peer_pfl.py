@@ -33,12 +33,12 @@ class Net(nn.Module):
         return F.cross_entropy(self.inner(x)[1], y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """Nothing is evaluated."""
+        """Return nothing: the benchmark evaluates no model."""
         return {}
 
 
 class Planned(Dataset):  # type: ignore[misc]
-    """A client's rows, whose one pass is all local steps of our plan."""
+    """A client's rows; one pass over them is all local steps of our plan."""
 
     def __init__(self, fed: Federation, memory_format: Any, k: int) -> None:
         rows = torch.as_tensor(fed.partition.rows(k))

@@ -51,7 +51,7 @@ PEERS = (
 
 
 def interpreter(peer: Peer) -> Path:
-    """Python in the peer's environment, made where it is not there yet. PyTorch and fedskew are this process's own.
+    """Python of the peer's environment, which is created if needed. PyTorch and fedskew are those of this process.
 
     Raises `FedskewError` in one line where it cannot be installed.
     """
@@ -125,7 +125,7 @@ def started(peer: Peer, work: Workload, processes: int) -> Iterator[Side]:
 
 
 def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, str]:
-    """What a peer's process finds: where it meets the others of its kind, its threads, and nobody to report to."""
+    """The environment of a peer's process: the address of the other ranks, its threads, and no telemetry."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     torchrun = {"TORCHELASTIC_RUN_ID": "bench", "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     meeting = {
@@ -140,7 +140,7 @@ def environment(folder: str, size: int, rank: int, threads: int) -> dict[str, st
 def accepted(
     listener: Listener, running: Sequence[subprocess.Popen[bytes]], failure: Callable[[], str]
 ) -> list[Connection]:
-    """A connection from each process that is ready, in the order of the ranks that they say first."""
+    """Accept a connection from each process, and order them by the rank that each sends first."""
     door: Any = listener._listener._socket  # type: ignore[attr-defined]
     found: dict[int, Connection] = {}
     end = time.monotonic() + PATIENCE
@@ -162,7 +162,7 @@ def accepted(
 
 
 def failure(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequence[TextIO]) -> str:
-    """The last line that the first of the processes printed that failed."""
+    """The last line printed by the first process that failed."""
     failed = [log for process, log in zip(running, logs, strict=True) if failing(process)]
     log = (failed or logs)[0]
     log.seek(0)
@@ -171,14 +171,14 @@ def failure(peer: Peer, running: Sequence[subprocess.Popen[bytes]], logs: Sequen
 
 
 def failing(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it ended with an error, or is about to."""
+    """Whether a process has ended with an error, or is about to."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(1)
     return bool(process.returncode)
 
 
 def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for processes whose connections are closed, and stop those that go on."""
+    """Wait for processes whose connections are closed, and kill those that continue."""
     for process in running:
         try:
             process.wait(15)
@@ -192,7 +192,7 @@ def ended(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def requests() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
-    """In a peer's process: the work, the number of processes, and what plays a round for every model that comes."""
+    """Main function of a peer's process: play a round with ``play`` for every model that arrives."""
     place, text, processes, rank = sys.argv[1:]
     fields = json.loads(text)
     with Client(place, family="AF_UNIX") as pipe:
@@ -207,7 +207,7 @@ def requests() -> Iterator[tuple[Workload, int, Callable[[Side], None]]]:
 
 
 def received(pipe: Connection) -> bytes:
-    """What comes next; nothing where it was closed."""
+    """The next message, or None if the connection was closed."""
     try:
         return pipe.recv_bytes()
     except EOFError:

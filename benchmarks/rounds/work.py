@@ -1,4 +1,4 @@
-"""Whole rounds against other ways to do exactly the same work, interleaved in one run, and their results compared.
+"""Whole rounds against other implementations of exactly the same work, interleaved, with their results compared.
 
 A round of ours is everything but evaluation: planning the batches, local training, drift, aggregation. The plain loop copies
 the model for each client, steps `torch.optim.SGD` over the same batches and averages the models; for images it is given the better
@@ -99,7 +99,7 @@ WORKLOADS = (
 FULL = tuple(
     replace(w, name=w.name.replace("x 500,", "x 5000,"), rows=5000) if w.model == "cnn" else w for w in WORKLOADS
 )
-"""With ten times the images, of which a round takes half a minute."""
+"""The same works with ten times the images; a round takes half a minute."""
 
 
 def cohort(fed: Federation) -> Ints:
@@ -108,7 +108,7 @@ def cohort(fed: Federation) -> Ints:
 
 
 def module(fed: Federation, x0: Tensor) -> torch.nn.Module:
-    """The model x0 (P,) as PyTorch's users have it."""
+    """The model x0 (P,) as a PyTorch module."""
     task: Any = fed.task
     net: torch.nn.Module = copy.deepcopy(task.model)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def trained(
 
 
 def plain(fed: Federation, x0: Tensor, clients: Ints, memory_format: torch.memory_format | None) -> Tensor:
-    """What these clients add to the next global model (P,), in one FedAvg round as most people write it."""
+    """The weighted sum of these clients' models (P,) after one FedAvg round in plain PyTorch."""
     task: Any = fed.task
     net, sizes = module(fed, x0), fed.partition.sizes
     total, rows = torch.zeros_like(x0), sizes[cohort(fed)].sum()
@@ -157,7 +157,7 @@ def ours(fed: Federation, engine: Engine, x0: Tensor) -> Tensor:
 
 
 def plain_share(work: Workload, size: int, x0: Any, rank: int) -> Any:
-    """In process ``rank`` of ``size``: what its share of the clients adds to the next global model (P,)."""
+    """The weighted sum of the models (P,) of the clients of process ``rank`` of ``size``."""
     fed = work.federation()
     return plain(fed, torch.from_numpy(x0), cohort(fed)[rank::size], work.memory_format).numpy()
 
@@ -173,7 +173,7 @@ Side = Callable[[Tensor], Tensor]
 
 
 def sides(work: Workload, fed: Federation, pool: ProcessPoolExecutor | None, size: int) -> dict[str, tuple[Side, int]]:
-    """Ours and the plain loops by name, each with the threads of this process."""
+    """fedskew and the plain loops by name, each with the threads of this process."""
     everybody, cores = cohort(fed), os.cpu_count() or 1
 
     def plain_together(x0: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def sides(work: Workload, fed: Federation, pool: ProcessPoolExecutor | None, siz
 
 
 def precisions(work: Workload, fed: Federation) -> dict[str, tuple[Side, int]]:
-    """Ours in full and in half precision by name, with all threads."""
+    """fedskew in full and in half precision by name, with all threads."""
     cores = os.cpu_count() or 1
     kinds = {"float32": in_precision(fed, False), "fedskew, bf16": in_precision(fed, True)}
     return {name: (partial(ours, kind, work.engine), cores) for name, kind in kinds.items()}
@@ -234,7 +234,7 @@ def others(peers: Mapping[str, Side] | None) -> dict[str, tuple[Side, int]]:
 
 
 def compared(work: Workload, x0: Tensor, repeats: int, taken: Mapping[str, tuple[Side, int]]) -> dict[str, Any]:
-    """One round of every side that warms up and whose models are compared, then the timed ones in turn."""
+    """One warm-up round of every side, whose models are compared, then the timed rounds in turn."""
     results = torch.stack([act(x0) for act, _ in taken.values()])
     times: dict[str, list[float]] = {name: [] for name in taken}
     for _ in range(repeats):
@@ -251,7 +251,7 @@ def compared(work: Workload, x0: Tensor, repeats: int, taken: Mapping[str, tuple
 
 
 def ratio(times: dict[str, list[float]]) -> float:
-    """How many times faster our faster side is than the fastest other one, by medians over the rounds."""
+    """The median time of the fastest other side over that of the fastest side of fedskew."""
     medians = {name: statistics.median(taken) for name, taken in times.items()}
     mine = min(m for name, m in medians.items() if name.startswith("fedskew"))
     return min(m for name, m in medians.items() if not name.startswith("fedskew")) / mine

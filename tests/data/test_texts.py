@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.ag_news import AgNews
+from fedskew.data.find import Files
 from fedskew.data.texts import PAD, UNKNOWN, encoded, held_out_rows, of_texts, reworded, vocabulary_of, words
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
@@ -22,14 +24,8 @@ from fedskew.loop.round import play_round, start
 
 
 def dataset(train, test, y=(0, 1), y_test=(0, 1), length=2, vocabulary=100, classes=("x", "y")) -> Dataset:
-    return of_texts(
-        (train, np.array(y)),
-        (test, np.array(y_test)),
-        classes=classes,
-        length=length,
-        vocabulary=vocabulary,
-        name="tiny",
-    )
+    files, options = Files(dataset="tiny", licence="", classes=2), AgNews(length=length, vocabulary=vocabulary)
+    return of_texts(files, (train, np.array(y)), (test, np.array(y_test)), classes, options)
 
 
 def test_words_are_lower_case_runs_of_letters_digits_and_apostrophes():

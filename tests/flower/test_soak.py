@@ -59,12 +59,12 @@ def test_two_hundred_rounds_of_faults_end_as_without(tmp_path: Path) -> None:
     faults = frame[frame["split"] == "fault"]
     assert set(injected) == set(names)
     assert {n: injected.count(n) for n in names} == faults.groupby("name")["value"].sum().to_dict()
-    told = float(frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]["value"].iloc[-1])
+    reached = float(frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]["value"].iloc[-1])
     mean, half = mean_interval([accuracy(seed) for seed in range(5)])
     print(
-        f"{len(injected)} faults; accuracy {told:.4f}, without {mean:.4f} +- {half:.4f}; {used[50]} then {used[ROUNDS]}"
+        f"{len(injected)} faults; accuracy {reached:.4f}, without {mean:.4f} +- {half:.4f}; {used[50]} then {used[ROUNDS]}"
     )
     # the interval of one more run, not that of the mean
-    assert abs(told - mean) <= half * 6**0.5
+    assert abs(reached - mean) <= half * 6**0.5
     assert used[ROUNDS][0] - used[50][0] < 16
     assert used[ROUNDS][1] == used[50][1]

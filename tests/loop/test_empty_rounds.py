@@ -1,4 +1,4 @@
-"""Rounds in which nobody takes part: nothing moves, the round counts, and only a method that acts alone goes on."""
+"""Rounds without clients: they count, and only a method that steps alone changes the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Nobody:
 
 @dataclass(frozen=True)
 class Coin:
-    """Each client by itself, with probability 0.1: of seven, nobody in every second round."""
+    """Each client with probability 0.1: of seven clients, about every second round has none."""
 
     def select(self, clients: Any, rng: Any) -> Any:
         return clients[rng.random(len(clients)) < 0.1]
@@ -46,7 +46,7 @@ class Coin:
 
 @dataclass(frozen=True, kw_only=True)
 class Breeze(Algorithm):
-    """Moves the model by 1/2 in every round, whoever is there."""
+    """Moves the model by 1/2 in every round, with or without clients."""
 
     def contract(self):
         return Contract(steps_alone=True)
@@ -68,7 +68,7 @@ def same(one: Any, two: Any) -> bool:
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("spec", FIRST)
-def test_nothing_moves_and_the_round_counts(spec: str, engine) -> None:
+def test_an_empty_round_counts_and_changes_nothing(spec: str, engine) -> None:
     fed = federation(spec, server="momentum")
     states = ClientStates()
     before = play(fed, X0, 2, states=states)[-1].server
@@ -98,7 +98,7 @@ GAPS = [
 
 
 @pytest.mark.parametrize(("name", "server"), GAPS)
-def test_training_goes_on_as_if_the_round_had_not_been(name: str, server: str) -> None:
+def test_training_continues_as_without_the_empty_round(name: str, server: str) -> None:
     """Full batches of quadratics do not depend on the round's number."""
     fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVERS[server])
     gapped, states = start(fed, f64([1.0])), ClientStates()
@@ -111,7 +111,7 @@ def test_training_goes_on_as_if_the_round_had_not_been(name: str, server: str) -
     assert same(gapped.state, plain.state)
 
 
-def test_the_means_of_afl_are_over_the_rounds_with_clients() -> None:
+def test_afl_averages_over_rounds_with_clients() -> None:
     """An empty first round, then x = 1 and 1.575 under lambda (1/4, 3/4) and (0.175, 0.825)."""
     fed = sized_pair(build("algorithm", ALGORITHMS, "afl:gamma=0.02"), (1, 1))
     server, states = start(fed, f64([1.0])), ClientStates()
@@ -122,7 +122,7 @@ def test_the_means_of_afl_are_over_the_rounds_with_clients() -> None:
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
-def test_a_method_that_acts_alone_gets_uploads_of_no_rows_and_the_optimiser_steps(weighting: str) -> None:
+def test_a_method_that_steps_alone_gets_empty_uploads_and_the_optimiser_steps(weighting: str) -> None:
     fed = replace(sized_pair(Breeze(weighting=weighting), server=Momentum(lr=1.0, beta=0.5)), selection=Nobody())
     outcomes = play(fed, [1.0], 3)
     # v = 0.5, 0.75, 0.875
@@ -132,7 +132,7 @@ def test_a_method_that_acts_alone_gets_uploads_of_no_rows_and_the_optimiser_step
 
 @dataclass(frozen=True, kw_only=True)
 class Choosy(Algorithm):
-    """Counts its surveys and then trains with nobody."""
+    """Counts its surveys, and then selects no clients."""
 
     def server_init(self, server):
         return {"surveys": torch.zeros(())}
@@ -145,16 +145,16 @@ class Choosy(Algorithm):
 
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
-def test_a_method_may_survey_and_then_train_with_nobody(engine) -> None:
+def test_a_method_may_survey_clients_and_select_none(engine) -> None:
     outcome = play(ragged(Choosy()), X0, 2, engine)[-1]
     assert torch.equal(outcome.server.x, X0)
     assert float(outcome.server.state["surveys"]) == 14
     assert outcome.bytes_up == 7 * 8
-    # nobody to ask: no survey either
+    # no candidates: no survey
     assert float(play(replace(ragged(Choosy()), selection=Nobody()), X0, 2, engine)[-1].server.state["surveys"]) == 0
 
 
-def test_engines_agree_where_some_rounds_are_empty() -> None:
+def test_engines_agree_on_runs_with_empty_rounds() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "scaffold")), selection=Coin())
     one, two = (play(fed, X0, 12, ENGINES[name]()) for name in ENGINES)
     sizes = [len(o.work.clients) for o in one]
@@ -164,7 +164,7 @@ def test_engines_agree_where_some_rounds_are_empty() -> None:
         assert_close(a.server.x, b.server.x)
 
 
-def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
+def test_the_trial_of_engines_waits_for_a_round_with_clients() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Coin(), rounds=12)
     empty = next(r for r, o in enumerate(play(fed, X0, 12)) if not len(o.work.clients))
     work = next_work(fed, start(fed, X0)._replace(round=empty))
@@ -173,14 +173,14 @@ def test_the_trial_of_engines_waits_for_a_round_with_somebody() -> None:
     assert len(work.clients)
 
 
-def test_nothing_is_tried_where_nobody_ever_takes_part() -> None:
+def test_engines_are_not_tried_if_no_round_has_clients() -> None:
     fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
     option, facts = try_engines(fed, X0, [1])
     assert option == Option(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
 
 
-def test_what_is_stored_of_a_round_without_clients() -> None:
+def test_the_stored_measures_of_a_round_without_clients() -> None:
     assembly = assemble(small(), DATA)
     fed = replace(assembly.federation, selection=Nobody())
     outcome = play_round(fed, Sequential(), start(fed, assembly.x0), ClientStates())

@@ -49,7 +49,7 @@ def test_evaluate_is_the_mean_over_rows(monkeypatch, chunk):
 
 @pytest.mark.parametrize("chunk", [1, 2, 1024])
 @pytest.mark.parametrize("clients", [[0, 1, 2, 3, 4, 5, 6], [2], [6, 0, 4]], ids=str)
-def test_clients_are_measured_as_one_by_one(monkeypatch, chunk, clients):
+def test_joint_evaluation_of_clients_equals_one_by_one(monkeypatch, chunk, clients):
     monkeypatch.setattr(evaluation, "CHUNK", chunk)
     x, y = data(sum(RAGGED))
     part = partition_of(RAGGED)
@@ -70,7 +70,7 @@ def test_clients_are_measured_on_their_held_out_rows():
     assert got["accuracy"][1].isnan()
 
 
-def test_clients_none_of_whom_has_a_measured_row():
+def test_scores_without_measured_rows_are_nan():
     x, y = data(40)
     got = evaluate_clients(TASK, X0, x, y, held_out_of([10, 20, 10], [0, 0, 0]), np.arange(3))
     assert set(got) == {"loss", "accuracy"}

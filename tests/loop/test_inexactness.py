@@ -29,7 +29,7 @@ def gammas(fed: Any, x0: Any, rounds: int = 1, engine: Any = None) -> torch.Tens
 
 
 @pytest.mark.parametrize("mu", [0.0, 2.0])
-def test_golden_gamma_by_hand(mu: float) -> None:
+def test_gamma_matches_the_numbers_by_hand(mu: float) -> None:
     """Gradients w and 4 (w - 3) from 1, step 0.1: the gradient of h shrinks by 1 - 0.1 (1 + mu) and 1 - 0.1 (4 + mu) a step.
 
     mu = 2, two steps: client 1 goes 1, 0.9, 0.83, where h' = 0.83 - 0.34 = 0.49 = 0.7^2 of 1; client 2 goes 1, 1.8, 2.12, where
@@ -60,7 +60,7 @@ UNSTEADY = {"batch_threshold": 1.0}  # no batch is above the largest one: everyb
     ],
     ids=["fedpbs", "fednova", "implicit"],
 )
-def test_golden_gamma_of_every_proximal_term(algorithm: Any, expected: list[float]) -> None:
+def test_gamma_includes_every_proximal_term(algorithm: Any, expected: list[float]) -> None:
     assert_close(gammas(sized_pair(algorithm), [1.0]), expected)
 
 
@@ -76,26 +76,26 @@ def test_golden_gamma_of_every_proximal_term(algorithm: Any, expected: list[floa
     ids=lambda a: type(a).__name__,
 )
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_at_the_local_optimum_it_is_0(algorithm: Any, rounds: int) -> None:
+def test_gamma_is_0_at_the_local_optimum(algorithm: Any, rounds: int) -> None:
     fed = sized_pair(algorithm, (400, 400))
     assert float(gammas(fed, [1.0], rounds).max()) < 1e-14
 
 
 @pytest.mark.parametrize("algorithm", [Scaffold(), FedDyn(alpha=2.0), FedSmoo(beta=0.5, rho=0.0)], ids=repr)
-def test_what_a_method_adds_from_earlier_rounds_belongs_to_the_local_problem(algorithm: Any) -> None:
+def test_gamma_includes_corrections_from_earlier_rounds(algorithm: Any) -> None:
     """A linear term shifts the local optimum, and h' shrinks as before: by 1 - 0.1 A, or 1 - 0.1 (A + 2), a step."""
     expected = [0.81, 0.36] if isinstance(algorithm, Scaffold) else [0.49, 0.16]
     assert_close(gammas(sized_pair(algorithm), [1.0], 3), expected)
 
 
-def test_a_mu_of_each_clients_own_is_the_one_it_trained_with() -> None:
-    """DualMetric's mu of 0.4 for everybody is FedProx's."""
+def test_gamma_uses_each_clients_own_mu() -> None:
+    """DualMetric with mu = 0.4 for all clients equals FedProx."""
     ours, prox = (ragged(a) for a in (DualMetric(mu=0.4, mu_min=0.4, mu_max=0.4), FedProx(mu=0.4)))
     assert_close(gammas(ours, X0, 2), gammas(prox, X0, 2))
     assert apart(gammas(ours, X0, 2), gammas(ragged(FedAvg()), X0, 2), 1e-3)
 
 
-def test_the_fairness_gradient_belongs_to_the_local_problem() -> None:
+def test_gamma_includes_the_fairness_gradient() -> None:
     outcome = play(fed := ragged(F3Gradient(lam=3.0)), X0, 1)[0]
     g_fair, expected = outcome.work.view.extras["g_fair"], []
     for k, w in zip(outcome.work.clients, local_models(outcome), strict=True):
@@ -105,17 +105,17 @@ def test_the_fairness_gradient_belongs_to_the_local_problem() -> None:
     assert_close(inexactness(fed, Sequential(), outcome), torch.stack(expected))
 
 
-def test_nothing_to_solve_has_no_gamma() -> None:
+def test_gamma_is_nan_if_the_gradient_at_the_start_is_0() -> None:
     assert gammas(exact_clients(Quadratic(), [PAIR[0]], (2,), FedAvg(), lr=0.1), [0.0]).isnan().all()
 
 
-def test_weight_decay_belongs_to_the_objective() -> None:
+def test_gamma_includes_weight_decay() -> None:
     """h' = 4 (w - 3) + w / 2 shrinks by 0.55 a step; 4 (w - 3) alone goes from -8 to -3.35."""
     fed = exact_clients(Quadratic(), [PAIR[1]], (2,), FedAvg(), lr=None, solver=Sgd(lr=0.1, weight_decay=0.5))
     assert_close(gammas(fed, [1.0]), [0.55**2])
 
 
-def test_a_straggler_solves_less_exactly() -> None:
+def test_a_straggler_has_a_larger_gamma() -> None:
     fed = exact_clients(Quadratic(), [PAIR[0]] * 6, (5,) * 6, FedProx(mu=1.0), lr=0.1)
     outcome = play(replace(fed, system=System(stragglers=0.5)), [1.0], 1)[0]
     assert outcome.work.turnout.stragglers == 3
@@ -123,7 +123,7 @@ def test_a_straggler_solves_less_exactly() -> None:
 
 
 @pytest.mark.parametrize("passes", [7, 128])
-def test_of_a_network_it_is_the_ratio_of_full_gradients(monkeypatch: Any, passes: int) -> None:
+def test_gamma_of_a_network_is_the_ratio_of_full_gradients(monkeypatch: Any, passes: int) -> None:
     monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", passes)
     fed = ragged(FedDyn(alpha=0.4), selection=Uniform(clients=4))
     outcomes, _ = played(fed, X0, 3)
@@ -140,7 +140,7 @@ def test_of_a_network_it_is_the_ratio_of_full_gradients(monkeypatch: Any, passes
 
 
 @pytest.mark.parametrize("spec", FIRST)
-def test_every_method_has_one_on_every_engine(spec: str) -> None:
+def test_every_method_has_a_gamma_on_every_engine(spec: str) -> None:
     fed = federation(spec)
     outcome = play(fed, X0, 2)[-1]
     one, two = (inexactness(fed, engine, outcome) for engine in (Sequential(), Stacked()))
@@ -148,7 +148,7 @@ def test_every_method_has_one_on_every_engine(spec: str) -> None:
     assert one.isfinite().all()
 
 
-def test_it_is_stored_where_it_is_asked_for_and_changes_nothing_else(tmp_path: Any) -> None:
+def test_inexactness_is_stored_on_request_and_changes_no_other_number(tmp_path: Any) -> None:
     plain = run(small(evaluation={"every": 2}), data=DATA, folder=tmp_path / "a")
     asked = run(small(evaluation={"every": 2, "inexactness": True}), data=DATA, folder=tmp_path / "b")
     mine = asked.measurements().query("name == 'inexactness'")

@@ -1,4 +1,4 @@
-"""Personal models in evaluation: from which view, after which tuning, on which rows; engines agree; nothing is kept."""
+"""Evaluation of personal models: their view, their tuning, their rows. Engines agree, and no state changes."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def loss_of(fed: Federation, w: Tensor, client: int) -> float:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_the_view_is_that_of_the_new_server(monkeypatch, engine) -> None:
-    """Its model, its broadcast, the client's state or a fresh one, and the sums over the data at the new model."""
+def test_personal_models_see_the_new_global_model(monkeypatch, engine) -> None:
+    """They also get the new broadcast, the client's state or a new one, and the sums over the data at the new model."""
     monkeypatch.setattr("fedskew.loop.personal.CLIENTS", 3)
     fed = ragged(Counted(), selection=Uniform(clients=4))
     states = ClientStates()
@@ -86,7 +86,7 @@ def test_the_view_is_that_of_the_new_server(monkeypatch, engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_golden_tuning(engine) -> None:
+def test_tuning_matches_the_numbers_by_hand(engine) -> None:
     """f = h/2 (w - b)^2 with h = (1, 4), b = (0, 3) from x = 1: two steps at 0.1 give 0.81, and 3 - 2 * 0.6^2 = 2.28."""
     fed = exact_clients(Quadratic(), PAIR, (3, 3), FedAvg(), lr=0.5)
     fed = replace(fed, tuning=Tuning(StepsOf((2, 2)), 0.1))
@@ -101,7 +101,7 @@ def test_golden_tuning(engine) -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 @pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
 def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
-    """Of any method: SCAFFOLD's control variates have no part in it."""
+    """Also for SCAFFOLD, without its control variates."""
     planner = SeededPlanner(Local(steps=3, batch_size=7), 7, purpose="tuning")
     fed = replace(ragged(Scaffold(), solver=solver), tuning=Tuning(planner, None))
     states = ClientStates()
@@ -117,7 +117,7 @@ def test_tuning_is_plain_training_from_the_global_model(engine, solver) -> None:
     assert apart(scores["loss"], [loss_of(fed, server.x, int(k)) for k in EVERYBODY], 1e-3)
 
 
-def test_without_tuning_the_default_is_the_global_model_and_is_not_measured_twice() -> None:
+def test_without_tuning_or_personal_models_the_global_model_is_measured_once() -> None:
     fed = ragged(FedAvg())
     assert not measures_personal(fed)
     assert measures_personal(replace(fed, tuning=Tuning(fed.planner, None)))
@@ -129,7 +129,7 @@ def test_without_tuning_the_default_is_the_global_model_and_is_not_measured_twic
         assert_close(ours[name], theirs[name])
 
 
-def test_measuring_keeps_nothing() -> None:
+def test_evaluation_changes_no_state() -> None:
     fed = replace(ragged(Counted()), tuning=Tuning(SeededPlanner(Local(steps=2), 7, purpose="tuning"), None))
     states = ClientStates()
     server = play(fed, X0, 1, states=states)[-1].server
@@ -140,8 +140,8 @@ def test_measuring_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_what_befalls_clients_in_rounds_does_not_befall_their_measuring(engine) -> None:
-    """Nobody is late, absent or a small device: all personal models are measured after the same steps."""
+def test_stragglers_dropouts_and_devices_do_not_affect_evaluation(engine) -> None:
+    """All personal models are measured after the same number of steps."""
     plain = replace(ragged(Counted()), tuning=Tuning(SeededPlanner(Local(steps=3), 7, purpose="tuning"), None))
     bad = System(stragglers=1.0, drop_stragglers=True, dropout=0.9)
     states = ClientStates()
@@ -156,12 +156,12 @@ def test_what_befalls_clients_in_rounds_does_not_befall_their_measuring(engine) 
 
 
 def known_with_a_memory(states: ClientStates) -> tuple[Any, Any]:
-    """What is kept of the clients, as it is where the codec has a memory."""
+    """The clients' states, with the memory of a codec beside them."""
     ids, rows = states.export()
     return ids, {"algorithm": rows, "codec": {"error": torch.ones(len(ids), len(X0), dtype=torch.float64)}}
 
 
-def test_rounds_without_clients_leave_personal_models_as_they_are() -> None:
+def test_rounds_without_clients_do_not_change_personal_models() -> None:
     fed = ragged(Ditto(lam=0.5))
     states = ClientStates()
     server = play(fed, X0, 1, states=states)[-1].server
@@ -218,7 +218,7 @@ def test_tuning_changes_nothing_else(tmp_path) -> None:
     assert len(numbers(tuned)) > len(numbers(bare))
 
 
-def test_a_tuning_that_diverges_is_named(tmp_path) -> None:
+def test_a_tuning_that_diverges_is_reported(tmp_path) -> None:
     with pytest.raises(Diverged, match="personal model is no longer finite; most likely cause: adapt_lr 1e\\+30"):
         run(small(evaluation={"adapt_steps": 8, "adapt_lr": 1e30}), data=DATA, folder=tmp_path)
 

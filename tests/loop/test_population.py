@@ -1,4 +1,4 @@
-"""Large populations: nothing walks all clients one by one, dealing is what it is by its definition, data are let go."""
+"""Large populations: no loop over all clients, and the same partitions as in a loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data_of(clients: int) -> Dataset:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """Functions that it calls from Python code."""
+    """The number of Python functions that it calls."""
     counted = 0
 
     def count(frame: object, event: str, arg: object) -> None:
@@ -47,8 +47,8 @@ def calls(action: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("skew", ["iid", "label-sorted", "label-dirichlet-balanced"])
-def test_a_run_does_not_walk_the_population(skew, tmp_path):
-    """Five times the clients, the same cohort: the same calls, but for some hundreds of the data's."""
+def test_a_run_has_no_loop_over_the_population(skew, tmp_path):
+    """With five times the clients and the same cohort, the number of calls hardly changes."""
 
     def made(clients: int) -> int:
         experiment = Experiment(
@@ -93,7 +93,7 @@ def test_rows_are_shuffled_client_by_client(skew, held_out):
 
 
 @pytest.mark.parametrize("size", [3, "all"])
-def test_the_batch_sizes_of_all_clients_are_those_of_each(size):
+def test_batch_sizes_of_all_clients_equal_those_of_each(size):
     sizes = np.asarray([1, 2, 3, 4, 500])
     local = Local(batch_size=size)
     planner = SeededPlanner(local, 0)
@@ -111,14 +111,14 @@ def growth(monkeypatch):
     return importlib.import_module("growth")
 
 
-def test_the_page_of_large_runs_is_made_from_what_was_measured(growth):
+def test_the_page_of_large_runs_shows_the_stored_measurements(growth):
     text, found = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("large.md", "growth.json"))
     assert f"{growth.BEGIN}\n{growth.page(json.loads(found))}\n{growth.END}" in text, "run benchmarks/growth.py --write"
 
 
 @pytest.mark.slow
-def test_a_point_of_growth_is_measured_in_a_process_of_its_own(growth, monkeypatch, tmp_path):
-    """One tiny point a curve; the page and both pictures are written, and what stood around them stays."""
+def test_each_point_of_growth_is_measured_in_its_own_process(growth, monkeypatch, tmp_path):
+    """One small point per curve. The page and both pictures are written, and the rest of the page stays."""
     tiny = {"clients": 20, "cohort": 4, "rounds": 3, "engine": "stacked"}
     monkeypatch.setattr(growth, "CURVES", {"cohort": ("cohort", tiny, (4,)), "million": ("clients", tiny, (20,))})
     monkeypatch.setattr(growth, "DOCS", tmp_path)

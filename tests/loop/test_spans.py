@@ -1,4 +1,4 @@
-"""Spans exclude each other, add up, and cost nothing while nobody asks; what measuring costs is told and kept small."""
+"""Spans exclude each other, add up, and cost nothing unless a run is profiled. Evaluation takes under a tenth of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.results import run
-from fedskew.report import tables
+from fedskew.report.profile import measuring
 from fedskew.store.runs import RunStore
 
 
@@ -55,36 +55,36 @@ def test_an_error_closes_its_spans(clock):
     assert seconds == {REST: 2, "training": 1}
 
 
-def test_without_a_question_a_span_is_nothing():
+def test_a_span_does_nothing_without_profiling():
     assert span("training") is span("store")
 
 
-def test_a_run_tells_where_its_time_goes(tmp_path, capsys):
+def test_a_profiled_run_prints_the_seconds_of_each_span(tmp_path, capsys):
     command = ["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path), "--profile"]
     assert main(command) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     record = RunStore(tmp_path).run(1)
     assert {"local training", "evaluation", "aggregation", "measures", "planning the round", "store"} <= set(
         record.facts["profile"]
     )
-    assert all(part in told for part in record.facts["profile"])
+    assert all(part in output for part in record.facts["profile"])
     assert "Where the time went" in (tmp_path / "1.html").read_text()
     rounds = RunStore(tmp_path).measurements([1]).query("name == 'seconds'")["value"].sum()
     assert sum(record.facts["profile"].values()) > rounds
 
 
-def test_a_run_that_was_not_asked_tells_what_measuring_cost(tmp_path, capsys):
+def test_a_run_without_profiling_prints_the_share_of_evaluation(tmp_path, capsys):
     assert main(["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path)]) == 0
     facts = RunStore(tmp_path).run(1).facts
-    cost = tables.measuring(RunStore(tmp_path).runs())
-    assert cost in (told := " ".join(capsys.readouterr().out.split()))
+    cost = measuring(RunStore(tmp_path).runs())
+    assert cost in (output := " ".join(capsys.readouterr().out.split()))
     assert cost in (tmp_path / "1.html").read_text()
-    assert "local training" not in told
+    assert "local training" not in output
     assert cost.endswith(f"models were measured every {facts['measured_every']} rounds (evaluation.every).")
 
 
-def test_what_measuring_cost_by_hand(tmp_path):
-    """Of fedavg's 8 + 1 + 1 s of rounds measuring took 2, of scaffold's 9 + 1 it took 1; setting up is of no round."""
+def test_the_share_of_evaluation_matches_the_numbers_by_hand(tmp_path):
+    """FedAvg: 2 s of 8 + 1 + 1 s. SCAFFOLD: 1 s of 9 + 1 s. Set-up is not counted."""
     store = RunStore(tmp_path)
     profiles = {
         "fedavg": {"local training": 4.0, "evaluation": 0.5, "measures": 0.5, "setting up": 7.0},
@@ -93,9 +93,9 @@ def test_what_measuring_cost_by_hand(tmp_path):
     for name in ("fedavg", "fedavg", "scaffold"):
         run = store.add_run(name=name, experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=1)
         store.add_facts(run, {"profile": profiles[name], "measured_every": 1})
-    assert tables.measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
-    assert tables.measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
-    assert tables.measuring([]) == ""
+    assert measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
+    assert measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
+    assert measuring([]) == ""
 
 
 ROWS = Dataset(
@@ -120,13 +120,13 @@ ROWS = Dataset(
         ({"local": {"epochs": 1}, "evaluation": {"every": 3}}, 3),
     ],
 )
-def test_models_are_measured_as_rarely_as_keeps_it_under_a_tenth_of_the_work(changes, every):
+def test_the_automatic_interval_keeps_evaluation_under_a_tenth_of_the_work(changes, every):
     given = {"skew": "iid", "model": "softmax", "clients": {"number": 10}, "training": {"rounds": 1000}}
     given["evaluation"] = {"every": "auto"}
     assert measured_every(assemble(Experiment(**{**given, **changes}), ROWS)) == every
 
 
-def test_the_rounds_that_are_measured_and_the_last_one(tmp_path):
+def test_the_last_round_is_always_evaluated(tmp_path):
     stored = run(
         Experiment(
             skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 9},

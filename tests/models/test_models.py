@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy import stats
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput
-from fedskew.core.records import Batch
-from fedskew.core.task import Classification, one_hot, score
+from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models import (
     MODELS,
@@ -31,7 +29,7 @@ from fedskew.models import (
     Softmax,
     TextCnn,
 )
-from tests.small import TASK, X0, TinyNet
+from tests.small import TinyNet
 
 torch.set_num_threads(1)
 
@@ -75,7 +73,7 @@ TABLE = [  # model, shape of a row, classes, parameters, features
     (Softmax(bias=False), (30,), 6, 180, 30),
     (Softmax(zero_init=False), (2, 5), 3, 33, 10),
 ]
-ELSEWHERE = {MiniLm, HuggingFace, Module, Mixed}  # test_encoder.py, test_own_module.py, test_methods_fedmd.py
+OTHER_FILES = {MiniLm, HuggingFace, Module, Mixed}  # test_encoder.py, test_own_module.py, test_fedmd.py
 IDS = [f"{type(row[0]).__name__}{row[1]}{i}" for i, row in enumerate(TABLE)]
 
 
@@ -91,95 +89,85 @@ def rows(shape: tuple[int, ...], count: int = 3) -> torch.Tensor:
     return torch.randn(count, *shape, generator=g)
 
 
-@pytest.mark.parametrize(("model", "shape", "classes", "parameters", "features"), TABLE, ids=IDS)
-class TestEveryModel:
-    def test_number_of_parameters(self, model, shape, classes, parameters, features):
-        net = made(model, shape, classes)
-        assert sum(p.numel() for p in net.parameters()) == ParameterSpace(net).size == parameters
-        assert not list(net.buffers()), "what is not in the vector would not be trained"
+every_model = pytest.mark.parametrize(("model", "shape", "classes", "parameters", "features"), TABLE, ids=IDS)
+SMALL = [row[:3] for row in TABLE if row[3] < 100_000]
+every_small_model = pytest.mark.parametrize(("model", "shape", "classes"), SMALL)
 
-    def test_features_and_logits(self, model, shape, classes, parameters, features):
-        net, x = made(model, shape, classes), rows(shape)
-        z, logits = net(x)
-        assert z.shape == (3, features)
-        assert logits.shape == (3, classes)
-        # the output layer is the last one, and works on the features
-        last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
-        torch.testing.assert_close(last(z), logits)
-        assert Classification(net, ParameterSpace(net), classes).num_features == features
 
-    def test_rows_do_not_see_each_other(self, model, shape, classes, parameters, features):
-        net, x = made(model, shape, classes), rows(shape)
-        for i in range(3):
-            torch.testing.assert_close(net(x[i : i + 1])[1], net(x)[1][i : i + 1], rtol=1e-4, atol=1e-6)
+@every_model
+def test_a_model_has_the_stated_parameters_and_features(model, shape, classes, parameters, features):
+    net, x = made(model, shape, classes), rows(shape)
+    assert sum(p.numel() for p in net.parameters()) == ParameterSpace(net).size == parameters
+    assert not list(net.buffers()), "what is not in the vector would not be trained"
+    z, logits = net(x)
+    assert z.shape == (3, features)
+    assert logits.shape == (3, classes)
+    # the output layer is the last one, and works on the features
+    last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
+    torch.testing.assert_close(last(z), logits)
+    assert Classification(net, ParameterSpace(net), classes).num_features == features
 
-    def test_the_generator_determines_the_start(self, model, shape, classes, parameters, features):
-        space = ParameterSpace(made(model, shape, classes))
-        one, two, other = (space.flatten(made(model, shape, classes, seed)) for seed in (3, 3, 4))
-        assert torch.equal(one, two)
-        zero = isinstance(model, Softmax) and model.zero_init
-        assert torch.equal(one, other) == zero
-        assert bool((one == 0).all()) == zero
 
-    def test_the_global_generator_determines_nothing(self, model, shape, classes, parameters, features):
-        space = ParameterSpace(made(model, shape, classes))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            one = space.flatten(made(model, shape, classes))
-            torch.manual_seed(2)
-            assert torch.equal(one, space.flatten(made(model, shape, classes)))
+@every_small_model
+def test_rows_do_not_see_each_other(model, shape, classes):
+    net, x = made(model, shape, classes), rows(shape)
+    for i in range(3):
+        torch.testing.assert_close(net(x[i : i + 1])[1], net(x)[1][i : i + 1], rtol=1e-4, atol=1e-6)
 
-    def test_the_global_generator_is_left_as_it_was(self, model, shape, classes, parameters, features):
+
+@every_small_model
+def test_parameters_are_drawn_from_the_given_generator_alone(model, shape, classes):
+    space = ParameterSpace(made(model, shape, classes))
+    one, other = (space.flatten(made(model, shape, classes, seed)) for seed in (3, 4))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
         state = torch.random.get_rng_state()
-        made(model, shape, classes)
+        assert torch.equal(one, space.flatten(made(model, shape, classes, 3)))
         assert torch.equal(torch.random.get_rng_state(), state)
-
-    def test_unflatten_is_the_inverse_of_flatten(self, model, shape, classes, parameters, features):
-        net = made(model, shape, classes)
-        space = ParameterSpace(net)
-        w = space.flatten(net)
-        named = space.unflatten(w)
-        assert list(named) == [name for name, _ in net.named_parameters()]
-        for name, p in net.named_parameters():
-            assert torch.equal(named[name], p)
-        assert torch.equal(torch.cat([v.reshape(-1) for v in named.values()]), w)
-        x = rows(shape)
-        torch.testing.assert_close(functional_call(net, named, (x,))[1], net(x)[1], rtol=0, atol=0)
-
-    def test_layers_cover_the_vector_once(self, model, shape, classes, parameters, features):
-        net = made(model, shape, classes)
-        space = ParameterSpace(net)
-        covered = np.zeros(space.size, dtype=int)
-        for places in space.layers().values():
-            for place in places:
-                covered[place] += 1
-        assert (covered == 1).all()
-        owners = {name for name, m in net.named_modules() if list(m.parameters(recurse=False))}
-        assert set(space.layers()) == owners
-        w = space.flatten(net)
-        for name, places in space.layers().items():
-            own = [p.detach().reshape(-1) for p in net.get_submodule(name).parameters(recurse=False)]
-            assert torch.equal(torch.cat([w[place] for place in places]), torch.cat(own))
-
-    def test_stacks_over_clients(self, model, shape, classes, parameters, features):
-        net = made(model, shape, classes)
-        task, x, y = Classification(net, ParameterSpace(net), classes), rows(shape, 4), torch.arange(4) % classes
-        w = task.space.flatten(net)
-        stack = torch.stack([w, w * 0.5])
-        if not task.stacks:
-            return
-
-        def loss(w, x, y):
-            return task.loss(task.logits(w, x), y).mean()
-
-        both = vmap(grad(loss), (0, 0, 0))(stack, x.view(2, 2, *shape), y.view(2, 2))
-        for i in range(2):
-            alone = grad(loss)(stack[i], x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2])
-            torch.testing.assert_close(both[i], alone, rtol=1e-4, atol=1e-5)
+    zero = isinstance(model, Softmax) and model.zero_init
+    assert torch.equal(one, other) == zero
+    assert bool((one == 0).all()) == zero
 
 
-def test_every_model_is_in_the_table():
-    assert {type(row[0]) for row in TABLE} == set(MODELS.values()) - ELSEWHERE
+@every_small_model
+def test_a_vector_holds_every_layer_once(model, shape, classes):
+    net, x = made(model, shape, classes), rows(shape)
+    space = ParameterSpace(net)
+    w = space.flatten(net)
+    named = space.unflatten(w)
+    assert list(named) == [name for name, _ in net.named_parameters()]
+    assert all(torch.equal(named[name], p) for name, p in net.named_parameters())
+    assert torch.equal(torch.cat([v.reshape(-1) for v in named.values()]), w)
+    torch.testing.assert_close(functional_call(net, named, (x,))[1], net(x)[1], rtol=0, atol=0)
+    assert set(space.layers()) == {name for name, m in net.named_modules() if list(m.parameters(recurse=False))}
+    assert sorted(i for places in space.layers().values() for p in places for i in range(p.start, p.stop)) == list(
+        range(space.size)
+    )
+    for name, places in space.layers().items():
+        own = [p.detach().reshape(-1) for p in net.get_submodule(name).parameters(recurse=False)]
+        assert torch.equal(torch.cat([w[place] for place in places]), torch.cat(own))
+
+
+@every_small_model
+def test_stacked_gradients_equal_those_of_each_client(model, shape, classes):
+    net = made(model, shape, classes)
+    task, x, y = Classification(net, ParameterSpace(net), classes), rows(shape, 4), torch.arange(4) % classes
+    w = task.space.flatten(net)
+    stack = torch.stack([w, w * 0.5])
+    if not task.stacks:
+        return
+
+    def loss(w, x, y):
+        return task.loss(task.logits(w, x), y).mean()
+
+    both = vmap(grad(loss), (0, 0, 0))(stack, x.view(2, 2, *shape), y.view(2, 2))
+    for i in range(2):
+        alone = grad(loss)(stack[i], x[2 * i : 2 * i + 2], y[2 * i : 2 * i + 2])
+        torch.testing.assert_close(both[i], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_every_model_is_in_the_tables():
+    assert {type(row[0]) for row in TABLE} == {type(row[0]) for row in SMALL} == set(MODELS.values()) - OTHER_FILES
 
 
 @pytest.mark.parametrize(("model", "stacks"), [(Lstm(), False), (Cnn1d(), True)])
@@ -360,106 +348,3 @@ def test_widths_must_be_positive(model, options):
         model(**options)
     assert "\n" not in str(error.value)
     assert next(iter(options)) in str(error.value)
-
-
-# vectors
-
-
-def test_views_share_the_vector():
-    w = X0.clone()
-    TASK.space.unflatten(w)["a.bias"][2] = 99
-    assert 99 in w
-
-
-def test_buffers_are_not_in_the_vector():
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    space = ParameterSpace(net)
-    assert space.names == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert space.size == 12 + 4 + 4 + 4
-    assert space.layers() == {"0": [slice(0, 12), slice(12, 16)], "1": [slice(16, 20), slice(20, 24)]}
-
-
-def test_flatten_is_a_copy():
-    net = TinyNet()
-    w = ParameterSpace(net).flatten(net)
-    w.zero_()
-    assert any(p.abs().sum() > 0 for p in net.parameters())
-    assert not w.requires_grad
-
-
-def test_the_gradient_arrives_in_the_vector():
-    """Of (sum of squares) / 2 over all views: the vector itself."""
-    gradient = grad(lambda w: sum(v.square().sum() / 2 for v in TASK.space.unflatten(w).values()))(X0)
-    assert torch.equal(gradient, X0)
-
-
-# the task
-
-
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
-def test_loss_equals_cross_entropy(scale):
-    g = torch.Generator().manual_seed(0)
-    logits = scale * torch.randn(40, 3, generator=g, dtype=torch.float64)
-    y = torch.randint(0, 3, (40,), generator=g)
-    expected = F.cross_entropy(logits, y, reduction="none")
-    torch.testing.assert_close(TASK.loss(logits, y), expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_stacked_gradient_equals_autograds():
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.randn(4, 5, 6, generator=g, dtype=torch.float64), torch.randint(0, 3, (4, 5), generator=g)
-    w = torch.stack([X0 * (1 + k / 10) for k in range(4)])
-    stacked = vmap(grad(lambda w, x, y: TASK.loss(TASK.logits(w, x), y).mean()))(w, x, y)
-    for k in range(4):
-        net = TinyNet().double()
-        net.load_state_dict(TASK.space.unflatten(w[k]))
-        F.cross_entropy(net(x[k])[1], y[k]).backward()
-        expected = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
-        torch.testing.assert_close(stacked[k], expected, rtol=1e-12, atol=1e-14)
-
-
-def test_scores_of_known_logits():
-    logits = torch.tensor([[0.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.0, 5.0, 9.0]], dtype=torch.float64)
-    scores = TASK.scores(logits, torch.tensor([1, 0, 1]))
-    assert set(scores) == {"loss", "accuracy"}
-    assert scores["accuracy"].tolist() == [0, 1, 0]
-    expected = [math.log(3), math.log(1 + math.exp(-1) + math.exp(-2)), math.log(math.exp(-5) + 1 + math.exp(4))]
-    assert scores["loss"].tolist() == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_skeletons_own_parameters_are_never_read():
-    net = TinyNet().double()
-    task, x = Classification(net, ParameterSpace(net), 3), torch.ones(2, 6, dtype=torch.float64)
-    before = task.outputs(X0, x)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.fill_(float("nan"))
-    for one, two in zip(before, task.outputs(X0, x), strict=True):
-        assert torch.equal(one, two)
-    assert torch.equal(task.logits(X0, x), before[1])
-
-
-def test_one_hot():
-    assert one_hot(torch.tensor([2, 0]), 3, torch.float64).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert one_hot(torch.tensor(1), 2, torch.float32).tolist() == [0, 1]
-
-
-def test_a_batch_counts_its_real_rows_only():
-    batch = Batch(x=torch.zeros(4, 6), y=torch.zeros(4), mask=torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    values = torch.tensor([1.0, 100.0, 2.0, 6.0])
-    assert float(batch.sum(values)) == 9
-    assert float(batch.mean(values)) == 3
-    assert batch.sum(torch.stack([values, -values], 1)).tolist() == [9, -9]
-    nobody = batch._replace(mask=torch.zeros(4))
-    assert float(nobody.mean(values)) == 0
-
-
-def test_score_sums_over_the_real_rows():
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.randn(5, 6, generator=g, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    mask = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-    got = score(TASK, X0, Batch(x, y, mask))
-    kept = mask.bool()
-    logits = TASK.logits(X0, x)[kept]
-    assert float(got["loss"]) == pytest.approx(float(F.cross_entropy(logits, y[kept], reduction="sum")))
-    assert float(got["accuracy"]) == int((logits.argmax(1) == y[kept]).sum())

@@ -172,7 +172,7 @@ def test_no_link_is_followed_and_nothing_but_a_file_is_a_batch(kind: bytes, tmp_
         info.type, info.linkname = kind, "two"
         archive.addfile(info)
     assert len(cifar(tmp_path / "a", ("one",), 1)[1]) == 1
-    with pytest.raises(ValueError, match="two is no file"):
+    with pytest.raises(ValueError, match="two is not a file"):
         cifar(tmp_path / "a", ("one", "two"), 1)
 
 

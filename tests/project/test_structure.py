@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"core"},
     "core": set(),
 }
-LINES, ALGORITHM_LINES = 400, 120
+LINES, ALGORITHM_LINES = 350, 120
 
 
 def room_of(path: Path) -> str | None:
@@ -173,161 +173,12 @@ def test_every_room_is_a_package():
 def test_files_are_short(path):
     limit = ALGORITHM_LINES if room_of(path) == "algorithms" else LINES
     lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines < limit, f"{lines} lines; the limit is {limit}"
-
-
-# randomness comes from streams
-
-OWN_GENERATORS = {"default_rng", "SeedSequence", "Generator", "BitGenerator", "PCG64", "Philox"}
-TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"}
-TORCH_LIKE = {"rand_like", "randn_like", "randint_like"}  # they take no generator
-TORCH_GLOBAL = {"manual_seed", "seed", "initial_seed", "set_rng_state", "get_rng_state", "default_generator"}
-IN_PLACE = {"uniform_", "normal_", "bernoulli_", "random_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
-INITIAL = {"xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_", "orthogonal_", "trunc_normal_"}
-
-
-def global_randomness(source: str) -> list[str]:
-    """Uses of a generator that belongs to nobody."""
-    tree, found = ast.parse(source), []
-    for name in imported(tree, ["fedskew"]):
-        parts = name.split(".")
-        if parts[0] == "random" or (parts[:2] == ["numpy", "random"] and not {*parts[2:3]} <= OWN_GENERATORS):
-            found.append(f"import {name}")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            name = name_of(node)
-            parts = name.split(".")
-            if parts[:2] in (["np", "random"], ["numpy", "random"]) and not {*parts[2:3]} <= OWN_GENERATORS:
-                found.append(name)
-            if parts[0] == "torch" and (parts[-1] in TORCH_GLOBAL or parts[-1] in TORCH_LIKE):
-                found.append(name)
-        if isinstance(node, ast.Call):
-            name = name_of(node.func)
-            last = node.func.attr if isinstance(node.func, ast.Attribute) else name
-            with_generator = any(keyword.arg == "generator" for keyword in node.keywords)
-            draws = (name.startswith("torch.") and last in TORCH_DRAWS) or last in IN_PLACE | INITIAL
-            if draws and not with_generator:
-                found.append(f"{name or last}() without generator=")
-            if last == "default_rng" and not node.args and not node.keywords:
-                found.append("default_rng() from the system's entropy")
-    return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_no_global_generator_is_used(path):
-    """But where code of others is given one of our seeds."""
-    seeded = ["torch.default_generator.manual_seed", "torch.default_generator"] * (path.name == "initial.py")
-    assert sorted(global_randomness(path.read_text(encoding="utf-8"))) == sorted(seeded)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "np.random.seed(0)",
-        "x = np.random.rand(3)",
-        "numpy.random.permutation(5)",
-        "from numpy.random import shuffle",
-        "import random",
-        "from random import choice",
-        "torch.manual_seed(3)",
-        "torch.cuda.manual_seed(3)",
-        "torch.random.get_rng_state()",
-        "torch.randn(3)",
-        "torch.randn_like(x)",
-        "w.uniform_(-1, 1)",
-        "nn.init.kaiming_uniform_(w)",
-        "np.random.default_rng()",
-        "draw = np.random.standard_normal",
-    ],
-)
-def test_global_randomness_is_found(source):
-    assert global_randomness(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "rng = np.random.default_rng(np.random.SeedSequence((1, 2)))",
-        "def f(rng: np.random.Generator): return rng.normal()",
-        "torch.Generator().manual_seed(3)",
-        "torch.randn(3, generator=g)",
-        "w.uniform_(-1, 1, generator=g)",
-        "nn.init.zeros_(w)",
-    ],
-)
-def test_streams_are_not_found(source):
-    assert global_randomness(source) == []
-
-
-# nothing that executes what it reads
-
-PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-PICKLES_ITS_OWN = (
-    SOURCE / "conformance" / "promises.py"
-)  # checks that methods can be pickled, and reads only what it wrote
-
-
-def unpickling(source: str) -> list[str]:
-    tree = ast.parse(source)
-    found = [name for name in imported(tree, ["fedskew"]) if name.split(".")[0] in PICKLES]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and name_of(node) in ("torch.load", "torch.save"):
-            found.append(name_of(node))
-        if isinstance(node, ast.ImportFrom) and node.module == "torch":
-            found += [alias.name for alias in node.names if alias.name in ("load", "save")]
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            allowed = not (isinstance(node.value, ast.Constant) and node.value.value is False)
-            found += ["allow_pickle"] if allowed else []
-    return found
-
-
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_nothing_is_pickled(path):
-    assert unpickling(path.read_text(encoding="utf-8")) == (["pickle"] if path == PICKLES_ITS_OWN else [])
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "torch.load(path)",
-        "torch.save(x, path)",
-        "from torch import load",
-        "np.load(path, allow_pickle=True)",
-        "import joblib",
-    ],
-)
-def test_pickling_is_found(source):
-    assert unpickling(source)
-    assert unpickling("np.load(path, allow_pickle=False)") == []
-
-
-# hooks stack
-
-TO_PYTHON = {"item", "tolist", "numpy"}
-
-
-def leaves_torch(source: str) -> list[str]:
-    return [
-        node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and node.attr in TO_PYTHON
-    ]
-
-
-ALGORITHM_FILES = [path for path in FILES if room_of(path) == "algorithms"]
-
-
-@pytest.mark.parametrize("path", ALGORITHM_FILES, ids=[path.name for path in ALGORITHM_FILES])
-def test_hooks_do_not_read_values(path):
-    assert leaves_torch(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize("source", ["x.item()", "x.sum().item()", "x.tolist()", "f = x.item"])
-def test_reading_a_value_is_found(source):
-    assert leaves_torch(source)
+    assert lines <= limit, f"{lines} lines; the limit is {limit}"
 
 
 # methods and slots are flat
+
+ALGORITHM_FILES = [path for path in FILES if room_of(path) == "algorithms"]
 
 FLAT = [path for path in FILES if room_of(path) in ("algorithms", "slots")]
 MOST_HOOKS = 16

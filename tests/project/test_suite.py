@@ -1,4 +1,4 @@
-"""The suite itself: no test waits without a limit."""
+"""The suite itself: no test waits without a limit, and files are short."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 FILES = sorted(Path(__file__).parents[1].rglob("*.py"))
 RUNS = {"run", "call", "check_call", "check_output"}
+LINES = 350
+STILL_LONG = {"test_fedmd.py", "test_models.py", "test_encoder.py"}
 WAITS = {"wait", "join", "get", "communicate", "result", "exception"}
 
 
@@ -28,6 +30,12 @@ def endless_waits(source: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(Path(__file__).parents[1])) for path in FILES])
 def test_every_wait_has_a_limit(path: Path) -> None:
     assert endless_waits(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(Path(__file__).parents[1])) for path in FILES])
+def test_files_of_tests_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LINES or path.name in STILL_LONG, f"{lines} lines; the limit is {LINES}"
 
 
 @pytest.mark.parametrize(

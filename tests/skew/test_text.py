@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.ag_news import AgNews
+from fedskew.data.find import Files
 from fedskew.data.texts import UNKNOWN, of_texts
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
@@ -23,9 +25,10 @@ SENTENCE = "please send the information for your account today because people wa
 TEXTS = [" ".join(np.random.default_rng(i).choice(SENTENCE.split(), 12)) for i in range(200)]
 
 
-def shop(texts: list[str] = TEXTS) -> Dataset:
+def shop(texts: list[str] = TEXTS, test: list[str] | None = None) -> Dataset:
     y = np.arange(len(texts)) % 2
-    return of_texts((texts, y), (texts[:20], y[:20]), classes=("x", "y"), length=20, vocabulary=200, name="shop")
+    files, options = Files(dataset="shop", licence="", classes=2), AgNews(length=20, vocabulary=200)
+    return of_texts(files, (texts, y), (test or texts[:20], y[:20]), ("x", "y"), options)
 
 
 def experiment(skew: str, clients: int = 6, **changes: object) -> Experiment:
@@ -106,14 +109,7 @@ def test_clients_train_on_rewritten_texts_and_the_test_set_stays():
     assert np.array_equal(plain.x, shop().x)
     assert made.dataset.texts is not None
     assert made.dataset.texts[1] == shop().texts[1]  # type: ignore[index]
-    again = of_texts(
-        (made.dataset.texts[0], shop().y),
-        (TEXTS[:20], shop().y[:20]),
-        classes=("x", "y"),
-        length=20,
-        vocabulary=200,
-        name="again",
-    )
+    again = shop([*made.dataset.texts[0]], TEXTS[:20])
     assert np.array_equal(made.x, again.x)
     assert np.array_equal(made.x_test, again.x_test)
     assert not (plain.x == UNKNOWN).any()
@@ -142,5 +138,5 @@ def test_the_diagnosis_of_texts_names_the_feature_face(monkeypatch):
 
 def test_rows_without_texts_are_refused():
     bare = Dataset(x=np.eye(4), y=np.arange(4) % 2, x_test=np.eye(4), y_test=np.arange(4) % 2, classes=("a", "b"))
-    with pytest.raises(BadInput, match="holds no texts for feature-text; use another feature skew"):
+    with pytest.raises(BadInput, match="has no texts, which feature-text needs; use another feature skew"):
         client_data(experiment("feature-text", 2), bare)

@@ -1,1 +1,1 @@
-"""What a document says, as predicates over stored runs: each holds, fails, or is undecided, with the numbers that say so."""
+"""Claims of documents, judged on stored runs: each holds, fails or is undecided."""

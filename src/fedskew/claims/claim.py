@@ -22,7 +22,7 @@ Arms = Sequence[float]
 
 @dataclass(frozen=True)
 class Region:
-    """Where the number has to lie; open ends are infinite."""
+    """The region in which the number has to lie; open ends are infinite."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The number behind a verdict: one a seed, mean, 95 % interval, and what the document's own numbers give."""
+    """The numbers behind a verdict: one a seed, their mean and 95 % interval, and that of the document's own numbers."""
 
     values: tuple[float, ...]
     mean: float
@@ -57,7 +57,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a document says of a ``quantity`` of some ``arms``, and the statistic that has to lie in ``expect``.
+    """A statement of a document on a quantity of some ``arms``, with the region ``expect`` of its statistic.
 
     The statistic of each seed is ``kind``'s: see `STATISTICS`, and `OVER_ROUNDS` for those that compare two curves.
     """
@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def counted(self) -> bool:
-        """Whether its number is counted, and not estimated."""
+        """True if its number follows from the settings, without chance."""
         return {self.of, self.against or self.of} <= counted()
 
     def statistic(self, runs: Sequence[Run]) -> float:

@@ -22,11 +22,11 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How large: the settings that all arms share, and how many seeds. ``surrogate`` says what stands in for the document's data.
+    """A size of the experiments: the settings that all arms share, and the number of seeds.
 
-    ``arms`` changes some arms at this scale; ``parts`` are changes that several arms share: an arm names one as its ``part``.
-    ``level`` is the test accuracy of claims on ``rounds-to:level``. ``seeded`` takes the place of the document's. Printed numbers
-    are of no use beside those of a surrogate.
+    ``arms`` changes some arms at this scale. ``parts`` are changes that several arms share: an arm names one as its ``part``.
+    ``level`` is the test accuracy of claims on ``rounds-to:level``. ``seeded`` replaces the document's. ``surrogate`` names
+    the data used instead of the document's; its printed numbers are then not comparable.
     """
 
     seeds: int
@@ -45,7 +45,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Arms that are shown together, with what is shown of each and what the document prints of it."""
+    """Arms that are shown together, the quantities shown of each, and the numbers that the document prints."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """Everything that is repeated of one document."""
+    """The experiments and claims of one document."""
 
     name: str
     title: str

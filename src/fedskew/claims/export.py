@@ -32,7 +32,7 @@ DIGITS = 9
 
 
 def exported(document: Document, scale: str, known: Known[Measured], hardware: Mapping[str, str]) -> Export:
-    """Every number that a table or a claim of the document asks of its runs, by arm and seed, as plain values.
+    """Every number that a table or a claim of the document needs, by arm and seed, as plain values.
 
     ``hardware`` is what they ran on. Raises `BadInput` where no run is done.
     """
@@ -69,7 +69,7 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
 
 
 def rounded(value: float) -> float | None:
-    """To `DIGITS` significant digits; nothing for what is not finite, which JSON has no word for."""
+    """The value with `DIGITS` significant digits; None if it is not finite, as JSON has no such numbers."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
 
 
@@ -102,7 +102,7 @@ def page(exports: Sequence[Export]) -> str:
 
 
 def listing(rows: Sequence[Mapping[str, object]]) -> str:
-    """The document's listing repeated digit by digit, where it has one."""
+    """The document's listing with our numbers beside its own; empty if it has none."""
     if not rows:
         return ""
     lines = ["The listing on its own random numbers, ours and (the document's):", ""]
@@ -139,7 +139,7 @@ def done_of(document: Document, export: Export) -> str:
 
 
 def circumstances(document: Document, export: Export) -> str:
-    """How many runs were done of how many, when, for how long, on what."""
+    """The number of runs, their time and the hardware, as one sentence."""
     done = runs(export)
     diverged = sum(run["status"] == "diverged" for run in done)
     text = f"{done_of(document, export)} runs" + (f", of which {diverged} diverged" if diverged else "")

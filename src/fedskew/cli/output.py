@@ -74,9 +74,7 @@ def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in map(str, shown):
         justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
-        table.add_column(
-            headings.get(column, column), justify=justify, overflow="fold" if column == "method" else "ellipsis"
-        )
+        table.add_column(headings.get(column, column), justify=justify, overflow="fold")
     for row in shown.itertuples(index=False):
         table.add_row(*row)
     console = Console()

@@ -17,6 +17,8 @@ from fedskew.core.seeding import stream
 Rows: TypeAlias = NDArray[Any]
 """(n, ...) floating-point numbers or integers."""
 Ints: TypeAlias = NDArray[np.int64]
+Numbered: TypeAlias = tuple[Ints, tuple[str, ...]]
+"""Numbers from 0 on, and the name of each number."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,7 +126,7 @@ def check_all_trained(name: str, classes: Sequence[str], y: Ints, y_test: Ints) 
     require(not unseen, f"{name}: the training part has no row of {', '.join(unseen[:3])}, which the test part has")
 
 
-def numbered(values: Iterable[object]) -> tuple[Ints, tuple[str, ...]]:
+def numbered(values: Iterable[object]) -> Numbered:
     """Each value's number in the sorted order of the different values, and their names."""
     names, numbers = np.unique(np.asarray(values), return_inverse=True)
     return numbers.astype(np.int64), tuple(str(name) for name in names)

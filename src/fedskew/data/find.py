@@ -10,7 +10,7 @@ import io
 import lzma
 import os
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput
 from fedskew.core.npz import bounded
-from fedskew.data.dataset import Rows
+from fedskew.data.dataset import Dataset, Ints, Numbered, Rows
 
 VARIABLE = "FEDSKEW_DATA"
 
@@ -99,6 +99,36 @@ class Files:
             with reading(self.dataset, path):
                 found.append(reader(path))
         return found
+
+    def build(
+        self,
+        train: tuple[Rows, Ints],
+        test: tuple[Rows, Ints],
+        classes: Sequence[str],
+        *,
+        clients: Numbered | None = None,
+        texts: tuple[Sequence[str], Sequence[str]] | None = None,
+        vocabulary: int = 0,
+        sensitive: str = "",
+        notes: str = "",
+    ) -> Dataset:
+        """The data set of these rows and labels. ``clients``: the natural client of each training row, and the clients' names."""
+        groups, group_names = clients or (None, ())
+        return Dataset(
+            x=train[0],
+            y=train[1],
+            x_test=test[0],
+            y_test=test[1],
+            classes=tuple(classes),
+            groups=groups,
+            group_names=group_names,
+            texts=texts,
+            vocabulary=vocabulary,
+            sensitive=sensitive,
+            name=self.dataset,
+            source=self.source,
+            notes=notes,
+        )
 
 
 def folders() -> list[Path]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained
+from fedskew.data.dataset import Dataset, Ints, Numbered, Rows, check_all_trained
+from fedskew.data.find import Files
 
 PAD, UNKNOWN = 0, 1
 """Ids of the padding after a text's end, and of words outside the vocabulary."""
@@ -20,11 +22,20 @@ Labelled = tuple[Sequence[str], Ints]
 """Texts and their labels."""
 
 
-def check_options(length: int, vocabulary: int) -> None:
+class WordOptions(Protocol):
+    """The words of a text that count, and the most ids, of a data set of texts."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+
+def check_options(options: WordOptions) -> None:
+    length, ids = options.length, options.vocabulary
     require(length >= 1, f"length must be at least 1 word, got {length}")
-    require(
-        vocabulary >= 3, f"vocabulary must be at least 3, with the ids of padding and unknown words, got {vocabulary}"
-    )
+    require(ids >= 3, f"vocabulary must be at least 3, with the ids of padding and unknown words, got {ids}")
 
 
 def words(text: str) -> list[str]:
@@ -81,40 +92,32 @@ def held_out_rows(texts: Sequence[str], labels: Ints, fraction: float) -> NDArra
 
 
 def of_texts(
+    files: Files,
     train: Labelled,
     test: Labelled,
+    classes: Sequence[str],
+    options: WordOptions,
     *,
-    classes: tuple[str, ...],
-    length: int,
-    vocabulary: int,
-    name: str,
-    source: str = "",
+    clients: Numbered | None = None,
     notes: str = "",
-    groups: Ints | None = None,
-    group_names: tuple[str, ...] = (),
     test_only_classes: bool = False,
 ) -> Dataset:
-    """A data set of labelled texts: word ids in ``x``, the texts themselves in ``texts``.
+    """A data set of labelled texts: word ids in ``x``, the texts in ``texts``. ``options`` are usually the loader itself.
 
     Raises `BadInput` for empty texts and, unless ``test_only_classes``, for a class that only the test part has.
     """
     if not test_only_classes:
-        check_all_trained(f"data set {name}", classes, train[1], test[1])
-    check_texts(name, "the training part", train[0])
-    check_texts(name, "the test part", test[0])
-    known = vocabulary_of(train[0], vocabulary, length)
-    return Dataset(
-        x=encoded(train[0], known, length),
-        y=train[1],
-        x_test=encoded(test[0], known, length),
-        y_test=test[1],
+        check_all_trained(f"data set {files.dataset}", classes, train[1], test[1])
+    check_texts(files.dataset, "the training part", train[0])
+    check_texts(files.dataset, "the test part", test[0])
+    known = vocabulary_of(train[0], options.vocabulary, options.length)
+    return files.build(
+        (encoded(train[0], known, options.length), train[1]),
+        (encoded(test[0], known, options.length), test[1]),
+        classes,
+        clients=clients,
         texts=(tuple(train[0]), tuple(test[0])),
-        vocabulary=vocabulary,
-        groups=groups,
-        group_names=group_names,
-        classes=classes,
-        name=name,
-        source=source,
+        vocabulary=options.vocabulary,
         notes=notes,
     )
 

@@ -1,7 +1,7 @@
 """Client states on disk, for populations whose states would not fit into memory: one record a client, read and written by cohort.
 
-The newest checkpoint holds where each client's record stands and its checksum. No such record is overwritten before the next
-checkpoint is there: a run that ends in between resumes from the states of the checkpoint.
+A checkpoint holds the position and the checksum of each client's record. These records are not overwritten before the next
+checkpoint is written: a run that ends in between resumes from the states of the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from fedskew.skew.partition import Ints
 
 
 class DiskStates:
-    """The same as `ClientStates`, in a file; memory holds two numbers a client.
+    """Client states in a file, with the methods of `ClientStates`; memory holds two numbers a client.
 
-    The file is read and written by calls, not mapped, so that a full disk is an error and not the end of the process.
+    The file is not mapped to memory: a full disk then raises an error instead of ending the process.
     ``before_write`` may raise: it is called before a cohort's records are written.
     """
 
     def __init__(self, file: IO[bytes], num_clients: int, before_write: Callable[[], None] = lambda: None) -> None:
         self.file, self.before_write = file, before_write
-        self.slots: Ints = np.full(num_clients, -1)  # which record is each client's; -1: none yet
+        self.slots: Ints = np.full(num_clients, -1)  # the position of each client's record; -1: none
         self.checksums: Ints = np.zeros(num_clients, dtype=np.int64)  # the CRC-32 of each client's record
-        self.kept: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # records that the newest checkpoint counts on
+        self.in_checkpoint: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)  # records of the newest checkpoint
         self.free: list[int] = []
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """The states of the clients, with a leading axis; those seen for the first time get ``fresh()``."""
+        """The states of the clients, with a leading axis; a client without one gets ``fresh()``."""
         start = fresh()
         states: Tree = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)
         known = np.flatnonzero(self.slots[clients] >= 0)
@@ -57,64 +57,64 @@ class DiskStates:
         return states
 
     def put(self, clients: Ints, states: Tree) -> None:
-        """Keep the states of the clients; in a file that is open for reading alone, nothing."""
+        """Write the states of the clients; does nothing if the file is open for reading only."""
         if not states or not self.file.writable():
             return
         self.before_write()
         for client, record in zip(clients.tolist(), packed(states), strict=True):
             self.checksums[client] = zlib.crc32(record.data)
-            if self.slots[client] < 0 or self.kept[self.slots[client]]:
+            if self.slots[client] < 0 or self.in_checkpoint[self.slots[client]]:
                 self.slots[client] = self.empty_slot()
             self.transfer(os.pwritev, record, int(self.slots[client]))
 
     def empty_slot(self) -> int:
-        """A record that nothing counts on."""
+        """The position of a free record."""
         if not self.free:
-            end = len(self.kept)
-            self.kept = np.concatenate([self.kept, np.zeros(max(end // 4, 1024), dtype=np.bool_)])
-            self.free = list(range(len(self.kept) - 1, end - 1, -1))
+            end = len(self.in_checkpoint)
+            self.in_checkpoint = np.concatenate([self.in_checkpoint, np.zeros(max(end // 4, 1024), dtype=np.bool_)])
+            self.free = list(range(len(self.in_checkpoint) - 1, end - 1, -1))
         return self.free.pop()
 
     def transfer(self, call: Callable[[int, list[memoryview], int], int], record: NDArray[np.uint8], slot: int) -> bool:
-        """Read or write a record, in as many calls as the system takes; False if the file ends before the record does."""
+        """Read or write a record, in as many calls as the system needs; False if the file ends within it."""
         left, place = record.data, slot * len(record)
         try:
             while left and (count := call(self.file.fileno(), [left], place)):
                 left, place = left[count:], place + count
         except OSError as error:
             raise NoRoom(
-                f"client states in {self.where}: {error.strerror}; make room there, `fedskew resume` goes on"
+                f"client states in {self.where}: {error.strerror}; free some space; `fedskew resume` continues the run"
             ) from None
         return not left
 
     @property
     def where(self) -> str:
-        """The file, or the folder of one without a name."""
+        """The path of the file, or the folder of a file without a name."""
         return self.file.name if isinstance(self.file.name, str) else gettempdir()
 
     @property
     def clients(self) -> Ints:
-        """Those who have a state."""
+        """The ids of the clients with a state."""
         return np.flatnonzero(self.slots >= 0)
 
     def checkpoint(self) -> Tree:
-        """What a checkpoint must hold, once it is written `saved` must be called; all records are on the disk then."""
+        """The content of a checkpoint, after all records have reached the disk. Call `saved` once the checkpoint is written."""
         os.fsync(self.file.fileno())
         ids = self.clients
         kept = {"ids": ids, "slots": self.slots[ids], "checksums": self.checksums[ids]}
         return {name: torch.as_tensor(values) for name, values in kept.items()}
 
     def saved(self) -> None:
-        """The checkpoint of the states as they are is there, so that what older ones counted on is free."""
-        self.kept[:] = False
-        self.kept[self.slots[self.slots >= 0]] = True
-        self.free = np.flatnonzero(~self.kept)[::-1].tolist()
+        """The checkpoint of the current states is written: free the records of older ones."""
+        self.in_checkpoint[:] = False
+        self.in_checkpoint[self.slots[self.slots >= 0]] = True
+        self.free = np.flatnonzero(~self.in_checkpoint)[::-1].tolist()
 
-    def take_up(self, tree: Tree) -> None:
-        """Go on from what `checkpoint` returned."""
+    def restore(self, tree: Tree) -> None:
+        """Continue from the content of a checkpoint."""
         ids, slots, checksums = (tree[name].cpu().numpy() for name in ("ids", "slots", "checksums"))
         self.slots[ids], self.checksums[ids] = slots, checksums
-        self.kept = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
+        self.in_checkpoint = np.zeros(int(slots.max(initial=-1)) + 1, dtype=np.bool_)
         self.saved()
 
 
@@ -125,7 +125,7 @@ def opened(
     read_only: bool = False,
     before_write: Callable[[], None] = lambda: None,
 ) -> DiskStates:
-    """The states in a file, empty or as a checkpoint's ``tree`` has them; ``read_only`` leaves the file as it is."""
+    """The states in a file: none, or those of the content ``tree`` of a checkpoint. Raises `FedskewError`."""
     try:
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def opened(
     except OSError as error:
         raise FedskewError(f"client states in {path}: cannot be opened: {error.strerror}") from None
     if tree:
-        states.take_up(tree)
+        states.restore(tree)
     return states
 
 
@@ -152,7 +152,7 @@ def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()
         part = torch.from_numpy(records[:, done : done + size].copy("C"))
-        # bytes of none cannot be seen as numbers
+        # a view of no bytes cannot change its type
         numbers = part.view(leaf.dtype) if size else part.to(leaf.dtype)
         result[path] = numbers.view(len(records), *leaf.shape).to(leaf.device)
         done += size

@@ -1,7 +1,7 @@
-"""Several ranks as one engine: each trains its share of the cohort, then every rank receives what all clients sent.
+"""Several ranks as one engine: each trains its share of the cohort, then one gather sends all results to every rank.
 
-Every rank plays the same rounds on the same server and keeps all client states, so that measures and aggregation are those of one
-process. A round costs one gather: every update, report and new state travels to every rank.
+Every rank plays the same rounds and keeps the server and all client states, so that measures and aggregation equal those of one
+process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Distributed:
-    """Another engine, on every rank with a share of the cohort of about equal work."""
+    """Another engine, which trains on each rank a share of the cohort of about equal work."""
 
     inner: Engine
     group: Group
@@ -42,7 +42,10 @@ class Distributed:
         return self.shared(work, costs, lambda share: self.inner.run(program, share, x, y))
 
     def shared(self, work: Work, costs: Sequence[int], act: Callable[[Work], T]) -> T:
-        """What ``act`` returns for the whole cohort (leading axis C); a cohort with fewer clients than ranks is everybody's."""
+        """Call ``act`` with this rank's share and gather the results (leading axis C).
+
+        If there are fewer clients than ranks, every rank trains all of them.
+        """
         if len(work.clients) < self.group.size:
             return act(work)
         shares = balanced(costs, self.group.size)
@@ -55,14 +58,14 @@ class Distributed:
 
 
 def balanced(costs: Sequence[int], size: int) -> list[Ints]:
-    """Positions of ``costs`` for each of ``size`` ranks, ascending: the largest first, each to the rank with the least to do.
+    """Positions of ``costs`` for each of ``size`` ranks, ascending.
 
-    No rank is left without any, where there are enough.
+    The largest cost is dealt first, each to the rank with the smallest load. With enough costs no rank stays empty.
     """
     loads, shares = np.zeros(size), [list[int]() for _ in range(size)]
     for i in np.argsort([-cost for cost in costs], kind="stable"):
         rank = int(loads.argmin())
-        # an empty plan still counts, so that no rank gets all of them
+        # an empty plan costs 1, so that no rank gets all of them
         loads[rank] += costs[i] + 1
         shares[rank].append(int(i))
     return [np.sort(np.asarray(share, dtype=np.int64)) for share in shares]

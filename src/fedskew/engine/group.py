@@ -1,4 +1,4 @@
-"""The ranks of PyTorch's process group, and what they send one another."""
+"""The ranks of PyTorch's process group, and their collectives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.skew.partition import Ints
 
 TIME_LIMIT = timedelta(minutes=30)
-"""How long a rank waits for the others in one exchange."""
+"""How long a rank waits for the others in one collective."""
 
 
 class Lost(FedskewError):
@@ -27,7 +27,7 @@ class Lost(FedskewError):
 
 @contextmanager
 def collective() -> Iterator[None]:
-    """An exchange in which every rank takes part. Raises `Lost` when one of them does not."""
+    """Context of a collective, in which every rank takes part. Raises `Lost` if one does not."""
     try:
         with span("exchange and waiting"):
             yield
@@ -38,7 +38,7 @@ def collective() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Group:
-    """All ranks, as one of them sees them. Tensors travel through main memory."""
+    """This rank and the number of ranks. Tensors travel through main memory."""
 
     rank: int
     size: int
@@ -72,7 +72,7 @@ class Group:
         return from_leaves(received)
 
     def gather(self, mine: Sequence[Tensor], shares: Sequence[Ints]) -> list[Tensor]:
-        """All ranks' rows of some tensors, in one exchange.
+        """The rows of all ranks, of several tensors, in one collective.
 
         ``shares`` are the positions, 0 to C - 1, of each rank's rows. ``mine`` are this rank's rows (n, ...) of each tensor; the
         result has (C, ...).

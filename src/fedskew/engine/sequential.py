@@ -30,12 +30,12 @@ class Sequential:
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():
-            told = [self.candidate(program, work, i, x, y) for i in range(len(work.clients))]
-        before, answers = zip(*told, strict=True)
+            found = [self.candidate(program, work, i, x, y) for i in range(len(work.clients))]
+        before, answers = zip(*found, strict=True)
         return stack(list(before)), stack(list(answers))
 
     def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        """Client i's sums over its data at the model it receives, and its answer."""
+        """Client i's sums over its data at the model that it receives, and its answer to the survey."""
         view = one(work.view, i)
         if program.before:
             view = view._replace(before=total(bind(program.before, view), work.passes[i], x, y, view.x))
@@ -49,7 +49,7 @@ class Sequential:
         return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
 
     def client(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Upload, Tree, Tree]:
-        """Client i of the cohort from its view to what it sends, its new state and its own model's scores."""
+        """Train client i of the cohort: its upload, its new state and the scores of its local model."""
         view = one(work.view, i)
         carry = program.init(view)
         for batch in batches(work.plans[i], x, y, view.x):
@@ -71,7 +71,7 @@ def bind(function: Callable[..., Tree], *first: object) -> Callable[[Batch], Tre
 
 
 def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
-    """The batches of a plan, masks in the model's type, as rows may be integers."""
+    """The batches of a plan. Masks have the model's type, because rows may be integers."""
     index = torch.as_tensor(plan.index, device=x.device)
     mask = torch.as_tensor(plan.mask, dtype=model.dtype, device=x.device)
     warp = None if plan.warp is None else torch.as_tensor(plan.warp, device=x.device)
@@ -82,7 +82,7 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
 
 
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
-    """The sum of ``function`` over the batches; a function that returns nothing is asked once."""
+    """The sum of ``function`` over the batches; {} as soon as the function returns {}."""
     sums: Tree = {}
     for batch in batches(plan, x, y, model):
         part = function(batch)

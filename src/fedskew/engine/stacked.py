@@ -1,15 +1,15 @@
 """Many clients as one batch of models: `torch.func.vmap` over the local loop.
 
-The cohort is sorted by number of steps and cut into blocks. Within a block steps and rows are padded under a mask of 0; a client
-that has finished keeps its old carry, and where models are large enough to matter the block is narrowed as clients finish.
+The cohort is sorted by number of steps and cut into blocks. Within a block, steps and rows are padded under a mask of 0. A client
+that has finished keeps its carry. Blocks of large models get narrower as clients finish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,19 +19,22 @@ from torch.func import vmap
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
-from fedskew.core.records import OWN, Batch, Carry, Plan, Upload, View
+from fedskew.core.records import OWN, Batch, Carry, Plan, View
 from fedskew.core.spans import span
 from fedskew.core.trees import Tree, concatenate, map_leaves, num_bytes, pick
 from fedskew.engine.trace import Traced, live
 from fedskew.loop.local import Program
 from fedskew.loop.warp import warped
-from fedskew.loop.work import Done, Work
+from fedskew.loop.work import Done, Work, members_of
+from fedskew.skew.partition import Ints
 
 SHARED = View(**{part: 0 if part in OWN else None for part in View._fields})  # type: ignore[arg-type]
-"""Axes of a stacked view: the broadcast stays one copy."""
+"""Axes of a stacked view: parts that all clients share have none."""
+
+T = TypeVar("T")
 
 SMALL = 1 << 18
-"""Bytes of a block's carry under which a step costs its dispatch: narrowing the block would save nothing."""
+"""Bytes of a block's carry below which a step costs dispatch only: a narrower block would save nothing."""
 
 
 class Steps:
@@ -50,16 +53,17 @@ class Steps:
 
 @lru_cache(maxsize=16)
 def vectorised(program: Program) -> Steps:
-    """The traced functions of a program, shared by all runs of one method on one model."""
+    """The vectorised functions of a program; all runs of one method on one model share them and their recorded steps."""
     return Steps(program)
 
 
-def masked(program: Program) -> Any:
+def masked(program: Program) -> Callable[..., Carry]:
     """A step that keeps the old carry of a client that has finished."""
 
-    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Any:
+    def step(view: View, carry: Carry, x: Tensor, y: Tensor, mask: Tensor, on: Tensor) -> Carry:
         new = live(program)(view, carry, x, y, mask)
-        return map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
+        kept: Carry = map_leaves(lambda a, b: torch.where(on, a, b), new, carry)
+        return kept
 
     return step
 
@@ -84,47 +88,41 @@ class Stacked:
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         steps = vectorised(program)
-        before, answers = self.blocks(lambda members: self.candidates(steps, work, members, x, y), work, x)
-        return before, answers
+
+        def candidates(members: Ints) -> Tree:
+            view = some(work.view, members)
+            if steps.before:
+                passes = [work.passes[i] for i in members]
+                view = view._replace(before=total(steps.before, (view,), passes, x, y, view.x))
+            return {"before": view.before, "answers": steps.answer(view)}
+
+        found = self.blocks(candidates, work)
+        return found["before"], found["answers"]
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         steps = vectorised(program)
-        return Done(*self.blocks(lambda members: self.block(steps, work, members, x, y), work, x))
+        return self.blocks(lambda members: self.block(steps, members_of(work, members), x, y), work)
 
-    def blocks(self, act: Callable[[Any], tuple[Any, ...]], work: Work, x: Tensor) -> tuple[Any, ...]:
-        """What ``act`` gives for the positions of each block, longest clients first, put back into the cohort's order."""
-        lengths = np.asarray([len(plan.index) for plan in work.plans])
-        order = np.argsort(-lengths, kind="stable")
+    def blocks(self, act: Callable[[Ints], T], work: Work) -> T:
+        """Call ``act`` with the positions of each block, clients with the most steps first; join in the cohort's order."""
+        order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
         width = self.width or block_width(work.view.x)
         with torch.no_grad():
             parts = [act(order[lo : lo + width]) for lo in range(0, len(order), width)]
-        back = torch.as_tensor(np.argsort(order), device=x.device)
-        return tuple(pick(concatenate(list(part)), back) for part in zip(*parts, strict=True))
+        joined: T = pick(concatenate(parts), torch.as_tensor(np.argsort(order), device=work.view.x.device))
+        return joined
 
-    def candidates(
-        self, steps: Steps, work: Work, members: np.ndarray[Any, Any], x: Tensor, y: Tensor
-    ) -> tuple[Tree, Tree]:
-        """Sums over the data of the clients at these positions, and their answers."""
-        view = some(work.view, members)
-        if steps.before:
-            view = view._replace(before=total(steps.before, (view,), [work.passes[i] for i in members], x, y, view.x))
-        return view.before, steps.answer(view)
-
-    def block(
-        self, steps: Steps, work: Work, members: np.ndarray[Any, Any], x: Tensor, y: Tensor
-    ) -> tuple[Upload, Tree, Tree]:
-        """The clients at these positions of the cohort, longest first."""
-        view = some(work.view, members)
-        carry = self.train(steps, view, [work.plans[i] for i in members], x, y)
-        passes = [work.passes[i] for i in members]
-        sums = total(steps.after, (view, carry.w), passes, x, y, view.x) if steps.after else {}
+    def block(self, steps: Steps, work: Work, x: Tensor, y: Tensor) -> Done:
+        """Train one block, whose clients with the most steps come first."""
+        view = work.view
+        carry = self.train(steps, view, work.plans, x, y)
+        sums = total(steps.after, (view, carry.w), work.passes, x, y, view.x) if steps.after else {}
         uploads, states = steps.final(view, carry, sums)
-        measured = [work.measured[i] for i in members] if work.measured else []
         with span("scores of local models"):
-            return uploads, states, total(steps.score, (carry.w,), measured, x, y, view.x)
+            return Done(uploads, states, total(steps.score, (carry.w,), work.measured, x, y, view.x))
 
     def train(self, steps: Steps, view: View, plans: list[Plan], x: Tensor, y: Tensor) -> Carry:
-        """The local steps of a block; finished clients leave it at its tail."""
+        """The local steps of a block; clients that have finished leave it at its end."""
         carry = steps.init(view)
         lengths = np.asarray([len(plan.index) for plan in plans])
         with span("batching"):
@@ -160,20 +158,20 @@ class Stacked:
         return concatenate([carry, *reversed(left)])
 
 
-def some(view: View, members: Any) -> View:
+def some(view: View, members: Ints | slice) -> View:
     """The view of the clients at these positions of the cohort."""
     return view._replace(**{part: pick(getattr(view, part), members) for part in OWN})
 
 
 def block_width(model: Tensor) -> int:
-    """As many clients as keep their models within 16 MiB, so that a step's passes over them stay in cache; at most 256."""
+    """Clients of a block: at most 256, and their models (P,) within 16 MiB, so that they stay in cache."""
     return max(1, min(256, (16 << 20) // num_bytes({"w": model})))
 
 
 def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
     """Plans of different lengths and widths as (T, C, B) row indices and masks, padded with row 0 under a mask of 0.
 
-    Masks have the model's type: rows may be integers.
+    Masks have the model's type, because rows may be integers.
     """
     steps = max(plan.index.shape[0] for plan in plans)
     rows = max(plan.index.shape[1] for plan in plans)
@@ -186,8 +184,8 @@ def packed(plans: list[Plan], model: Tensor) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(index, device=model.device), torch.as_tensor(mask, dtype=model.dtype, device=model.device)
 
 
-def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """How each row of the plans is changed, (T, C, B, 3); padding is not."""
+def packed_warps(plans: list[Plan], size: tuple[int, ...]) -> Ints:
+    """The plans' shifts and mirrorings (T, C, B, 3); 0 for padding."""
     warps = np.zeros((*size, 3), dtype=np.int64)
     for c, plan in enumerate(plans):
         t, b = plan.index.shape
@@ -201,10 +199,17 @@ def take(data: Tensor, rows: Tensor) -> Tensor:
     return data.index_select(0, rows.reshape(-1)).view(*rows.shape, *data.shape[1:])
 
 
-def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y: Tensor, model: Tensor) -> Tree:
-    """The sum of a stacked function over each client's batches; a function that returns nothing is asked once.
+def total(
+    function: Callable[..., Tree],
+    first: Sequence[View | Tensor],
+    plans: list[Plan],
+    x: Tensor,
+    y: Tensor,
+    model: Tensor,
+) -> Tree:
+    """The sum of a stacked function over each client's batches; {} as soon as the function returns {}.
 
-    Clients at the block's tail that have no batch left are left out.
+    Clients at the block's end without a batch left are left out.
     """
     sums: Tree = {}
     if not plans:
@@ -222,12 +227,12 @@ def total(function: Any, first: tuple[Any, ...], plans: list[Plan], x: Tensor, y
     return sums
 
 
-def leading(part: Any, width: int) -> Any:
+def leading(part: View | Tensor, width: int) -> View | Tensor:
     """A view, or a tensor (C, ...), of the first clients."""
     return some(part, slice(0, width)) if isinstance(part, View) else part[:width]
 
 
 def added(sums: Tensor, part: Tensor) -> Tensor:
-    """The sums, to whose first clients theirs were added in place."""
+    """Add the part of the first clients to the sums, in place."""
     sums[: len(part)] += part
     return sums

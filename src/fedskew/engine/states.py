@@ -13,21 +13,21 @@ from fedskew.skew.partition import Ints
 
 
 class ClientStates:
-    """Rows of stacked tensors that grow by doubling; memory follows the clients seen, not the population."""
+    """Stacked tensors with one row for each client that has taken part; their room doubles when it is full."""
 
     def __init__(self) -> None:
         self.place: dict[int, int] = {}
         self.rows: Tree | None = None
 
     def get(self, clients: Ints, fresh: Callable[[], Tree]) -> Tree:
-        """The states of the clients, with a leading axis; those seen for the first time get ``fresh()``."""
+        """The states of the clients, with a leading axis; a client without one gets ``fresh()``."""
         places = torch.tensor([self.place.get(int(k), -1) for k in clients], dtype=torch.long)
         new = (places < 0).nonzero()[:, 0]
 
         def chosen(leaf: Tensor, rows: Tensor) -> Tensor:
             if len(new) == len(places):
                 return leaf.expand(len(places), *leaf.shape).clone()
-            # any row for the new ones first: one pass over memory for the others
+            # new clients get any row first, so that one pass over memory is enough
             states = rows.index_select(0, places.clamp(min=0).to(rows.device))
             states[new] = leaf
             return states
@@ -52,22 +52,22 @@ class ClientStates:
         map_leaves(lambda rows, new: rows.index_copy_(0, places.to(rows.device), new), self.rows, states)
 
     def export(self) -> tuple[Ints, Tree]:
-        """The ids of the clients seen, and their states in that order."""
+        """The ids of the clients with a state, and the states in that order."""
         ids = np.asarray(list(self.place), dtype=np.int64)
         return ids, {} if self.rows is None else map_leaves(lambda leaf: leaf[: len(ids)].clone(), self.rows)
 
     @property
     def clients(self) -> Ints:
-        """Those who have taken part."""
+        """The ids of the clients with a state."""
         return np.asarray(list(self.place), dtype=np.int64)
 
     def checkpoint(self) -> Tree:
-        """What a checkpoint must hold."""
+        """The content of a checkpoint."""
         ids, states = self.export()
         return {"ids": torch.as_tensor(ids), "states": states}
 
     def saved(self) -> None:
-        """Nothing to do once it is written."""
+        """Called once the checkpoint is written; there is nothing to do."""
 
     @classmethod
     def restore(cls, ids: Ints, states: Tree) -> ClientStates:
@@ -79,7 +79,7 @@ class ClientStates:
 
 
 def widened(rows: Tensor, room: int) -> Tensor:
-    """The same rows, in memory for so many; what is free of it is not touched, which would cost more than the copy."""
+    """Copy the rows to memory for ``room`` rows. The free ones stay untouched: filling them would cost more than the copy."""
     wide = rows.new_empty(room, *rows.shape[1:])
     wide[: len(rows)] = rows
     return wide

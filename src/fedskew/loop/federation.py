@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -142,7 +142,7 @@ def label_counts(fed: Federation, y: Tensor) -> Tensor:
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 
-def numbers(fed: Federation, values: Any) -> Tensor:
+def numbers(fed: Federation, values: Ints) -> Tensor:
     """Counts as a tensor of the type of parameters."""
     return torch.as_tensor(values, dtype=fed.dtype or fed.x.dtype, device=fed.x.device)
 

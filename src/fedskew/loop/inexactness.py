@@ -11,7 +11,6 @@ It does not include the point at which FedSAM and its variants take a gradient. 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.func import grad_and_value
 from torch.linalg import vector_norm
 
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Solver
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -44,7 +44,7 @@ def inexactness(fed: Federation, engine: Engine, outcome: Outcome) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def surveying(algorithm: Algorithm, task: Task, solver: Any, kept: Kept | None) -> Program:
+def surveying(algorithm: Algorithm, task: Task, solver: Solver, kept: Kept | None) -> Program:
     """A program whose survey returns the gradient of the local problem at the start and at the local model, over all rows."""
 
     def before(view: View, batch: Batch) -> Tree:

@@ -7,12 +7,12 @@ it like a local model.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
@@ -76,7 +76,7 @@ def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
 
 
 @lru_cache(maxsize=32)
-def measuring(method: Program, task: Task, solver: Any) -> Program:
+def measuring(method: Program, task: Task, solver: Solver) -> Program:
     """A program of plain local training from the method's personal model. It sends and keeps nothing."""
 
     def init(view: View) -> Carry:

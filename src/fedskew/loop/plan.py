@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+from fedskew.core.contract import Augmentation
 from fedskew.core.errors import require
 from fedskew.core.memory import require_memory
 from fedskew.core.privacy import alone
@@ -65,7 +66,7 @@ class SeededPlanner:
     seed: int
     own: tuple[Local, ...] = ()
     purpose: str = "batches"
-    augmentation: Any = None
+    augmentation: Augmentation | None = None
 
     def work(self, client: int) -> Local:
         """The local work of one client."""

@@ -29,8 +29,9 @@ class Measure:
     name: its name in the store. A row with ``of`` stores nothing: it adds up those names of its split.
     note: its meaning, range and source, as the reference and the captions of figures say it.
     compute: ``module:function`` of a function in this folder. For the splits ``round`` and ``client`` it takes the updates (C, P)
-        and the clients' numbers of rows (C,), and returns () or (C,). For ``clients`` and ``personal`` it takes the clients' values
-        of ``score`` (K,), from worst to best, and returns (). If empty, `fedskew.experiment.measurements` computes it.
+        and the clients' numbers of rows (C,) and returns a tensor () or (C,). For ``clients`` and ``personal`` it takes the
+        clients' values of ``score`` (K,), from worst to best, and returns ().
+        If empty, `fedskew.experiment.measurements` computes it.
     shown: the views that have it. ``table``: terminal, LaTeX and Markdown; ``page``: the report's table; ``curve``: a figure
         over the rounds and the table of one run; ``live``: progress and ``watch``.
     key: its column in a summary; by default its name. Times ``factor`` in there.
@@ -76,7 +77,7 @@ class Measure:
 
     @property
     def stored(self) -> bool:
-        """Whether a run stores it under its own name."""
+        """True if a run stores it under its own name."""
         return self.name in self.of
 
     @property
@@ -86,12 +87,22 @@ class Measure:
 
     @property
     def of_clients(self) -> bool:
-        """Whether it is measured on the clients' rows."""
+        """True if it is measured on the clients' rows."""
         return self.split in ("clients", "personal")
 
     @property
+    def ahead(self) -> str:
+        """The verdict on a difference in which this measure is better."""
+        return "lower" if self.better == "lower" else "higher"
+
+    @property
+    def behind(self) -> str:
+        """The verdict on a difference in which this measure is worse."""
+        return "higher" if self.better == "lower" else "lower"
+
+    @property
     def place(self) -> str:
-        """How the rounds of a run become its number, in words."""
+        """The way to reduce the rounds of a run, in words."""
         return PLACES[self.reduce]
 
     def function(self) -> Callable[..., Tensor]:
@@ -156,7 +167,7 @@ MEASURES: tuple[Measure, ...] = (
         compute=FAIR + "mean", score="accuracy", shown=("table", "page", "curve"), key="personal",
         label="accuracy of the personal models", unit="%", reduce="last", high=1.0, better="higher",
         remark="personal: each client's own model after the round; test accuracy is that of the server's model, "
-        "which means little where a method keeps much of the model on the clients",
+        "which means little if a method keeps much of the model on the clients",
     ),
     Measure(
         "personal", "accuracy_worst", "accuracy of the personal models on the client where it is lowest, 0..1",
@@ -210,8 +221,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "round", "epsilon", "privacy loss of any client in all rounds, repeated ones too, at the method's delta; where the method "
         "bounds it", shown=("table", "page"), reduce="last", interval=False,
-        remark="epsilon bounds what the models of all rounds tell of any one client, at the method's delta: differential privacy "
-        "for adding or removing a client; it covers no other number here, and nothing settled before the first round",
+        remark="epsilon bounds what the models of all rounds reveal about any one client, at the method's delta: differential "
+        "privacy for adding or removing a client; it covers no other number here, and nothing settled before the first round",
     ),
     # per client: each client's number stands in the column of the client
     Measure("global-model", "accuracy", "per client: accuracy of the global model on the client's rows, 0..1", better="higher"),

@@ -1,10 +1,10 @@
 """Pretrained encoders of Hugging Face for classification: a pooled hidden state, a hidden layer, the output.
 
-What is trained is a choice: everything, the layers after the first ``frozen`` ones, or adapters of low rank. Frozen weights are
-those of the checkpoint and never travel in a round.
+Training changes all layers, those after the first ``frozen`` ones, or adapters of low rank. Frozen weights are those of the
+checkpoint and never travel in a round.
 
     LoRA      W_0 + alpha / r * B A,  A (r, d_in) drawn, B (d_out, r) = 0; only A and B are trained    (Hu et al. 2022)
-    FedIT     the server averages A and B each on its own: the mean of products it is not              (Zhang et al. 2024)
+    FedIT     the server averages A and B separately, which is not the mean of the products B A        (Zhang et al. 2024)
     FFA-LoRA  A stays as drawn, the same for all; only B is trained: the mean is exact                 (Sun et al. 2024)
 
 Departure: dropout is off, so that a step depends on its batch only.
@@ -35,17 +35,17 @@ from fedskew.models.first import first_place_only
 from fedskew.models.initial import draws_from
 
 PIECE = 64
-"""Rows of a forward pass that is not differentiated; rows of like length go together."""
+"""Rows of a forward pass without gradient; rows of similar length are computed together."""
 
 PAD = -1
-"""The id at places after a text's end, whatever a tokenizer's own."""
+"""The id after a text's end, in place of the tokenizer's own."""
 
 QUERIES_AND_VALUES = {"query", "value", "q_lin", "v_lin", "q_proj", "v_proj", "q", "v"}
-"""What architectures call the linear layers that LoRA is usually put into."""
+"""Names of the linear layers that usually get LoRA, in various architectures."""
 
 
 class EncoderNet(nn.Module):
-    """Rows are token ids (n, L), `PAD` after a text's end, or, of a `suffix`, hidden states (n, L, H), 0 there."""
+    """Rows are token ids (n, L), `PAD` after a text's end; for a `suffix`, hidden states (n, L, H), 0 after a text's end."""
 
     stacks = False  # the encoder's mask is built from values
 
@@ -66,7 +66,7 @@ class EncoderNet(nn.Module):
         return torch.cat(z)[back], torch.cat(logits)[back]
 
     def piece(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows cut to the longest of them."""
+        """One forward pass, on the rows cut to the longest of them."""
         x, mask = cut(x)
         hidden = self.hidden(x, mask)
         if self.pooling == "first":
@@ -78,7 +78,7 @@ class EncoderNet(nn.Module):
         return z, self.out(z)
 
     def hidden(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states after the last layer, (n, L, H) or, at the first place only, (n, 1, H)."""
+        """Hidden states after the last layer: (n, L, H), or (n, 1, H) if only the first token is computed."""
         if x.dim() == 3:
             return self.encoder(inputs_embeds=x, attention_mask=mask.long()).last_hidden_state
         ids = torch.where(mask, x, self.pad).long()
@@ -91,17 +91,20 @@ def real(x: Tensor) -> Tensor:
 
 
 def cut(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows without the places where none of them has a token, and the mask of those that are left."""
+    """Cut the columns in which no row has a token; returns the rows and the mask of their tokens."""
     mask = real(x)
     longest = max(int(mask.any(0).sum()), 1)
     return x[:, :longest], mask[:, :longest]
 
 
 def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
-    """The encoder's list of layers, and its place."""
+    """The name and the list of the encoder's layers. Raises `BadInput` if it has no single list."""
     count = getattr(encoder.config, "num_hidden_layers", 0)
     found = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
-    require(len(found) == 1, f"model {type(encoder).__name__}: its layers stand in no single list; it is not supported")
+    require(
+        len(found) == 1,
+        f"model {type(encoder).__name__}: it has no single list of layers, so fedskew does not support it",
+    )
     return found[0]
 
 
@@ -109,10 +112,10 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
 class Encoder(ABC):
     """A pretrained encoder.
 
-    ``frozen`` freezes the embeddings and so many of the first layers. ``lora`` is the rank of adapters in the layers after them, 0
-    for none: then the layers' own weights are frozen, and ``adapt="b"`` freezes the adapters' A, too (FFA-LoRA). ``targets`` are
-    the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens. ``cache`` keeps
-    what the frozen layers compute for each text, in memory or in a file.
+    ``frozen`` freezes the embeddings and that many of the first layers. ``lora`` is the rank of adapters in the layers after them;
+    0 means no adapters. With adapters all other weights are frozen, and ``adapt="b"`` freezes the adapters' A, too (FFA-LoRA).
+    ``targets`` are the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens.
+    ``cache`` keeps the results of the frozen layers for each text, in memory or in a file.
     """
 
     frozen: int = 0
@@ -147,7 +150,7 @@ class Encoder(ABC):
             return self.made(classes, generator).eval()
 
     def made(self, classes: int, generator: torch.Generator) -> EncoderNet:
-        """The module, where global draws are none."""
+        """The module; it draws from PyTorch's global generator."""
         encoder = self.loaded(extra("transformers").AutoModel)
         encoder.pooler = None
         most = getattr(encoder.config, "max_position_embeddings", None) or self.length
@@ -159,7 +162,7 @@ class Encoder(ABC):
         return EncoderNet(encoder, classes, self.pooling, pad)
 
     def freeze(self, encoder: nn.Module, generator: torch.Generator) -> None:
-        """Mark what is not trained, and put adapters in."""
+        """Freeze weights and insert adapters."""
         place, layers = layers_of(encoder)
         require(self.frozen <= len(layers), f"model: frozen {self.frozen}, but {self.where()} has {len(layers)} layers")
         if self.lora:
@@ -171,7 +174,7 @@ class Encoder(ABC):
                 layer.requires_grad_(False)
 
     def add_adapters(self, encoder: nn.Module, place: str, layers: nn.ModuleList, generator: torch.Generator) -> None:
-        """PEFT's low-rank adapters in the layers that are not frozen. An A that stays as drawn is the same in every run."""
+        """Insert PEFT's low-rank adapters into the layers that are not frozen. A frozen A is the same for every seed."""
         peft, count = extra("peft"), len(layers)
         require(self.frozen < count, f"model: no layer is left for adapters; lower frozen below {count}")
         names = {n.rpartition(".")[2] for n, part in layers.named_modules() if isinstance(part, nn.Linear)}
@@ -197,7 +200,7 @@ class Encoder(ABC):
     def tokens(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Token ids (n, L) of the texts, `PAD` after their ends; L is the longest text's, at most ``length``.
 
-        The numbers are floating-point, as all rows are; they are exact.
+        They are floating-point numbers, like all rows, and exact.
         """
         rows = self.tokenizer()(list(texts), truncation=True, max_length=self.length)["input_ids"]
         ids = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.float32)
@@ -206,7 +209,7 @@ class Encoder(ABC):
         return ids
 
     def reading(self) -> str:
-        """Hex digits of everything but the texts that token ids depend on: not the folder's name, which may hold another soon."""
+        """A hash, in hex digits, of the tokenizer's files and ``length``. The folder's name may get other content."""
         digest = hashlib.sha256(str(self.length).encode())
         with TemporaryDirectory() as folder:
             for path in sorted(self.tokenizer().save_pretrained(folder)):
@@ -217,7 +220,7 @@ class Encoder(ABC):
         return self.loaded(extra("transformers").AutoTokenizer)
 
     def loaded(self, kind: Any) -> Any:
-        """What ``kind.from_pretrained`` makes of the checkpoint."""
+        """Load the checkpoint with ``kind.from_pretrained``. Raises `BadInput`."""
         logging = extra("transformers").utils.logging
         logging.disable_progress_bar()
         logging.set_verbosity_error()
@@ -232,7 +235,7 @@ class Encoder(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Encoder):
-    """Any encoder of Hugging Face by its name, or a folder that holds one; `hf:NAME` is short for `hf:source=NAME`."""
+    """An encoder of Hugging Face, by name or folder; `hf:NAME` is short for `hf:source=NAME`."""
 
     source: str = "distilbert-base-uncased"
     pooling: Literal["mean", "first"] = "first"
@@ -251,7 +254,7 @@ class HuggingFace(Encoder):
 
 @dataclass(frozen=True, kw_only=True)
 class MiniLm(Encoder):
-    """The 6-layer encoder all-MiniLM-L6-v2, which a Python package carries: no network is needed."""
+    """The 6-layer encoder all-MiniLM-L6-v2, from a Python package: no network is needed."""
 
     idea: ClassVar[str] = "all-MiniLM-L6-v2, a pretrained encoder of 6 layers, without a network; needs the extra text"
     cites: ClassVar[tuple[str, ...]] = ("minilm", "transformers", "lora", "fedit", "ffa-lora")
@@ -261,7 +264,7 @@ class MiniLm(Encoder):
 
 
 def extra(name: str) -> Any:
-    """An optional package; raises `BadInput` with how to install it."""
+    """Import an optional package. Raises `BadInput` if it is not installed."""
     require(
         importlib.util.find_spec(name) is not None,
         f"pretrained encoders need the package {name}; install them with pip install 'fedskew[text]'",

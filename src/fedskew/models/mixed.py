@@ -1,4 +1,4 @@
-"""Clients of different architectures in one parameter vector: each model has a place of its own in it."""
+"""Clients of different architectures: one parameter vector holds all models, one after the other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedskew.models.mlp import Mlp
 from fedskew.models.softmax import Softmax
 
 PLAIN: Mapping[str, type] = {"softmax": Softmax, "mlp": Mlp, "cnn": Cnn, "cnn1d": Cnn1d}
-"""The models that a mixture may hold."""
+"""Models that can be mixed."""
 
 
 class MixedNet(nn.Module):
-    """All the models, of which ``used`` is the one that answers."""
+    """All models; the forward pass uses number ``used``."""
 
     def __init__(self, nets: list[nn.Module]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class MixedNet(nn.Module):
         self.used = 0
 
     def using(self, number: int) -> MixedNet:
-        """The same models under another one that answers."""
+        """The same models, with another one in use."""
         other = MixedNet(list(self.nets))
         other.used = number
         return other
@@ -42,10 +42,9 @@ class MixedNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """Client k has the architecture number k modulo their count; they have no parameters in common.
+    """Client k has architecture number k modulo their count; architectures share no parameters.
 
-    Each entry of ``models`` is a model in compact form, ``mlp:hidden=[32]``. The vector holds all the architectures one after the
-    other, and a client trains the part that is its own.
+    Each entry of ``models`` is a model in compact form, such as ``mlp:hidden=[32]``. A client trains its part of the vector.
     """
 
     models: tuple[str, ...] = ("softmax", "mlp")

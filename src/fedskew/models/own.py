@@ -1,11 +1,12 @@
-"""A module of the user's: a class in a file or in an importable package."""
+"""The user's own module: a class in a file or in an importable package."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,13 @@ from fedskew.models.initial import draws_from
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
+T = TypeVar("T")
+
 HOW = "write module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
 
 
 class OwnNet(nn.Module):
-    """Adds the features to a module that returns logits alone: what its output layer takes."""
+    """Adds the features, the input of the output layer, to a module that returns only logits."""
 
     def __init__(self, inner: nn.Module, classes: int) -> None:
         super().__init__()
@@ -54,8 +57,8 @@ class OwnNet(nn.Module):
 class Module:
     """A `torch.nn.Module` class of yours, called as ``CLASS(shape, classes)`` with the shape of a row and the number of classes.
 
-    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Rows of integers reach it as integers if it
-    takes no others, as an embedding does. Parameters that require no gradient are frozen. Dropout is off; BatchNorm is refused.
+    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Integer rows stay integers if it takes no
+    others, like an embedding. Parameters without gradient are frozen. Dropout is off; BatchNorm is refused.
     """
 
     source: str
@@ -87,13 +90,13 @@ class Module:
             admit_module(self.source)
         object.__setattr__(self, "file_hash", found)
 
-    def loaded(self) -> Any:
-        """The class."""
+    def loaded(self) -> type[nn.Module]:
+        """The user's class. Raises `BadInput` if it is missing or its file has changed."""
         if own.MARK in self.source:
             file, _, name = self.source.rpartition(own.MARK)
             contents = read_small(Path(file))
             require(own.digest(contents) == self.file_hash, f"model module: {file} has changed; start a new run")
-            module: Any = own.run(Path(file), contents, self.file_hash, "model module")
+            module: object = own.run(Path(file), contents, self.file_hash, "model module")
         else:
             package, _, name = self.source.rpartition(".")
             try:
@@ -101,14 +104,12 @@ class Module:
             except (ImportError, ValueError) as error:
                 raise BadInput(f"model module: cannot import {package!r}: {error}; {HOW}") from None
         cls = getattr(module, name, None)
-        require(
-            isinstance(cls, type) and issubclass(cls, nn.Module),
-            f"model module: {self.source} is not a torch.nn.Module class; {HOW}",
-        )
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            raise BadInput(f"model module: {self.source} is not a torch.nn.Module class; {HOW}")
         return cls
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        """The module, its parameters drawn from ``generator``; tried on two rows."""
+        """The module, with parameters drawn from ``generator``. Raises `BadInput` if it does not work on two rows."""
         cls = self.loaded()
         with draws_from(generator):
             net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
@@ -134,10 +135,10 @@ class Module:
         return net
 
 
-def called(what: Any, failing: str, *args: Any) -> Any:
-    """What a call of the user's code returns; its exception becomes one line."""
+def called(function: Callable[..., T], failing: str, *args: object) -> T:
+    """Call the user's code. Raises `BadInput` with its exception as one line."""
     try:
-        return what(*args)
+        return function(*args)
     except BadInput:
         raise
     except Exception as error:
@@ -145,7 +146,7 @@ def called(what: Any, failing: str, *args: Any) -> Any:
 
 
 def works(net: nn.Module, x: Tensor) -> bool:
-    """Whether the module takes such rows."""
+    """Whether the module accepts these rows."""
     try:
         with torch.no_grad():
             net(x)
@@ -157,7 +158,7 @@ def works(net: nn.Module, x: Tensor) -> bool:
 
 
 def stacks(net: nn.Module, x: Tensor) -> bool:
-    """Whether results and gradients of two models at once can be computed; recurrent layers have another way for each."""
+    """Whether `vmap` can compute results and gradients of two models at once; it cannot with recurrent layers."""
     space = ParameterSpace(net)
     w = space.flatten(net)
 

@@ -1,11 +1,10 @@
-"""The frozen part at the front of an encoder: what it computes for a text never changes, so it is computed once."""
+"""The frozen layers at the front of an encoder: their result for a text never changes, so it is computed once."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +12,22 @@ from torch import Tensor, nn
 from fedskew.models.encoder import PIECE, EncoderNet, cut, layers_of, real
 
 Tell = Callable[[int, int], None]
-"""Called with the rows done and the rows in all."""
+"""Progress callback: called with the number of rows done and of all rows."""
 
 
 class Pass(nn.Module):
-    """Stands where a part was: gives back the hidden states that it is given."""
+    """Takes the place of a frozen layer: returns its input, the hidden states."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         return next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.dim() == 3)
 
 
 class ReachedError(Exception):
-    """The frozen part is done; what follows need not be computed."""
+    """Ends a forward pass after the frozen layers."""
 
 
 def prefix(net: EncoderNet) -> list[tuple[nn.Module, str]]:
-    """The longest run of parts from the embeddings on without a trainable parameter: the owner of each and its name there."""
+    """The frozen layers from the embeddings on, up to the first with a trainable parameter: each one's owner and name there."""
     layers = layers_of(net.encoder)[1]
     parts: list[tuple[nn.Module, str]] = [(net.encoder, "embeddings")]
     parts += [(layers, str(i)) for i in range(len(layers))]
@@ -37,7 +36,7 @@ def prefix(net: EncoderNet) -> list[tuple[nn.Module, str]]:
 
 
 def key(net: EncoderNet, x: Tensor) -> str:
-    """Sixteen hex digits of everything that the frozen part's results depend on: its weights, its settings, the token ids."""
+    """A hash, sixteen hex digits, of all that the frozen layers' results depend on: weights, settings and token ids."""
     digest = hashlib.sha256(net.encoder.config.to_json_string().encode())  # type: ignore[operator, union-attr]
     digest.update(f"{x.dtype}{tuple(x.shape)}".encode())
     for owner, name in prefix(net):
@@ -48,13 +47,13 @@ def key(net: EncoderNet, x: Tensor) -> str:
 
 
 def activations(net: EncoderNet, x: Tensor, out: Tensor, tell: Tell) -> None:
-    """Fill ``out`` (n, L, H) with the hidden states after the frozen part for the token ids x (n, L), and 0 beyond a text's end.
+    """Fill ``out`` (n, L, H) with the hidden states after the frozen layers for the token ids x (n, L), 0 after a text's end.
 
-    Rows of like length go together.
+    Rows of similar length are computed together.
     """
     owner, name = prefix(net)[-1]
 
-    def reached(module: nn.Module, args: Any, result: Any) -> None:
+    def reached(module: nn.Module, args: object, result: Tensor | tuple[Tensor, ...]) -> None:
         hidden.append(result[0] if isinstance(result, tuple) else result)
         raise ReachedError
 
@@ -78,6 +77,6 @@ def activations(net: EncoderNet, x: Tensor, out: Tensor, tell: Tell) -> None:
 
 
 def suffix(net: EncoderNet) -> EncoderNet:
-    """The module without its frozen part, for rows that hold what that computes; trainable parameters keep names and order."""
-    memo: dict[int, Any] = {id(part): Pass() for part in (getattr(*place) for place in prefix(net))}
+    """The module without its frozen layers, for rows that hold their results. Trainable parameters keep names and order."""
+    memo: dict[int, object] = {id(part): Pass() for part in (getattr(*place) for place in prefix(net))}
     return copy.deepcopy(net, memo)

@@ -1,10 +1,10 @@
-"""A convolutional network over token ids, its embedding trained from scratch."""
+"""A convolutional network over token ids, with an embedding trained from scratch."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,8 +35,8 @@ class TextCnnNet(nn.Module):
 class TextCnn:
     """Kim 2014, CNN-rand: convolutions of several widths over word embeddings, the largest value of each filter, the output.
 
-    Rows are token ids, at least as many as the widest filter; id 0 is padding, whose embedding stays 0. ``vocabulary`` 0 takes
-    the ids that occur in the data. Departure: no dropout.
+    Rows are token ids, at least as many as the widest filter. Id 0 is padding; its embedding stays 0. ``vocabulary`` is the number
+    of ids, 0 for one more than the largest id of the data. Departure: no dropout.
     """
 
     embedding: int = 100
@@ -55,8 +55,8 @@ class TextCnn:
     def accepts(self, setup: Setup) -> str:
         return texts_stay(setup)
 
-    def fitted(self, x: NDArray[Any]) -> TextCnn:
-        """The model with a vocabulary that holds the ids x (n, length). Raises `BadInput` if they are no ids."""
+    def fitted(self, x: NDArray[np.generic]) -> TextCnn:
+        """The model with a vocabulary for the ids x (n, length). Raises `BadInput` if they are no ids, or too large."""
         require(
             x.ndim == 2 and x.min() >= 0 and bool((x == np.floor(x)).all()),
             "model text-cnn needs rows of token ids, whole numbers from 0; use a text data set",

@@ -1,9 +1,8 @@
-"""Equal budgets: every run is read after the last round that the same budget allows, and only where models were measured there.
+"""Equal budgets: every run is read after the last round that the same budget allows.
 
 Models are not measured after every round. A run whose last round within the budget was not measured would be read too early, and
-look worse than a run that was measured later. The budget is therefore lowered to the largest amount at which the last round of
-every finished run has a measured model; where there is none, the comparison is refused. Accuracies, costs and drift of a run then
-all end at one round.
+would look too bad. The budget is therefore lowered to the largest amount at which the last round of every finished run has a
+measured model. If there is no such amount, the comparison is refused. All numbers of a run end at the same round.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Budget:
-    """So much of ``of``; without an ``amount``, the least that any finished run spent in all."""
+    """An ``amount`` of ``of``. Without an ``amount``: the smallest total that any finished run spent."""
 
     of: str
     amount: float | None = None
@@ -34,7 +33,7 @@ class Budget:
 
 
 def budget_from(text: str) -> Budget:
-    """``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
+    """Parse ``bytes`` or ``bytes=5e6``; raises `BadInput` for anything else."""
     of, equals, amount = text.partition("=")
     require(of in budgets(), f"budget: unknown {of!r}; {suggestion(of, budgets())}")
     if not equals:
@@ -48,11 +47,11 @@ def budget_from(text: str) -> Budget:
 
 
 ROUNDING = 1 + 1e-9
-"""Sums of rounded numbers may miss by this factor a budget that they meet exactly."""
+"""Tolerance for sums of rounded numbers that meet a budget exactly."""
 
 
 def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
-    """The measurements of the rounds within the budget, lowered as this module's head says.
+    """The measurements of the rounds within the budget, which is lowered as this module's head explains.
 
     Raises `BadInput` where a finished run cannot spend that much, and where no lower amount ends at measured models.
     """
@@ -79,12 +78,12 @@ def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
 
 
 def exact(value: float) -> str:
-    """The number in six digits, or in full where these would round it."""
+    """The number with six digits, or with all digits if six would round it."""
     return f"{value:g}" if float(f"{value:g}") == value else f"{value:.15g}"
 
 
 def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
-    """What each run has spent up to each round, by (run, round)."""
+    """The amount that each run has spent up to each round, indexed by (run, round)."""
     costs = frame[(frame["split"] == "round") & frame["name"].isin(budgets()[budget.of])]
     require(len(costs) > 0, f"budget: these runs have not measured {budget.of}")
     spent = costs.groupby(["run", "round"])["value"].sum()

@@ -1,4 +1,4 @@
-"""The page of a diagnosis: one HTML file that needs no network and no script, in the look of the report."""
+"""The page of a diagnosis: one HTML file that needs no network and no script, in the style of the report."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
 from fedskew.report.plots import INK, MUTED, SERIES, blank, draw_partition, styled
@@ -32,7 +33,7 @@ def answer(found: Mapping[str, Any]) -> str:
 
 
 def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
-    """Write the page of what `told` returns; raises `FedskewError` if the file cannot be written."""
+    """Write the page of a diagnosis; raises `FedskewError` if the file cannot be written."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ def page(found: Mapping[str, Any]) -> str:
 
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update({"figures": words.figures, "count": words.count, "points": words.points, "two": two})
+    environment.filters.update({"figures": words.figures, "count": count, "points": words.points, "two": two})
     return environment.from_string((here / "diagnosis.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         found=found,
@@ -60,7 +61,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def two(value: float) -> str:
-    """With two decimals; no sign on what rounds to nothing."""
+    """The number with two decimals; no sign if it rounds to 0."""
     return words.MISSING if math.isnan(value) else f"{value:.2f}".replace("-0.00", "0.00")
 
 
@@ -78,7 +79,7 @@ def partition(found: Mapping[str, Any]) -> Any:
 
 
 def draw_faces(found: Mapping[str, Any]) -> Figure:
-    """A dot with its interval for each face, each client as a faint tick, and a bar for chance."""
+    """Draw each face as a dot with its interval, each client as a faint tick, and chance as a bar."""
     faces = found["faces"]
     with styled():
         figure, axes = blank(48 + 42 * len(faces))

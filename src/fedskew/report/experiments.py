@@ -1,4 +1,4 @@
-"""What was asked, and how to ask it again: read from the TOML and the facts that each run has stored."""
+"""Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
-"""Section and key of the two seeds; they are shown apart from the rest of an experiment."""
+"""Section and key of the two seeds, which have lines of their own."""
 
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
-"""Sections of an experiment that are shown before the others."""
+"""Sections of an experiment that are shown first."""
 
 
 UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
@@ -27,7 +27,7 @@ UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
 
 @dataclass(frozen=True)
 class Answer:
-    """One value, and the methods that have it; no methods if all have it."""
+    """One value, and the methods that have it; empty if all have it."""
 
     text: str
     methods: str
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A line of what was asked: one answer, or several where runs differ."""
+    """One setting: a single answer, or several if runs differ."""
 
     label: str
     answers: list[Answer]
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Runs of one method whose experiments differ in nothing but seeds."""
+    """Runs of one method whose experiments differ in their seeds only."""
 
     method: str
     toml: str  # that of the first of them
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def parsed(record: RunRecord) -> Json:
-    """The stored experiment as nested values; empty if it is not valid TOML."""
+    """Parse the stored experiment; empty if it is not valid TOML."""
     try:
         return toml_table(record.experiment, f"run {record.id}")
     except BadInput:
@@ -69,7 +69,7 @@ def without_seeds(record: RunRecord) -> Json:
 
 
 def held_out(record: RunRecord) -> bool:
-    """Whether clients are measured on rows kept from training."""
+    """True if clients are measured on rows held out from training."""
     clients = parsed(record).get("clients")
     value = clients.get("held_out", 0) if isinstance(clients, dict) else 0
     return isinstance(value, int | float) and value > 0
@@ -94,7 +94,7 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 
 
 def asked(records: Sequence[RunRecord]) -> list[Question]:
-    """The sections of the experiments, what matters most first, with rounds and seeds."""
+    """The settings of the experiments, with rounds and seeds; the most important first."""
     tables = {record.id: without_seeds(record) for record in records}
     for table in tables.values():
         if isinstance(table.get("training"), dict):
@@ -111,7 +111,7 @@ def asked(records: Sequence[RunRecord]) -> list[Question]:
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Question]:
-    """Data, model size, versions, tuning and engine as the runs noted them; the engine's trial is that of the first run."""
+    """Data, model size, versions, tuning and engine of the runs. The engine's trial is that of the first run."""
     facts = {record.id: record.facts for record in records}
     lines = [
         question(key, records, values(facts, key))
@@ -133,7 +133,7 @@ def named(component: object) -> object:
 
 
 def values(tables: Mapping[int, Mapping[str, object]], key: str) -> Callable[[RunRecord], str]:
-    """Reads ``key`` from the table of a run."""
+    """A function that reads ``key`` from the table of a run."""
     return lambda record: shown(tables[record.id].get(key))
 
 
@@ -156,7 +156,7 @@ def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], 
 
 
 def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
-    """The experiments to repeat, one for all runs that differ only in seeds."""
+    """Group the runs that differ in their seeds only."""
     found: list[tuple[Json, Recipe]] = []
     for record in records:
         table = without_seeds(record)
@@ -170,10 +170,10 @@ def recipes(records: Sequence[RunRecord]) -> list[Recipe]:
 
 
 def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs under names that say in what runs of one name differ besides seeds: ``fedavg, solver.lr=0.1``.
+    """Rename runs of one name that differ in more than their seeds: ``fedavg, solver.lr=0.1``.
 
-    Runs of one name are then repetitions of one experiment. Engines agree and checkpoints change nothing, so these may differ.
-    A file that has changed between two runs makes other data: ``fedavg, data=44bd1e7c``.
+    Runs of one name then repeat one experiment. Engine and checkpoints do not count, since they change no result. If a data file
+    changed between two runs, the name shows its fingerprint: ``fedavg, data=44bd1e7c``.
     """
     settings = {record.id: settings_of(record) for record in records}
     for record in records:
@@ -193,12 +193,12 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def fingerprint(record: RunRecord) -> str:
-    """The fingerprint of the rows that a run has read; empty before it has."""
+    """The fingerprint of the rows that a run has read; empty if it has not read any yet."""
     return str(record.facts.get("data", {}).get("fingerprint", ""))
 
 
 def settings_of(record: RunRecord) -> dict[str, str]:
-    """Every setting that may change a result, without seeds: ``solver`` to ``sgd``, ``solver.lr`` to ``0.1``."""
+    """Settings that may change a result, without seeds: ``{"solver": "sgd", "solver.lr": "0.1"}``."""
     if not parsed(record):
         return {"experiment": hashlib.sha256(record.experiment.encode()).hexdigest()[:8]}
     found = {}
@@ -212,7 +212,7 @@ def settings_of(record: RunRecord) -> dict[str, str]:
 
 
 def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
-    """The keys with several values; an option of a component counts among runs with the same component only."""
+    """The keys that have several values. Options of a component are compared between runs with the same component only."""
     found = []
     for key in dict.fromkeys(key for own in settings for key in own):
         section = key.partition(".")[0]
@@ -225,16 +225,16 @@ def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
 
 
 def warnings(records: Sequence[RunRecord]) -> list[str]:
-    """The signs of trouble that runs noted while they went, each once: which runs show it, and the first of them in full."""
+    """The warnings of the runs, one line each: the runs that have it, and the text of the first."""
     found: dict[str, list[tuple[RunRecord, str]]] = {}
     for record in records:
         for entry in record.facts.get("warnings", []):
             found.setdefault(entry["kind"], []).append((record, entry["line"]))
-    return [f"{kind}{who(seen, records)}, {seen[0][1]}" for kind, seen in found.items()]
+    return [f"{kind}{runs_with(seen, records)}, {seen[0][1]}" for kind, seen in found.items()]
 
 
-def who(seen: Sequence[tuple[RunRecord, str]], records: Sequence[RunRecord]) -> str:
-    """`` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``; shorter where all show it, nothing of a single run."""
+def runs_with(seen: Sequence[tuple[RunRecord, str]], records: Sequence[RunRecord]) -> str:
+    """`` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``; shorter if all runs have it, empty for a single run."""
     if len(records) == 1:
         return ""
     first = f": run {seen[0][0].id}"

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 FORMATS = ("pdf", "svg", "png")
 SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
-"""Fonts that publishers accept, and the same bytes for the same numbers."""
+"""Fonts that publishers accept. The same numbers give the same bytes."""
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the start of a formula, or passes over before one."""
+"""Characters that start a formula in a spreadsheet, or that it skips before one."""
 
 UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
@@ -28,12 +28,12 @@ UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 def write_figures(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
 ) -> list[Path]:
-    """Every picture for which these runs have measurements, ``NAME.pdf``, ``.svg`` and ``.png``; the files.
+    """Write every figure that these runs have measurements for as PDF, SVG and PNG; return the files.
 
     Raises `FedskewError` if a file cannot be written.
     """
     written = []
-    with told(folder):
+    with writable(folder):
         for what in plots.pictures():
             if what == "clients" and series.per_client(store, records, budget).empty:
                 continue
@@ -52,7 +52,7 @@ def write_figures(
 def write_tables(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
 ) -> list[Path]:
-    """The table of methods as CSV (every number in full), LaTeX and Markdown; the numbers behind each figure as CSV.
+    """Write the table of methods as CSV (all digits), LaTeX and Markdown, and the numbers of each figure as CSV; return the files.
 
     Raises `FedskewError` if a file cannot be written.
     """
@@ -71,7 +71,7 @@ def write_tables(
     clients = series.per_client(store, records, budget)
     if len(clients):
         texts["clients.csv"] = csv(clients.assign(client_rows=clients["method"].map(client_rows)))
-    with told(folder):
+    with writable(folder):
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]
@@ -94,7 +94,7 @@ def readable(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """As CSV. A text that a spreadsheet would take for a formula is preceded by a single quote."""
+    """The table as CSV. A text that a spreadsheet would read as a formula gets a single quote in front."""
     return table.map(without_formula).to_csv(index=False, lineterminator="\n")
 
 
@@ -110,8 +110,8 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[None]:
-    """The folder, made if need be; what goes wrong with its files in one line."""
+def writable(folder: Path) -> Iterator[None]:
+    """Create the folder; raises `FedskewError` if it or a file in it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

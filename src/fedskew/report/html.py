@@ -9,9 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
 from fedskew.report import experiments, plots, profile, series, tables, words
+from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.svg import inline
@@ -49,7 +51,7 @@ PARTITION_NUMBERS = (
 def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path, budget: Budget | None = None) -> Path:
     """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
 
-    What a link leads to is written, and so is a device or a pipe. Raises `BadInput` without records, and `FedskewError` if
+    A link, a device or a pipe stays what it is, and gets the text. Raises `BadInput` without records, and `FedskewError` if
     the file cannot be written.
     """
     path, text = Path(path), page(store, records, budget)
@@ -73,9 +75,9 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
 
 
 def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, live: str = "") -> str:
-    """The report as HTML text; under a budget, every run is read where it is spent.
+    """The report as HTML text. Under a budget, every run is read at the round where it is spent.
 
-    With a version in ``live`` the page carries it, and the script ``live.js`` from beside it, which draws it anew.
+    With a version in ``live``, the page loads the script ``live.js``, which draws it again when the version changes.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -83,7 +85,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     stored, records = records, experiments.distinct(records)
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (words.share, words.figures, words.ranges, words.count, words.breakable, in_grey)
+    filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
@@ -94,7 +96,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         title=title(store, records),
         live=live,
         records=records,
-        answer=words.answer(summary),
+        answer=answer(summary),
         asked=experiments.asked(records),
         warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),
@@ -131,7 +133,7 @@ def in_grey(text: str) -> Markup:
 
 
 def title(store: RunStore, records: Sequence[RunRecord]) -> str:
-    """That of the comparison, if all runs belong to one; else the methods."""
+    """The title of the comparison if all runs belong to one, otherwise the methods."""
     comparisons = {record.comparison for record in records}
     if len(comparisons) == 1 and None not in comparisons:
         found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))

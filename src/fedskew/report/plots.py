@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SERIES = ("#00539c", "#d55e00", "#00896a", "#c0489a", "#6b5900", "#3a97e0", "#4a4f57")
-"""Colours that stay apart for the three common kinds of colour blindness."""
+"""Colours that differ for the three common kinds of colour blindness."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 """Line styles in line widths; with seven colours the pair repeats after 28 methods."""
@@ -37,7 +37,7 @@ WITH_COUNTS = (30, 12)
 """Most clients and classes for which the partition's counts are printed in the cells."""
 
 FEW = 20
-"""Up to so many points, each gets a marker."""
+"""Most points for which each gets a marker."""
 
 LINE = 1.8
 """Width of a line in points."""
@@ -101,7 +101,7 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
 
 
 def known_clients(record: RunRecord) -> int:
-    """How many clients hold rows, as far as the run has noted it; else 0."""
+    """The number of clients with rows; 0 if the run has not stored it."""
     partition = record.facts.get("partition")
     count = partition.get("clients", 0) if isinstance(partition, dict) else 0
     return count if isinstance(count, int) else 0
@@ -124,13 +124,13 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
         faint = min(0.15, 0.6 / len(order))
         for index, method in enumerate(order):
             rows = table[table["method"] == method]
-            look = line_style(index, len(rows))
-            axes.plot(rows["round"], rows["mean"], label=method, **look)
+            style = line_style(index, len(rows))
+            axes.plot(rows["round"], rows["mean"], label=method, **style)
             if (rows["runs"] > 1).any():
                 low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
-                axes.fill_between(rows["round"], low, high, color=look["color"], alpha=faint, linewidth=0)
+                axes.fill_between(rows["round"], low, high, color=style["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
-            axes.plot(stops["round"], stops["mean"], "x", color=look["color"], markersize=9, markeredgewidth=2.2)
+            axes.plot(stops["round"], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
         if table["round"].nunique() == 1:
             axes.set_xlim(table["round"].iloc[0] - 1, table["round"].iloc[0] + 1)
@@ -166,7 +166,7 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> 
 
 
 def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
-    """Who holds how much of what: clients down, labels across, darker is more, each client's total on the right.
+    """Draw the rows of each client (down) and label (across); darker is more. Each client's total stands on the right.
 
     ``rows`` is that of `RunStore.partition`; ``clients`` is the number of all clients, should ``rows`` know only some.
     """
@@ -204,7 +204,7 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
 
 
 def draw_cells(axes: Axes, values: NDArray[np.integer]) -> None:
-    """The cells of the partition in eight shades, one path a shade: thousands of cells stay a small file."""
+    """Draw the cells in eight shades. One path a shade keeps the file small."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -233,7 +233,7 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
 
 @contextmanager
 def styled(more: dict[str, object] | None = None) -> Iterator[None]:
-    """The style of all figures, and ``more`` settings, for as long as they are drawn."""
+    """Apply the style of all figures, and ``more`` settings, within the context."""
     import matplotlib
 
     settings: Any = STYLE | (more or {})
@@ -264,7 +264,7 @@ def spans_a_decade(values: pd.Series[float]) -> bool:
 
 
 def limits(table: pd.DataFrame, share: bool, logarithmic: bool) -> tuple[float, float]:
-    """The vertical range: all means, and of the intervals as much as does not squash the means."""
+    """The vertical range: all means, and the intervals as far as they do not squash the means."""
     if table.empty:
         return 0.0, 1.0
     low, high = float(table["mean"].min()), float(table["mean"].max())

@@ -1,4 +1,4 @@
-"""Where the time of runs went."""
+"""The time of runs by part of the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method is better over several data sets: mean ranks, Friedman's test, and the critical-difference picture."""
+"""Ranks of methods over several data sets: mean ranks, Friedman's test, and the critical-difference figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def block(record: RunRecord) -> str:
-    """What runs are ranked within: the data set with its options, and how it was dealt."""
+    """The group within which runs are ranked: data set with its options, and skew."""
     table = parsed(record)
     return json.dumps({key: table.get(key) for key in ("dataset", "skew")}, sort_keys=True)
 
@@ -57,7 +57,7 @@ def ranking(
 
 
 def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> Figure:
-    """Demsar's picture: mean ranks on an axis, and a bar over methods that the critical difference does not part."""
+    """Demsar's picture: mean ranks on an axis, and a bar over methods that differ by less than the critical difference."""
     from matplotlib.figure import Figure
 
     found = ranking(store, records, budget)
@@ -87,7 +87,7 @@ def draw_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
 
 
 def caption(blocks: int, ranks: Ranks) -> str:
-    """How sure the ranking is, in a line."""
+    """The number of data sets, p and critical difference of the ranking, as one line."""
     text = f"mean rank over {blocks} data sets, 1 is best"
     if math.isfinite(ranks.critical_difference):
         text += f"; Friedman p = {ranks.p:.2g}, critical difference {ranks.critical_difference:.2f}"

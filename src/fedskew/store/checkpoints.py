@@ -23,9 +23,10 @@ NAME = re.compile(r"round-(\d{6})\.safetensors")
 
 
 def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], keep: int = 1) -> Path:
-    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds, and leave the newest ``keep`` there.
+    """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds; return its path.
 
-    Those of later rounds, which the run has not come to again, go too.
+    The newest ``keep`` checkpoints stay; older ones and those of later rounds are deleted. Raises `FedskewError` if the file
+    cannot be written; the checkpoint before is then kept.
     """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
@@ -40,7 +41,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
     except (OSError, SafetensorError) as error:
         raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the one before is kept") from None
     finally:
-        # whatever ended the write, Ctrl-C included
+        # after every kind of error, Ctrl-C included
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
     others = sorted(path for path in found(folder) if path != target)
@@ -51,7 +52,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names of its files on the disk, where the system can do that for a folder."""
+    """Sync the folder's entries to disk, if the system supports that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -61,7 +62,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
-    """Of names, shapes, types and values."""
+    """The SHA-256 of names, shapes, types and values."""
     made = hashlib.sha256()
     for name, leaf in sorted(tensors.items()):
         made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
@@ -85,9 +86,9 @@ def found(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None:
-    """The newest checkpoint that is whole, of ``covered`` rounds at most; None if there is none at all.
+    """The newest intact checkpoint of at most ``covered`` rounds, as tree and facts; None if there are no checkpoints.
 
-    Raises `BadInput` of the newest if none is whole.
+    Raises the `BadInput` of the newest one if all are damaged.
     """
     failed: BadInput | None = None
     for path in sorted(found(folder), reverse=True):
@@ -103,23 +104,23 @@ def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None
 
 
 def rounds_in(path: Path) -> int:
-    """The rounds that a checkpoint has behind it, by its name."""
+    """The number of rounds before a checkpoint, from its name."""
     return int(path.stem.removeprefix("round-"))
 
 
 def load(path: Path) -> tuple[Tree, Json]:
-    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read, or its checksum is another."""
+    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read or its checksum differs."""
     from safetensors import safe_open
 
     try:
-        # in memory of its own: the file's tensors are not aligned, and a kernel's last bit may depend on that
+        # copied, since the file's tensors are not aligned and the last bit of a kernel's result may depend on that
         flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:
-            told = file.metadata()
-        facts = json.loads(told["facts"])
+            metadata = file.metadata()
+        facts = json.loads(metadata["facts"])
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"checkpoint {path}: cannot be read: {error}") from None
-    if told.get("sha256") != digest(flat):
+    if metadata.get("sha256") != digest(flat):
         raise BadInput(f"checkpoint {path}: is damaged: its checksum is another")
     return from_leaves(flat), facts
 

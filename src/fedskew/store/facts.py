@@ -1,4 +1,4 @@
-"""What a stored run must look like to be read: the types of its columns, and of those of its facts that are used."""
+"""Types of a stored run: its columns, and the facts that other code reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Data(TypedDict, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """What is known of a run; it may hold more than this."""
+    """Facts of a run. It may have others."""
 
     engine: Engine
     profile: dict[str, float]
@@ -75,7 +75,7 @@ class Stored(TypedDict):
 
 
 def problem(row: Json) -> str:
-    """What is wrong with the columns of a run, nothing if they can be read."""
+    """The first error in the columns of a run; empty if there is none."""
     try:
         msgspec.convert(row, Stored)
     except msgspec.ValidationError as error:

@@ -1,7 +1,7 @@
-"""One process carries out a run at a time: it holds a lease in the store, which it renews until it lets go.
+"""Leases: one process at a time carries out a run. It holds a lease in the store and renews it until the run ends.
 
-The lease of a process that has ended on this machine is free at once, and any other when it has expired. Where two machines share
-a folder, their clocks must agree to within `LENGTH`, less `RENEWAL`.
+If the process has ended on this machine, its lease is free at once. Any other lease is free when it has expired. If two machines
+share a folder, their clocks must agree to within `LENGTH` minus `RENEWAL`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HELD: set[str] = set()
 
 
 class TakenOver(FedskewError):
-    """Another process carries out the run now; this one must not write of it any more."""
+    """Another process carries out the run now; this one must stop writing."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lease; the fields of its row after the run."""
+    """The process that holds a lease; the fields are the columns after the run."""
 
     token: str
     host: str
@@ -48,7 +48,7 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended, as far as this machine can know, or has let its lease expire."""
+        """True if the process has ended, as far as this machine can see, or its lease has expired."""
         if self.machine == machine():
             if self.process == os.getpid():
                 return self.token not in HELD
@@ -75,13 +75,13 @@ def held(store: RunStore, run: int) -> Iterator[None]:
         renewing.join()
         del store.tokens[run]
         HELD.discard(token)
-        # a lease that cannot be given back is free all the same: this process holds it no more
+        # a lease that cannot be deleted is free anyway: its token is not in HELD
         with suppress(FedskewError), store.transaction():
             store.db.execute("DELETE FROM leases WHERE token=?", (token,))
 
 
 def take(store: RunStore, run: int, token: str) -> None:
-    """Write the lease, unless there is one whose owner is not gone."""
+    """Write the lease. Raises `BadInput` if another process holds one."""
     new = Owner(token, platform.node(), machine(), os.getpid(), began(os.getpid()), time.time() + LENGTH)
     with store.transaction():
         if reason := busy(store, run):
@@ -90,7 +90,7 @@ def take(store: RunStore, run: int, token: str) -> None:
 
 
 def busy(store: RunStore, run: int) -> str:
-    """Why this process cannot carry the run out now; nothing if it can."""
+    """The reason why this process cannot carry out the run now; empty if it can."""
     owner = store.owner(run)
     if owner is None or owner.gone:
         return ""
@@ -100,7 +100,7 @@ def busy(store: RunStore, run: int) -> str:
 
 
 def renew(path: Path, token: str, done: Event) -> None:
-    """Put the end of the lease off until all is done; what fails is tried again."""
+    """Extend the lease every `RENEWAL` seconds until ``done``; an error is ignored until the next try."""
     while not done.wait(RENEWAL):
         with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=5)) as db, db:
             db.execute("UPDATE leases SET expires=? WHERE token=?", (time.time() + LENGTH, token))
@@ -108,7 +108,7 @@ def renew(path: Path, token: str, done: Event) -> None:
 
 @cache
 def machine() -> str:
-    """A name of this running system, and of the container in it whose numbers of processes these are."""
+    """A name of this running system and container: process numbers are unique within it."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
@@ -117,7 +117,7 @@ def machine() -> str:
 
 
 def alive(process: int, start: str) -> bool:
-    """Whether the process that began then, if that is known, still runs; another may have its number by now."""
+    """True if the process still runs. ``start`` tells it from a later process with the same number; empty if unknown."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -128,7 +128,7 @@ def alive(process: int, start: str) -> bool:
 
 
 def began(process: int) -> str:
-    """When a process started, in the machine's ticks; nothing of one that has ended, and where the system does not say."""
+    """The start of a process in clock ticks; empty if it has ended or the system does not say."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         # the program's name, in brackets, may hold spaces

@@ -1,4 +1,4 @@
-"""What the store knows of a run, as it is read back."""
+"""Records of runs, as they are read from the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMNS = [field.name for field in fields(RunRecord)]
 
 
 def record_from(row: Sequence[object]) -> RunRecord:
-    """The record of a row of `COLUMNS`; of a row that is damaged its number, the status `DAMAGED`, and the reason."""
+    """The record of a row of `COLUMNS`. A damaged row gives a record with its number, the status `DAMAGED` and the reason."""
     values: Json = dict(zip(COLUMNS, row, strict=True))
     try:
         values["facts"] = json.loads(values["facts"])

@@ -60,7 +60,7 @@ class RunStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or none; a full disk or a lost folder ends in one clear line."""
+        """Commit all statements or none. Raises `FedskewError` if the disk is full or the folder is gone."""
         try:
             self.db.execute("BEGIN IMMEDIATE")
             yield
@@ -85,7 +85,7 @@ class RunStore:
         return number
 
     def unused(self, table: str, files: Iterable[Path]) -> int:
-        """The next number, above those in the table and those of files that an earlier store has left in the folder."""
+        """The next number above those in the table and those of files that an earlier store has left in the folder."""
         left = [int(path.stem.removeprefix("c")) for path in files if re.fullmatch(r"c?[0-9]{1,9}", path.stem)]
         newest = self.db.execute(f"SELECT max(id) FROM {table}").fetchone()[0]
         return 1 + max(newest or 0, *left, 0)
@@ -121,21 +121,21 @@ class RunStore:
             )
 
     def add_facts(self, run: int, facts: Mapping[str, object]) -> None:
-        """Merge ``facts`` into what is known of the run."""
+        """Merge ``facts`` into those of the run."""
         with self.transaction():
             known = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
             self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**known, **facts}), run))
 
     def set_partition(self, run: int, rows: Iterable[tuple[int, str, str, int]]) -> None:
-        """(client, client name, label, rows) of the clients to be shown."""
+        """Replace the run's partition by rows (client, client name, label, rows)."""
         with self.transaction():
             self.db.execute("DELETE FROM partitions WHERE run=?", (run,))
             self.db.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", ((run, *row) for row in rows))
 
     def write_round(self, run: int, round_: int, rows: Iterable[Row], durable: bool = False) -> None:
-        """All measurements of a round in one transaction; a round written before is replaced.
+        """Write all measurements of a round in one transaction; replace this round and later ones.
 
-        If it is ``durable``, this and everything before it is on the disk when this returns, and a power cut takes none of it.
+        If ``durable``, this and everything before it is synced to the disk, so that a power cut loses none of it.
         Raises `FedskewError` for a measurement that no row of the registry names.
         """
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
@@ -157,7 +157,7 @@ class RunStore:
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A damaged file ends in one clear line."""
+        """Raise `FedskewError` if the file is damaged."""
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError) as error:
@@ -171,14 +171,14 @@ class RunStore:
             return self.db.execute(statement, values).fetchall()
 
     def owner(self, run: int) -> Owner | None:
-        """Who holds the run's lease, gone or not."""
+        """The holder of the run's lease, even if it is gone."""
         if not self.query("SELECT 1 FROM sqlite_master WHERE name='leases'"):
             return None
         found = self.query("SELECT token, host, machine, process, began, expires FROM leases WHERE run=?", (run,))
         return Owner(*found[0]) if found else None
 
     def covered(self, run: int) -> int:
-        """The last round up to which no round of the run is missing."""
+        """The last round before the first missing one."""
         return int(self.query(COVERED, (run,))[0][0])
 
     def runs(self, where: str = "1", values: Sequence[object] = ()) -> list[RunRecord]:
@@ -245,7 +245,7 @@ class RunStore:
             return frame.astype({"client": int, "client_name": str, "label": str, "rows": int})
 
     def run_folder(self, run: int) -> Path:
-        """Where the run's TOML and checkpoints are."""
+        """The folder of the run's TOML and checkpoints."""
         return self.folder / str(run)
 
 

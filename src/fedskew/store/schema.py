@@ -1,4 +1,4 @@
-"""The tables of the run store, and how its file is opened: to be written, or only to be read."""
+"""The tables of the run store, and how to open its file for writing or reading."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ CREATE TABLE IF NOT EXISTS leases (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
   token TEXT NOT NULL,             -- of this lease alone
   host TEXT NOT NULL,
-  machine TEXT NOT NULL,           -- tells one running system, or container, from another
+  machine TEXT NOT NULL,           -- the running system and container
   process INTEGER NOT NULL,
   began TEXT NOT NULL,             -- when the process started, in the machine's ticks; empty where it does not say
   expires REAL NOT NULL            -- seconds since 1970
 )
 """
-"""In a table of its own, which older stores get when they are next written to."""
+"""A separate table, which older stores get when they are next opened for writing."""
 
 
 def opened_for_writing(path: Path) -> sqlite3.Connection:
-    """The database with all tables, made where there is none. Raises what SQLite and the system raise."""
+    """Open the database, and create it if there is none. Raises the errors of SQLite and the system."""
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=60, isolation_level=None)
     patiently(db, "PRAGMA journal_mode=WAL")
@@ -74,10 +74,10 @@ def opened_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def opened_for_reading(path: Path) -> sqlite3.Connection:
-    """The database, of which nothing is written; empty in memory where there is none. Raises what SQLite raises.
+    """Open the database for reading; an empty one in memory if there is none. Raises SQLite's errors.
 
-    Beside a database that a process writes, SQLite keeps two files. Where it may not make them and there are none, nobody
-    writes, and it is read as it lies.
+    SQLite keeps two files beside a database that is being written. If it may not create them and there are none, no process
+    writes, and the file is read as immutable.
     """
     if path.exists():
         address, log = f"{path.resolve().as_uri()}?mode=ro", path.with_name(f"{path.name}-wal")
@@ -110,7 +110,7 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def patiently(db: sqlite3.Connection, statement: str) -> None:
-    """Execute what SQLite does not wait for by itself while another process makes the file."""
+    """Execute a statement and retry while another process locks the file, since SQLite does not wait for this one."""
     for _ in range(200):
         try:
             db.execute(statement)

@@ -64,18 +64,13 @@ class Adult:
         std = {c: train[c].astype(float).std() for c in NUMBERS}
         people = self.groups == "people"
         owner = np.char.add(np.char.add(train["sex"], " "), train["race"]) if people else train[self.groups]
-        groups, group_names = numbered(owner)
-        return Dataset(
-            x=rows(train),
-            y=(train["income"] == ">50K").astype(np.int64),
-            x_test=rows(test),
-            y_test=(test["income"] == ">50K").astype(np.int64),
-            groups=groups,
-            group_names=group_names,
-            classes=("at most 50K", "above 50K"),
+        y, y_test = ((part["income"] == ">50K").astype(np.int64) for part in (train, test))
+        return self.files.build(
+            (rows(train), y),
+            (rows(test), y_test),
+            ("at most 50K", "above 50K"),
+            clients=numbered(owner),
             sensitive=self.sensitive,
-            name="adult",
-            source=self.files.source,
             notes=f"the last column holds the sensitive attribute, 1 for {favoured.lower()}",
         )
 

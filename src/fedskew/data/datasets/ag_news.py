@@ -48,7 +48,7 @@ class AgNews:
     )
 
     def __post_init__(self) -> None:
-        check_options(self.length, self.vocabulary)
+        check_options(self)
         require(min(self.train_rows, self.test_rows) >= 0, "train_rows and test_rows must be at least 0")
 
     def load(self) -> Dataset:
@@ -56,15 +56,9 @@ class AgNews:
         for at, (texts, labels) in enumerate(self.files.read(read)):
             rows = some_rows(len(texts), (self.train_rows, self.test_rows)[at], at, "ag-news")
             parts.append(([texts[row] for row in rows], labels[rows]))
-        return of_texts(
-            *parts,
-            classes=("world", "sports", "business", "science and technology"),
-            length=self.length,
-            vocabulary=self.vocabulary,
-            name="ag-news",
-            source=self.files.source,
-            notes="" if self.files.paths()[0].name == "train.csv" else "a part of the training rows",
-        )
+        topics = ("world", "sports", "business", "science and technology")
+        notes = "" if self.files.paths()[0].name == "train.csv" else "a part of the training rows"
+        return of_texts(self.files, parts[0], parts[1], topics, self, notes=notes)
 
 
 def read(path: Path) -> Labelled:

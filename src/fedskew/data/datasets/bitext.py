@@ -17,6 +17,7 @@ from fedskew.data.texts import check_options, check_texts, held_out_rows, of_tex
 
 HUGGING_FACE = "https://huggingface.co/datasets/bitext"
 LICENCE = "Community Data License Agreement, Sharing, 1.0"
+SOURCE = "Bitext: tagged training data for virtual assistants, customer support and retail"
 COLUMNS = ("instruction", "category", "intent")
 
 
@@ -39,7 +40,7 @@ class Bitext:
     files: ClassVar[Files]
 
     def __post_init__(self) -> None:
-        check_options(self.length, self.vocabulary)
+        check_options(self)
         require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
         require(self.labelled >= 0, f"labelled must be at least 0, got {self.labelled}")
 
@@ -48,21 +49,14 @@ class Bitext:
         texts = table["instruction"]
         check_texts(self.files.dataset, self.files.paths()[0].name, texts)
         y, classes = numbered(table[self.labels])
+        owner, _ = numbered(table["category"])
         test = held_out_rows(texts, y, self.test_fraction)
         train = np.flatnonzero(~test)
         if self.labelled:
             train = some_of_each(train, y, self.labelled)
         parts = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
-        return of_texts(
-            *parts,
-            classes=classes,
-            length=self.length,
-            vocabulary=self.vocabulary,
-            groups=numbered(table["category"])[0][train],
-            name=self.files.dataset,
-            source="Bitext: tagged training data for virtual assistants, customer support and retail",
-            notes="no set of words stands in both the training and the test part",
-        )
+        notes = "no set of words stands in both the training and the test part"
+        return of_texts(self.files, parts[0], parts[1], classes, self, clients=(owner[train], ()), notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +69,7 @@ class BitextSupport(Bitext):
     files: ClassVar[Files] = Files(
         dataset="bitext-support",
         licence=LICENCE,
+        source=SOURCE,
         classes=27,
         natural="categories",
         remotes=(
@@ -97,6 +92,7 @@ class BitextRetail(Bitext):
     files: ClassVar[Files] = Files(
         dataset="bitext-retail",
         licence=LICENCE,
+        source=SOURCE,
         classes=46,
         natural="categories",
         remotes=(

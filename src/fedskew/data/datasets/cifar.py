@@ -111,6 +111,4 @@ def photographs(
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
     require(not len(lacking), f"data set {files.dataset}: the training part lacks some classes")
     x, x_test = standardised(train[0], test[0])
-    return Dataset(
-        x=x, y=train[1], x_test=x_test, y_test=test[1], classes=classes, name=files.dataset, source=files.source
-    )
+    return files.build((x, train[1]), (x_test, test[1]), classes)

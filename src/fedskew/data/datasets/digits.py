@@ -26,7 +26,12 @@ class Digits:
     cites: ClassVar[tuple[str, ...]] = ("digits",)
     idea: ClassVar[str] = "1,797 handwritten digits of 8 x 8 pixels, carried by scikit-learn: always there"
 
-    files: ClassVar[Files] = Files(dataset="digits", licence="CC BY 4.0", classes=10)
+    files: ClassVar[Files] = Files(
+        dataset="digits",
+        licence="CC BY 4.0",
+        classes=10,
+        source="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998 (scikit-learn's copy)",
+    )
 
     def __post_init__(self) -> None:
         require(0 < self.test_fraction < 1, f"test_fraction must be between 0 and 1, got {self.test_fraction}")
@@ -39,15 +44,7 @@ class Digits:
         for c in range(10):
             rows = rng.permutation(np.flatnonzero(y == c))
             test[rows[: round(self.test_fraction * len(rows))]] = True
-        return Dataset(
-            x=x[~test],
-            y=y[~test],
-            x_test=x[test],
-            y_test=y[test],
-            classes=tuple(str(c) for c in range(10)),
-            name="digits",
-            source="E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits, UCI, 1998 (scikit-learn's copy)",
-        )
+        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789")
 
 
 def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -48,20 +48,11 @@ class Femnist:
             found[part] += people
         names, x, y = zip(*found["train"], strict=True)
         _, x_test, y_test = zip(*found["test"], strict=True)
-        groups, group_names = numbered(np.repeat(names, [len(labels) for labels in y]))
+        clients = numbered(np.repeat(names, [len(labels) for labels in y]))
         train, test = standardised(np.concatenate(x), np.concatenate(x_test))
         require(bool(train.any()), "data set femnist: all training images are blank")
-        return Dataset(
-            x=train,
-            y=np.concatenate(y),
-            x_test=test,
-            y_test=np.concatenate(y_test),
-            groups=groups,
-            group_names=group_names,
-            classes=CLASSES,
-            name="femnist",
-            source=self.files.source,
-        )
+        labels, labels_test = np.concatenate(y), np.concatenate(y_test)
+        return self.files.build((train, labels), (test, labels_test), CLASSES, clients=clients)
 
 
 def writers(path: Path) -> tuple[str, list[Writer]]:

@@ -10,6 +10,7 @@ import numpy as np
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import whole_path
 from fedskew.data.dataset import Dataset, Ints, Rows, check_all_trained, numbered
+from fedskew.data.find import Files
 from fedskew.data.images import standardised
 from fedskew.data.texts import check_options, of_texts
 
@@ -40,7 +41,7 @@ class HuggingFace:
     idea: ClassVar[str] = "any data set of the Hugging Face hub, hf:NAME (pip install 'fedskew[hf]')"
 
     def __post_init__(self) -> None:
-        check_options(self.length, self.vocabulary)
+        check_options(self)
         object.__setattr__(self, "path", whole_path(self.path))
 
     def load(self) -> Dataset:
@@ -57,34 +58,15 @@ class HuggingFace:
             require(column in columns, f"data set {name}: no column {column!r}, there are {', '.join(columns)}")
         y, y_test, classes = labels(parts, self.label)
         check_all_trained(f"data set {name}", classes, y, y_test)
-        groups, group_names = numbered(parts[0][self.client]) if self.client else (None, ())
+        clients = numbered(parts[0][self.client]) if self.client else None
         rows = [list(part[x]) for part in parts]
+        files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):
-            return of_texts(
-                (rows[0], y),
-                (rows[1], y_test),
-                classes=classes,
-                length=self.length,
-                vocabulary=self.vocabulary,
-                name=name,
-                source=f"huggingface.co, {self.path}",
-                groups=groups,
-                group_names=group_names,
-            )
+            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients)
         train, test = (numbers(name, x, part) for part in rows)
         if train.dtype == np.uint8:
             train, test = standardised(train, test)
-        return Dataset(
-            x=train,
-            y=y,
-            x_test=test,
-            y_test=y_test,
-            classes=classes,
-            groups=groups,
-            group_names=group_names,
-            name=name,
-            source=f"huggingface.co, {self.path}",
-        )
+        return files.build((train, y), (test, y_test), classes, clients=clients)
 
     def splits(self) -> Any:
         """The splits by name. Raises `BadInput` without the library, and with its reason if it cannot load them."""

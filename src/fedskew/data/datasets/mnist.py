@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,7 +28,7 @@ def arrays(path: Path) -> list[Rows]:
     return npz_arrays(path, ("X_train", "y_train", "X_test", "y_test")) if path.suffix == ".npz" else [idx(path)]
 
 
-def load(files: Files, classes: tuple[str, ...]) -> Dataset:
+def load(files: Files, classes: Sequence[str]) -> Dataset:
     train, y, test, y_test = chain(*files.read(arrays))
     for part, images, labels in (("training", train, y), ("test", test, y_test)):
         where = f"data set {files.dataset}: the {part}"
@@ -38,15 +39,7 @@ def load(files: Files, classes: tuple[str, ...]) -> Dataset:
             f"{where} labels are {labels.dtype} of shape {labels.shape}, expected an integer each",
         )
     x, x_test = standardised(train[:, None], test[:, None])
-    return Dataset(
-        x=x,
-        y=y.astype(np.int64),
-        x_test=x_test,
-        y_test=y_test.astype(np.int64),
-        classes=classes,
-        name=files.dataset,
-        source=files.source,
-    )
+    return files.build((x, y.astype(np.int64)), (x_test, y_test.astype(np.int64)), classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +67,7 @@ class Mnist:
     )
 
     def load(self) -> Dataset:
-        return load(self.files, tuple("0123456789"))
+        return load(self.files, "0123456789")
 
 
 @dataclass(frozen=True, kw_only=True)

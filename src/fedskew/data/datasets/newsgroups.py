@@ -47,22 +47,15 @@ class Newsgroups:
     )
 
     def __post_init__(self) -> None:
-        check_options(self.length, self.vocabulary)
+        check_options(self)
 
     def load(self) -> Dataset:
         [posts] = self.files.read(read)
         labels, classes = numbered([group for _, group, _ in posts])
         texts = [text if self.headers else body(text) for *_, text in posts]
         train, test = ([at for at, post in enumerate(posts) if post[0] == part] for part in ("train", "test"))
-        return of_texts(
-            ([texts[row] for row in train], labels[train]),
-            ([texts[row] for row in test], labels[test]),
-            classes=classes,
-            length=self.length,
-            vocabulary=self.vocabulary,
-            name="20-newsgroups",
-            source=self.files.source,
-        )
+        parts = [([texts[row] for row in rows], labels[rows]) for rows in (train, test)]
+        return of_texts(self.files, parts[0], parts[1], classes, self)
 
 
 def body(text: str) -> str:

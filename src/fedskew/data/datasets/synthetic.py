@@ -37,7 +37,13 @@ class Synthetic:
     cites: ClassVar[tuple[str, ...]] = ("fedprox",)
     idea: ClassVar[str] = "synthetic(alpha, beta) of the FedProx paper: a softmax model and inputs of each device's own"
 
-    files: ClassVar[Files] = Files(dataset="synthetic", licence="drawn here", classes=CLASSES, natural="devices")
+    files: ClassVar[Files] = Files(
+        dataset="synthetic",
+        licence="drawn here",
+        classes=CLASSES,
+        natural="devices",
+        source="T. Li et al.: Federated Optimization in Heterogeneous Networks, MLSys 2020",
+    )
 
     def __post_init__(self) -> None:
         require(min(self.alpha, self.beta) >= 0, "alpha and beta must be at least 0")
@@ -47,10 +53,10 @@ class Synthetic:
 
     def load(self) -> Dataset:
         rng = np.random.default_rng(self.data_seed)
-        spread = np.sqrt if self.scale == "variance" else np.asarray
+        deviation_of = np.sqrt if self.scale == "variance" else np.asarray
         sizes = np.minimum(np.floor(rng.lognormal(4, 2, self.devices)) + 50, self.max_rows).astype(int)
-        u = rng.normal(0, spread(self.alpha), self.devices)
-        centre = rng.normal(0, spread(self.beta), self.devices)
+        u = rng.normal(0, deviation_of(self.alpha), self.devices)
+        centre = rng.normal(0, deviation_of(self.beta), self.devices)
         v = np.zeros((self.devices, FEATURES)) if self.iid else rng.normal(centre[:, None], 1, (self.devices, FEATURES))
         deviation = np.arange(1, FEATURES + 1) ** -0.6
         shared = rng.standard_normal((FEATURES + 1, CLASSES))
@@ -63,14 +69,10 @@ class Synthetic:
             owner.append(np.full(size, k))
             test.append(np.arange(size) >= size - size // 5)
         rows, labels, owners, held = (np.concatenate(part) for part in (x, y, owner, test))
-        return Dataset(
-            x=rows[~held],
-            y=labels[~held],
-            x_test=rows[held],
-            y_test=labels[held],
-            groups=owners[~held],
-            classes=tuple(str(c) for c in range(CLASSES)),
-            name="synthetic",
-            source="T. Li et al.: Federated Optimization in Heterogeneous Networks, MLSys 2020",
+        return self.files.build(
+            (rows[~held], labels[~held]),
+            (rows[held], labels[held]),
+            [str(c) for c in range(CLASSES)],
+            clients=(owners[~held], ()),
             notes="the test set holds a fifth of each device's rows",
         )

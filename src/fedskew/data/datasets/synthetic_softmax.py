@@ -30,7 +30,12 @@ class SyntheticSoftmax:
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
     idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the book section on non-IID data)"
 
-    files: ClassVar[Files] = Files(dataset="synthetic-softmax", licence="drawn here", classes=6)
+    files: ClassVar[Files] = Files(
+        dataset="synthetic-softmax",
+        licence="drawn here",
+        classes=6,
+        source="the book section 'Non-IID Data' (14.4), listing 14.4.1",
+    )
 
     def __post_init__(self) -> None:
         require(min(self.rows, self.features, self.classes) >= 1, "rows, features and classes must be at least 1")
@@ -48,13 +53,5 @@ class SyntheticSoftmax:
         if self.test == "fresh":
             y_test = rng.integers(0, self.classes, size=self.rows)
             x_test = means[y_test] + rng.standard_normal((self.rows, self.features))
-        return Dataset(
-            x=x,
-            y=y,
-            x_test=x_test,
-            y_test=y_test,
-            classes=tuple(str(c) for c in range(self.classes)),
-            name="synthetic-softmax",
-            source="the book section 'Non-IID Data' (14.4), listing 14.4.1",
-            notes="" if self.test == "fresh" else "accuracy is measured on the training rows",
-        )
+        notes = "" if self.test == "fresh" else "accuracy is measured on the training rows"
+        return self.files.build((x, y), (x_test, y_test), [str(c) for c in range(self.classes)], notes=notes)

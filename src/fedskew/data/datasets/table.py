@@ -13,6 +13,7 @@ from fedskew.core.errors import require
 from fedskew.core.places import whole_path
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints
+from fedskew.data.find import Files
 from fedskew.data.texts import check_options, of_texts
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Table:
             self.text not in (self.label, self.client) or not self.text,
             f"column {self.text!r} cannot be both the text and the label or the client",
         )
-        check_options(self.length, self.vocabulary)
+        check_options(self)
         require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
@@ -95,35 +96,27 @@ class Table:
             test_table, y_test = table.filter(held), y[held]
             table, y, client = table.filter(~held), y[~held], client[~held]
         natural = bool(self.client) or len(found.clients) > 1
-        groups, group_names = (client, found.clients) if natural else (None, ())
-        name = Path(self.path).name
+        clients = (client, found.clients) if natural else None
+        files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
         if self.text:
             texts, test_texts = (part[self.text].to_pylist() for part in (table, test_table))
             return of_texts(
+                files,
                 (texts, y),
                 (test_texts, y_test),
-                classes=tuple(classes),
-                length=self.length,
-                vocabulary=self.vocabulary,
-                name=name,
-                source=self.path,
+                classes,
+                self,
+                clients=clients,
                 notes="; ".join(notes),
-                groups=groups,
-                group_names=group_names,
                 test_only_classes=True,
             )
         encode = columns.fit(table, self.path)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
-        return Dataset(
-            x=encode(table),
-            y=y,
-            x_test=encode(test_table),
-            y_test=y_test,
-            classes=tuple(classes),
-            groups=groups,
-            group_names=group_names,
-            name=name,
-            source=self.path,
+        return files.build(
+            (encode(table), y),
+            (encode(test_table), y_test),
+            classes,
+            clients=clients,
             notes="; ".join(notes),
         )
 

@@ -59,15 +59,11 @@ class UciHar:
         [(x, y, groups, x_test, y_test, names)] = self.files.read(self.arrays)
         if self.standardise:
             x, x_test = standardised(x, x_test, (0, *range(2, x.ndim)))
-        return Dataset(
-            x=x.astype(np.float32),
-            y=y.astype(np.int64),
-            x_test=x_test.astype(np.float32),
-            y_test=y_test.astype(np.int64),
-            groups=groups.astype(np.int64),
-            classes=tuple(str(c).lower().replace("_", " ") for c in names),
-            name="uci-har",
-            source=self.files.source,
+        return self.files.build(
+            (x.astype(np.float32), y.astype(np.int64)),
+            (x_test.astype(np.float32), y_test.astype(np.int64)),
+            [str(c).lower().replace("_", " ") for c in names],
+            clients=(groups.astype(np.int64), ()),
             notes="the test set holds nine people who are in no client",
         )
 

@@ -91,6 +91,16 @@ class Measure:
         return self.split in ("clients", "personal")
 
     @property
+    def ahead(self) -> str:
+        """The verdict on a difference in which this measure is better."""
+        return "lower" if self.better == "lower" else "higher"
+
+    @property
+    def behind(self) -> str:
+        """The verdict on a difference in which this measure is worse."""
+        return "higher" if self.better == "lower" else "lower"
+
+    @property
     def place(self) -> str:
         """The way to reduce the rounds of a run, in words."""
         return PLACES[self.reduce]

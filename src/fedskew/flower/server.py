@@ -24,10 +24,10 @@ from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
+from fedskew.flower.rows import consecutive
 from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Reply, Request
 from fedskew.skew.concept import Labels
-from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
@@ -142,15 +142,7 @@ def rows_by_client(met: list[Reply], dataset: Dataset) -> ClientData:
     """The clients' numbers of rows, by class if they report it. The server has none of the rows."""
     classes = np.arange(dataset.num_classes)
     labels = [np.repeat(classes, one.label_counts) if one.label_counts else np.zeros(one.rows, np.int64) for one in met]
-    ends, last = (np.cumsum([0, *sizes]) for sizes in ([m.rows for m in met], [m.measured_rows for m in met]))
-    partition = Partition(
-        indices=np.arange(ends[-1]),
-        offsets=ends,
-        names=tuple(str(one.client) for one in met),
-        empty=0,
-        unassigned=0,
-        held_out=(np.arange(ends[-1], ends[-1] + last[-1]), last) if last[-1] else None,
-    )
+    partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
     return ClientData(
         partition=partition,
         dataset=dataset,

@@ -28,12 +28,10 @@ class Solver(Protocol):
     @property
     def linear(self) -> bool:
         """Whether its steps are linear in the gradients; weight decay then belongs to the local loss."""
-        ...
 
     @property
     def plain(self) -> bool:
         """Whether each step is its rate times the gradient."""
-        ...
 
     @property
     def lr(self) -> float: ...
@@ -41,41 +39,36 @@ class Solver(Protocol):
     @property
     def lr_decay(self) -> float:
         """Factor of the rate per round."""
-        ...
 
     @property
     def weight_decay(self) -> float: ...
 
     def init(self, w: Tensor) -> Tree:
         """Its state before the first step from ``w`` (P,)."""
-        ...
 
     def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         """The model (P,) after a step along minus ``g`` (P,), and the new state."""
-        ...
 
     def unit_response(self, steps: Tensor) -> Tensor:
         """Displacement over -lr after ``steps`` steps along the constant gradient 1 (FedNova's ||a||_1)."""
-        ...
 
     def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
         """One step on scalars: the new position and momentum."""
-        ...
 
 
 class ServerOptimiser(Protocol):
     """Moves the global model."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def lr(self) -> float: ...
 
     def init(self, x: Tensor) -> Tree:
         """Its state before the first round."""
-        ...
 
     def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
         """The global model (P,) after a step along minus ``g`` (P,), and the new state."""
-        ...
 
 
 class Selection(Protocol):
@@ -83,11 +76,9 @@ class Selection(Protocol):
 
     def largest(self, num_clients: int) -> int:
         """Size of the largest cohort that it can draw from so many clients."""
-        ...
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The cohort, ascending, of the available clients (n,)."""
-        ...
 
 
 class Availability(Protocol):
@@ -95,7 +86,6 @@ class Availability(Protocol):
 
     def available(self, clients: Info, round_: int, seed: int) -> NDArray[np.bool_]:
         """Whether each client (K,) is online in the round."""
-        ...
 
 
 class Augmentation(Protocol):
@@ -103,15 +93,15 @@ class Augmentation(Protocol):
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64] | None:
         """How to change each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
-        ...
 
 
 class Sharing(Protocol):
     """Divides the model into a part that clients share and a part that each client keeps."""
 
+    def __hash__(self) -> int: ...
+
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
         """Positions (n,), ascending, of the parameters that clients keep; None if they share all."""
-        ...
 
 
 class SharedModel(Protocol):
@@ -127,31 +117,24 @@ class Codec(Protocol):
     @property
     def random(self) -> bool:
         """Whether it takes random numbers."""
-        ...
 
     def init(self, x: Tensor) -> Tree:
         """A client's memory before its first update."""
-        ...
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
         """What the messages of updates (C, P) hold; leading axis C."""
-        ...
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
         """The updates (C, P) of what `compress` returned."""
-        ...
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         """Bits of the message of one update like ``rows`` (C, P)."""
-        ...
 
     def pack(self, coded: Tree, model: SharedModel) -> Tree:
         """The message of one client's part of what `compress` returned, without the leading axis."""
-        ...
 
     def unpack(self, message: Tree, model: SharedModel) -> Tree:
         """Inverse of `pack`. Raises `ValueError` if the message is not one of this codec."""
-        ...
 
 
 class Refinement(Protocol):
@@ -160,11 +143,9 @@ class Refinement(Protocol):
     @property
     def needs_data(self) -> bool:
         """Whether it needs labelled rows on the server."""
-        ...
 
     def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
         """The refined model (P,). ``x`` is the new model, ``server`` is as it was before the round."""
-        ...
 
 
 class LocalWork(Protocol):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedskew.core.seeding import Seed
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import Spread, weighted_sum
+from fedskew.core.vectors import Dispersion, weighted_sum
 
 if TYPE_CHECKING:
     from fedskew.core.task import Task
@@ -97,17 +97,17 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    seen: Spread | None = None  # what is known of the deltas, or of what they were before a codec
+    known: Dispersion | None = None  # of the deltas, or of what they were before a codec
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
 
     def sum(self, weights: Tensor) -> Tensor:
-        """``sum_c weights[c] * delta[c]`` (P,): not added up again where it is known for these deltas and weights."""
-        rows, seen = self.uploads.delta, self.seen
-        if seen is not None and seen.rows is rows and torch.equal(seen.weights, weights.double()):
-            return seen.total
+        """``sum_c weights[c] * delta[c]`` (P,). A sum that is known for these deltas and weights is not computed again."""
+        rows, known = self.uploads.delta, self.known
+        if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
+            return known.total
         return weighted_sum(weights, rows)
 
 

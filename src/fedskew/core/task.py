@@ -30,30 +30,24 @@ class Task(Protocol):
     @property
     def num_features(self) -> int:
         """D of `outputs`."""
-        ...
 
     @property
     def space(self) -> ParameterSpace:
         """Names, shapes and places of the model's tensors inside ``w``."""
-        ...
 
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features (B, D) of the last hidden layer, and logits (B, K)."""
-        ...
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """(B, K)."""
-        ...
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each row, (B,)."""
-        ...
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         """Values of each row, (B,) each, whose means are reported."""
-        ...
 
 
 @dataclass(frozen=True)

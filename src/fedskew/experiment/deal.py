@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.component import to_table
 from fedskew.core.errors import require
@@ -25,7 +27,7 @@ from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.skew.text import FeatureText, rewritten
 
-Drawn = dict[str, np.ndarray[Any, Any]]
+Drawn = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,7 @@ def rows_of(dataset: Dataset, x: Floats) -> Floats:
     return x[:, :-1] if dataset.sensitive else x
 
 
-def named(skews: Mixture, *drawn: list[Any]) -> Drawn:
+def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -> Drawn:
     """The random draws of all skews in one table."""
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {

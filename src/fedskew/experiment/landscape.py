@@ -85,7 +85,7 @@ def landscape(
         require(
             len(clients) >= 2, "landscape: a plane goes through the global model and those of two clients; name two"
         )
-        outcome = play_round(fed, assembly.experiment.engine, server, states, measure_local=False)
+        outcome = play_round(fed, assembly.engine, server, states, measure_local=False)
         took_part = {int(k): i for i, k in enumerate(outcome.work.clients)}
         for k in clients[:2]:
             require(

@@ -33,6 +33,7 @@ from fedskew.experiment.site import Here, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
+from fedskew.loop.work import Engine
 from fedskew.measure.registry import shown
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
@@ -214,7 +215,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
-    engine = experiment.engine
+    engine: Engine = assembly.engine
     if group:
         engine = Distributed(engine, group)
         lead(group, assembly, server, states)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -50,11 +51,11 @@ def launcher() -> tuple[int, int]:
     return rank, size
 
 
-def on_ranks(verb: Callable[[Any], int]) -> Callable[[Any], int]:
+def on_ranks(verb: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
     """Decorate a command: rank 0 executes it, and the other ranks train for it."""
 
     @wraps(verb)
-    def carried_out(parsed: Any) -> int:
+    def carried_out(parsed: Namespace) -> int:
         if launcher()[1] == 1:
             return verb(parsed)
         group, code = join(), 0
@@ -150,7 +151,7 @@ def follow(group: Group, toml: str) -> None:
         states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
         while part := to_device(group.broadcast_tree(), device):
             states.put(part["ids"].cpu().numpy().astype(np.int64), part.get("states", {}))
-        site = Here(Distributed(experiment.engine, group), experiment.faults)
+        site = Here(Distributed(assembly.engine, group), experiment.faults)
         try:
             for _ in rounds_of(assembly, site, server, states):
                 if group.broadcast_flag():

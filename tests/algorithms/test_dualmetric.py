@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedskew.algorithms import DualMetric, FedProx
+from fedskew.algorithms import DualMetric
 from fedskew.algorithms.dualmetric import difference, inter, intra
 from fedskew.core.contract import server_rows
-from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch, Info, View
 from fedskew.core.task import accuracy
 from fedskew.engine.states import ClientStates
 from fedskew.loop.round import start
-from fedskew.slots import Uniform
 from tests.reference import Only, SameForAll, assert_close, f64, ragged, state_of, trajectory
 from tests.small import RAGGED, X0, Quadratic, exact_clients, own_rows, play
 
@@ -306,13 +304,6 @@ def test_a_late_client_moves_its_mu_when_it_comes_back() -> None:
 # reductions and checks
 
 
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_a_mu_that_cannot_move_is_fedprox(weighting: str) -> None:
-    fixed = DualMetric(mu=0.4, mu_min=0.4, mu_max=0.4, weighting=weighting)
-    ours, prox = (ragged(a, selection=Uniform(clients=4)) for a in (fixed, FedProx(mu=0.4, weighting=weighting)))
-    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(prox, X0, 4)))
-
-
 def test_identical_clients_never_lead() -> None:
     """What then moves mu is the change in accuracy alone, the same for all."""
     one, many = ragged(DualMetric(mu=0.05), sizes=[13]), ragged(DualMetric(mu=0.05), sizes=[13] * 3)
@@ -325,13 +316,3 @@ def test_identical_clients_never_lead() -> None:
 
 def test_it_needs_rows_on_the_server() -> None:
     assert server_rows in DualMetric().contract().needs
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"mu": -0.1}, {"mu": float("nan")}, {"mu": 0.2}, {"mu_min": 0.02}, {"mu_min": -1.0}, {"mu_max": 0.001}],
-    ids=str,
-)
-def test_options_are_checked(options) -> None:
-    with pytest.raises(BadInput, match="mu"):
-        DualMetric(**options)

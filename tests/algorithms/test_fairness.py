@@ -19,13 +19,12 @@ from fedskew.core.records import Batch
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.datasets.adult import Adult
-from fedskew.engine.stacked import Stacked
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
-from tests.reference import apart, assert_close, f64, trajectory
+from tests.reference import apart, assert_close, f64
 from tests.small import partition_of, play
 
 SIZES = [6, 11, 9, 4]
@@ -205,29 +204,6 @@ def test_f3_needs_both_classes_of_both_groups_on_the_server() -> None:
 
 
 # both
-
-
-REDUCED = [(FairFed(beta=0.0), FedAvg()), (F3(alpha=1.0), FedAvg(weighting="uniform")), (F3Gradient(lam=0.0), FedAvg())]
-
-
-@pytest.mark.parametrize(("ours", "theirs"), REDUCED)
-def test_reductions(ours, theirs) -> None:
-    assert_close(
-        trajectory(play(federation(ours, selection=Uniform(clients=3)), X0, 4)),
-        trajectory(play(federation(theirs, selection=Uniform(clients=3)), X0, 4)),
-    )
-
-
-@pytest.mark.parametrize("algorithm", [FairFed(), F3(), F3Gradient(lam=3.0)])
-def test_engines_agree(algorithm) -> None:
-    fed = federation(algorithm, selection=Uniform(clients=3))
-    assert_close(trajectory(play(fed, X0, 3, Stacked(width=2))), trajectory(play(fed, X0, 3)))
-
-
-@pytest.mark.parametrize("bad", [{"beta": -1}, {"beta": float("nan")}])
-def test_fairfed_bad_options(bad) -> None:
-    with pytest.raises(BadInput, match="beta"):
-        FairFed(**bad)
 
 
 def test_data_without_groups_are_refused() -> None:

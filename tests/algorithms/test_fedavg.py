@@ -16,7 +16,6 @@ from fedskew.slots import Momentum, ServerSgd, Sgd
 from tests.reference import (
     Batches,
     Only,
-    SameForAll,
     apart,
     assert_close,
     f64,
@@ -184,14 +183,6 @@ def test_full_batch_training_ignores_the_order_of_the_rows() -> None:
     assert_close(trajectory(play(shuffled, X0, 2)), trajectory(play(fed, X0, 2)))
 
 
-@pytest.mark.parametrize("weighting", [*BOTH, "unbiased"])
-def test_identical_clients_are_one_client(weighting: str) -> None:
-    one = ragged(FedAvg(weighting=weighting), sizes=[13])
-    many = ragged(FedAvg(weighting=weighting), sizes=[13] * 4)
-    many = replace(many, x=one.x.repeat(4, 1), y=one.y.repeat(4), planner=SameForAll(many.planner))
-    assert_close(trajectory(play(many, X0, 3)), trajectory(play(one, X0, 3)))
-
-
 # weighting and aggregation
 
 
@@ -211,12 +202,6 @@ def test_averaging_models_equals_averaging_deltas_only_at_server_rate_one(rate: 
 def test_samples_is_uniform_only_for_equal_sizes(sizes: list[int], same: bool) -> None:
     a, b = (trajectory(play(ragged(FedAvg(weighting=w), sizes=sizes), X0, 3)) for w in BOTH)
     assert apart(a, b, 1e-13) is not same
-
-
-def test_zero_server_rate_keeps_the_model() -> None:
-    outcomes = play(ragged(FedAvg(), server=ServerSgd(lr=0.0)), X0, 2)
-    assert torch.equal(outcomes[-1].server.x, X0)
-    assert apart(outcomes[-1].done.uploads.delta, torch.zeros_like(X0))
 
 
 def test_unbiased_weights_average_to_the_full_mean_over_all_cohorts() -> None:

@@ -66,22 +66,6 @@ def test_golden_two_rounds(weighting: str) -> None:
 # invariants
 
 
-@pytest.mark.parametrize("weighting", [*WEIGHTINGS, "unbiased"])
-@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
-@pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_h_is_the_mean_of_g_over_all_clients(weighting: str, selection, rate: float) -> None:
-    fed = ragged(FedDyn(alpha=0.3, weighting=weighting), selection=selection, server=ServerSgd(lr=rate))
-    pi = f64([1] * 7) / 7 if weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
-    states, server = ClientStates(), None
-    for t in range(3):
-        before = state_of(states, "g_k", 7, X0) if t else torch.zeros(7, len(X0)).double()
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        now, server = state_of(states, "g_k", 7, X0), outcome.server
-        assert_close(server.state["h"], pi @ now)
-        moved = (now - before).abs().amax(1) > 0
-        assert moved.nonzero()[:, 0].tolist() == outcome.work.clients.tolist()
-
-
 @pytest.mark.parametrize("rate", [1.0, 0.6])
 def test_round_zero_takes_the_mean_movement_twice(rate: float) -> None:
     for weighting, pi in (("uniform", f64([1] * 7) / 7), ("samples", f64(RAGGED) / sum(RAGGED))):

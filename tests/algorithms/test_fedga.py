@@ -12,7 +12,7 @@ from torch import Tensor
 from fedskew.algorithms import FedAvg, FedGA, FedGAAlignment, FedGAGeneralisation
 from fedskew.algorithms.fedga_generalisation import adjusted
 from fedskew.core.algorithm import local_loss
-from fedskew.core.errors import BadInput, Diverged
+from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort
 from fedskew.core.task import Classification
 from fedskew.core.trees import pick
@@ -153,12 +153,6 @@ def test_at_most_half_of_m_squared_models_are_tried(monkeypatch) -> None:
     assert len(tried) <= 4 * 5 / 2 + 1
 
 
-@pytest.mark.parametrize("options", [{"eps": -1.0}, {"eps": math.nan}, {"weighting": "unbiased"}])
-def test_greedy_options_that_make_no_sense_are_refused(options: dict) -> None:
-    with pytest.raises(BadInput):
-        FedGA(**options)
-
-
 # generalisation adjustment: gradients w and 4 (w - 3), x = 1, eta = 0.1, two steps, so that w_1 <- 0.81 w_1 and
 # w_2 - 3 <- 0.36 (w_2 - 3); F_1 = w^2 / 2, F_2 = 2 (w - 3)^2; sizes 1 and 3; R = 4, d = 0.1
 
@@ -255,12 +249,6 @@ def test_the_weight_moves_to_the_client_that_averaging_costs_most() -> None:
     a = play(replace(fed, rounds=20), [0.0], 2)[-1].server.state["a"]
     assert_close(a[2], 1 / 3 + 0.2)
     assert a[2] > a[0] > a[1]
-
-
-@pytest.mark.parametrize("options", [{"d": -0.1}, {"d": 1.5}, {"d": math.nan}, {"weighting": "unbiased"}])
-def test_adjustment_options_that_make_no_sense_are_refused(options: dict) -> None:
-    with pytest.raises(BadInput):
-        FedGAGeneralisation(**options)
 
 
 # gradient alignment

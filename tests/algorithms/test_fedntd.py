@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.algorithms import FedAvg, FedNtd
-from fedskew.core.errors import BadInput
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models import Mlp
-from fedskew.slots import Sgd, Uniform
+from fedskew.slots import Uniform
 from tests.bias import Bias, client_view, labelled, rows_of
 from tests.reference import apart, assert_close, f64, ragged, real_batches, torch_sgd, train_plain, trajectory
 from tests.small import TASK, X0, play
@@ -100,16 +99,6 @@ def test_logits_far_apart_stay_finite(dtype: torch.dtype) -> None:
         assert grad(loss)(z).isfinite().all()
 
 
-@pytest.mark.parametrize("solver", [Sgd(lr=0.1, momentum=0.9, weight_decay=0.01), Sgd(lr=0.3)], ids=["momentum", "sgd"])
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_without_the_term_it_is_fedavg(solver: Sgd, weighting: str) -> None:
-    ours, fedavg = (
-        ragged(a, solver=solver, selection=Uniform(clients=4))
-        for a in (FedNtd(beta=0.0, tau=3.0, weighting=weighting), FedAvg(weighting=weighting))
-    )
-    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
-
-
 def test_with_two_classes_it_is_fedavg() -> None:
     net = Mlp(hidden=(5,)).build((6,), 2, torch.Generator().manual_seed(0)).double()
     task = Classification(net, ParameterSpace(net), 2)
@@ -154,14 +143,6 @@ def test_whole_local_training_in_its_textbook_form() -> None:
 
         plain, _ = train_plain(x, batches, torch_sgd(fed.solver), extra=distilled)
         assert_close(x + second.done.uploads.delta[i], plain, 1e-11)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"), [({"beta": -1.0}, "beta"), ({"beta": float("inf")}, "beta"), ({"tau": 0.0}, "tau")]
-)
-def test_wrong_options_are_refused(options: dict[str, float], word: str) -> None:
-    with pytest.raises(BadInput, match=word):
-        FedNtd(**options)
 
 
 def test_only_a_strong_term_is_a_hazard() -> None:

@@ -98,16 +98,6 @@ def test_one_client_with_exact_solves_is_the_proximal_point_method(form: str, lr
 # reductions
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_without_the_term_it_is_fedavg(form: str, weighting: str) -> None:
-    solver = Sgd(lr=0.1, momentum=0.9, weight_decay=0.01)
-    prox = ragged(FedProx(mu=0.0, step=form, weighting=weighting), solver=solver)
-    assert_close(
-        trajectory(play(prox, X0, 3)), trajectory(play(ragged(FedAvg(weighting=weighting), solver=solver), X0, 3))
-    )
-
-
 def test_the_first_explicit_step_does_not_depend_on_mu() -> None:
     one = Local(steps=1, batch_size=8)
     first, second = (

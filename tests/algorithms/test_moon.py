@@ -15,7 +15,7 @@ from fedskew.core.algorithm import local_loss
 from fedskew.core.records import Batch, Info, View
 from fedskew.core.task import Classification
 from fedskew.engine.states import ClientStates
-from fedskew.slots import Sgd, Uniform
+from fedskew.slots import Uniform
 from tests.reference import (
     apart,
     assert_close,
@@ -86,16 +86,6 @@ def test_golden_two_rounds() -> None:
     assert_close(outcomes[0].server.x, [3.0, 4.0])
     assert_close(outcomes[1].server.x, 0.25 * w_1 + 0.75 * w_2)
     assert_close(state_of(states, "previous", 2, f64([0.0, 0.0])), torch.stack([w_1, w_2]))
-
-
-@pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_without_the_term_it_is_fedavg(weighting: str) -> None:
-    solver = Sgd(lr=0.1, momentum=0.9)
-    ours, fedavg = (
-        ragged(a, solver=solver, selection=Uniform(clients=4))
-        for a in (Moon(mu=0.0, weighting=weighting), FedAvg(weighting=weighting))
-    )
-    assert_close(trajectory(play(ours, X0, 4)), trajectory(play(fedavg, X0, 4)))
 
 
 def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:

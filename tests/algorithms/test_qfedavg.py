@@ -12,9 +12,9 @@ from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Info, Upload
 from fedskew.experiment.build import check_needs
 from fedskew.loop.round import start
-from fedskew.slots import ServerSgd, Sgd, Uniform
+from fedskew.slots import Sgd
 from tests.experiment.test_experiment import small
-from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair, trajectory
+from tests.reference import SameForAll, assert_close, f64, local_models, ragged, run, sized_pair
 from tests.small import X0, Quadratic, exact_clients, play
 
 QS = [0.1, 0.5, 1.0, 2.0, 5.0]
@@ -103,7 +103,7 @@ def test_scaling_only_the_losses_keeps_the_direction(q: float) -> None:
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
-def test_a_client_without_any_loss_is_no_danger(q: float) -> None:
+def test_a_client_without_loss_keeps_the_step_finite(q: float) -> None:
     step = step_of(q, [0.0, 2.0, 1.0], [[0.0, 0.0], *DELTA[1:]])
     assert step.isfinite().all()
     assert step.abs().max() > 1e-6
@@ -131,15 +131,6 @@ def test_identical_clients() -> None:
     ratio = (final(2.0, [13]).server.x - X0) / (plain.server.x - X0)
     assert 0 < float(ratio.mean()) < 0.9
     assert_close(ratio, ratio.mean().expand_as(ratio), 1e-8)
-
-
-def test_no_power_is_the_plain_mean_of_any_cohort_under_any_server_rate() -> None:
-    """Also with weights that do not sum to 1."""
-    ours, plain = (
-        ragged(a, server=ServerSgd(lr=0.6), selection=Uniform(clients=3))
-        for a in (QFedAvg(q=0.0, weighting="unbiased"), FedAvg(weighting="unbiased"))
-    )
-    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))
 
 
 # what it is for
@@ -172,9 +163,3 @@ def test_solvers_whose_steps_are_no_gradients_are_refused(solver: str) -> None:
         check_needs(small("qfedavg:q=1.0", solver=solver))
     check_needs(small("qfedavg:q=0", solver=solver))
     check_needs(small("qfedavg:q=1.0", solver="sgd:weight_decay=0.01"))
-
-
-@pytest.mark.parametrize("q", [-0.1, float("inf"), float("nan")])
-def test_the_power_is_checked(q: float) -> None:
-    with pytest.raises(BadInput, match="q must be"):
-        QFedAvg(q=q)

@@ -117,32 +117,6 @@ def test_option_one_variate_is_the_full_gradient_at_the_server_model() -> None:
             assert_close(table[k], gradient)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
-def test_the_server_variate_is_the_mean_over_all_clients(option: str, weighting: str, selection) -> None:
-    """c = sum_k pi_k c_k with pi = 1/K or n_k / n, those that never took part counting with 0."""
-    fed = ragged(Scaffold(option=option, weighting=weighting), selection=selection, server=ServerSgd(lr=0.7))
-    pi = f64(RAGGED) / sum(RAGGED) if weighting == "samples" else f64([1] * 7) / 7
-    states, server = ClientStates(), None
-    for t in range(4):
-        server = play(fed, X0, t + 1, server=server, states=states)[-1].server
-        assert_close(server.state["c"], pi @ state_of(states, "c_k", 7, X0))
-        assert apart(server.state["c"], torch.zeros_like(X0))
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_absent_clients_keep_their_variate(option: str) -> None:
-    fed = ragged(Scaffold(option=option), selection=Uniform(clients=2))
-    states, server = ClientStates(), None
-    for t in range(4):
-        before = state_of(states, "c_k", 7, X0) if t else torch.zeros(7, len(X0)).double()
-        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
-        moved = (state_of(states, "c_k", 7, X0) - before).abs().amax(1) > 0
-        assert set(moved.nonzero()[:, 0].tolist()) == set(outcome.work.clients.tolist())
-        server = outcome.server
-
-
 # reductions
 
 
@@ -155,12 +129,6 @@ def test_the_first_round_is_fedavgs(option: str, rate: float) -> None:
         fedavg = play(ragged(FedAvg(weighting=weighting), server=server), X0, 2)
         assert_close(ours[0].server.x, fedavg[0].server.x)
         assert apart(ours[1].server.x, fedavg[1].server.x)
-
-
-@pytest.mark.parametrize("solver", [Sgd(lr=0.1), Sgd(lr=0.05, momentum=0.9, weight_decay=0.1)], ids=["sgd", "momentum"])
-def test_one_client_is_plain_training(solver: Sgd) -> None:
-    ours, fedavg = (play(ragged(a, sizes=[29], solver=solver), X0, 4) for a in (Scaffold(), FedAvg()))
-    assert_close(trajectory(ours), trajectory(fedavg))
 
 
 @pytest.mark.parametrize("option", OPTIONS)

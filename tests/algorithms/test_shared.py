@@ -1,4 +1,4 @@
-"""What holds for every method: order of clients, one client, identical clients, zero server rate, lasting state."""
+"""Facts of every method: order of clients, identical clients, zero server rate, lasting states, means of dual variables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import torch
 from fedskew.algorithms import FedAvg, FedDyn, FedLc, FedNova, FedNtd, FedPa, FedProc, FedProx, Moon, Scaffold
 from fedskew.engine.states import ClientStates
 from fedskew.loop.plan import Local
-from fedskew.slots import Adam, Momentum, ServerSgd, Sgd, Uniform
-from tests.reference import SameForAll, apart, assert_close, ragged, run, state_of, trajectory
+from fedskew.slots import Everyone, ServerSgd, Uniform
+from tests.reference import SameForAll, apart, assert_close, f64, ragged, run, state_of, trajectory
 from tests.small import RAGGED, X0, partition_of, play
 
 METHODS = {
     "fedavg": FedAvg(),
     "fedavg uniform": FedAvg(weighting="uniform"),
+    "fedavg unbiased": FedAvg(weighting="unbiased"),
     "fedprox": FedProx(mu=0.5),
     "fedprox implicit": FedProx(mu=0.5, step="implicit"),
     "scaffold": Scaffold(),
@@ -48,25 +49,6 @@ def test_relabelling_clients_changes_nothing(name: str) -> None:
     for key in states.export()[1]:
         tables = [state_of(s, key, len(RAGGED), X0) for s in (states, other_states)]
         assert_close(tables[1], tables[0][torch.as_tensor(order)])
-
-
-ONE_CLIENT = {
-    "fedprox without mu": (FedProx(mu=0.0), FedAvg()),
-    "scaffold": (Scaffold(), FedAvg()),
-    "scaffold samples": (Scaffold(weighting="samples"), FedAvg()),
-    "fednova": (FedNova(), FedAvg()),
-    "fednova prox": (FedNova(mu=0.5), FedProx(mu=0.5)),
-    "moon without mu": (Moon(mu=0.0), FedAvg()),
-    "uniform": (FedAvg(weighting="uniform"), FedAvg()),
-    "unbiased": (FedAvg(weighting="unbiased"), FedAvg()),
-}
-
-
-@pytest.mark.parametrize("pair", ONE_CLIENT)
-@pytest.mark.parametrize("server", [ServerSgd(lr=0.4), Momentum(beta=0.5), Adam(lr=0.1)], ids=repr)
-def test_one_client_collapses(pair: str, server) -> None:
-    ours, plain = (ragged(a, sizes=[13], server=server, solver=Sgd(lr=0.1, lr_decay=0.8)) for a in ONE_CLIENT[pair])
-    assert_close(trajectory(play(ours, X0, 3)), trajectory(play(plain, X0, 3)))
 
 
 @EVERY
@@ -108,3 +90,30 @@ def test_the_same_clients_and_batches_for_every_method(name: str) -> None:
         for mine, theirs in zip(a.work.plans, b.work.plans, strict=True):
             assert (mine.index == theirs.index).all()
             assert (mine.mask == theirs.mask).all()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key", "own"),
+    [
+        *[(Scaffold(option=option, weighting=w), "c", "c_k") for option in ("I", "II") for w in ("uniform", "samples")],
+        *[(FedDyn(alpha=0.3, weighting=w), "h", "g_k") for w in ("uniform", "samples", "unbiased")],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("selection", [Everyone(), Uniform(clients=1), Uniform(clients=3)], ids=["7", "1", "3"])
+@pytest.mark.parametrize("rate", [1.0, 0.6])
+def test_the_servers_variable_is_the_mean_over_all_clients(
+    algorithm, key: str, own: str, selection, rate: float
+) -> None:
+    """sum_k pi_k v_k with pi = 1/K or n_k / n; v_k is 0 until client k takes part, and only its rounds change it."""
+    fed = ragged(algorithm, selection=selection, server=ServerSgd(lr=rate))
+    pi = f64([1] * 7) / 7 if algorithm.weighting == "uniform" else f64(RAGGED) / sum(RAGGED)
+    states, server = ClientStates(), None
+    for t in range(3):
+        before = state_of(states, own, 7, X0) if t else torch.zeros(7, len(X0)).double()
+        outcome = play(fed, X0, t + 1, server=server, states=states)[-1]
+        now, server = state_of(states, own, 7, X0), outcome.server
+        assert_close(server.state[key], pi @ now)
+        assert apart(server.state[key], torch.zeros_like(X0))
+        moved = (now - before).abs().amax(1) > 0
+        assert moved.nonzero()[:, 0].tolist() == outcome.work.clients.tolist()

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.cli.look import algorithm_rows
 from fedskew.cli.main import main
+from fedskew.cli.show import algorithm_rows
 from fedskew.conformance import miniature
 from fedskew.conformance.cost import measured, units
 from fedskew.core.algorithm import Algorithm, GradFn, local_loss
@@ -43,6 +43,12 @@ FIGURES = {
     "fedsmoo": ("2", "2", "2", "2", "2"),
     "fedsol": ("—", "—", "1", "1", "2 + 1f"),
     "fedpa": ("—", "—", "1", "1", "1"),
+    "fedpa:burn_in_rounds=1": ("—", "—", "1 + s", "1", "1"),  # whether it still burns in
+    # prototypes of C classes and the weight down; sums of features and counts of rows up
+    "fedproc": ("—", "C·d s", "1 + C·d s + s", "1 + C s + C·d s", "1, 1 pass a round"),
+    "ifca": ("—", "1", "2", "1 + s", "1, 2 passes a round"),
+    "ifca:k=1": ("—", "—", "1", "1 + s", "1, 1 pass a round"),
+    "ifca:k=4": ("—", "3", "4", "1 + s", "1, 4 passes a round"),
     "qfedavg": ("—", "—", "1", "1 + 2s", "1, 1 pass a round"),
     # no model either way; the scores on n public rows come after a pass over them, and 20 digest steps before the local ones
     "fedmd": ("1", "n s + n·C s + s", "n·C s", "n·C s", "1, 1 pass a round, 20 first"),
@@ -115,7 +121,7 @@ class Busy(Algorithm):
         return torch.zeros_like(server.x), server.state
 
 
-def test_every_cost_is_seen() -> None:
+def test_every_cost_is_counted() -> None:
     cost = measured(Busy())
     assert cost.client_state == "1 + C s"
     assert cost.server_state == "3 + K s"
@@ -151,7 +157,7 @@ def test_measuring_leaves_the_threads_as_they_are() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_list_algorithms_tells_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_algorithms_shows_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "algorithms", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert figures(rows["moon"]) == FIGURES["moon"]

@@ -30,7 +30,7 @@ SKEW = ["skew", "--clients", "3", "--skew", "iid"]
 def test_an_export_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     (tmp_path / name).write_text("mine")
     assert main([*SKEW, "--export", str(tmp_path)]) == BadInput.exit_code
-    assert f"holds {name} already" in capsys.readouterr().err
+    assert f"already holds {name}" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
@@ -128,7 +128,7 @@ def test_code_of_ones_own_cannot_end_the_program_as_if_all_were_well(
     assert "mine.py, line 5: SystemExit: 0" in capsys.readouterr().err
     path.write_text(textwrap.dedent(LEAVING.format(first="")))
     assert main(words) == 1
-    assert "ended the program, sys.exit(0)" in capsys.readouterr().err
+    assert "ended the program with sys.exit(0)" in capsys.readouterr().err
 
 
 def test_a_run_whose_method_ends_the_program_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,13 @@ class Net(nn.Sequential):
     def __init__(self, shape, classes):
         super().__init__(nn.Flatten(), nn.Linear(64, classes))
 """
-IMPORTING = (["resume", "1"], ["export", "1"], ["landscape", "1", "--kind", "line", "--points", "3"])
+EXPORT = ["export", "1"]
+IMPORTING = [
+    ("method", ["resume", "1"]),
+    ("method", ["landscape", "1", "--kind", "line", "--points", "3"]),
+    *((kind, EXPORT) for kind in ("method", "method without a hash", "model")),
+]
+"""Every command that imports code with one kind of code, and the cheapest command with every kind."""
 READING = (["cite", "1"], ["list", "runs"], ["show", "1"], ["report", "1"], ["watch", "1"])
 
 
@@ -63,7 +69,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     return made
 
 
-@pytest.mark.parametrize("words", IMPORTING, ids=lambda words: words[0])
+@pytest.mark.parametrize(("store", "words"), IMPORTING, indirect=["store"])
 def test_code_that_a_store_names_runs_when_it_is_confirmed(
     store: RunStore, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
@@ -83,14 +89,13 @@ def test_code_that_a_store_names_runs_when_it_is_confirmed(
         from_toml(store.run(1).experiment)
 
 
-@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
-def test_what_only_reads_does_without_code(
-    store: RunStore, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert main(words) == 0, capsys.readouterr().err
-    assert not Path("ran").exists()
-    if words[0] == "cite":
-        assert "(code that is gone, or that you have not run)" in capsys.readouterr().out
+@pytest.mark.usefixtures("store")
+def test_commands_that_only_read_run_no_code(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in READING:
+        assert main(words) == 0, capsys.readouterr().err
+        assert not Path("ran").exists()
+        if words[0] == "cite":
+            assert "(code that is gone, or that you have not run)" in capsys.readouterr().out
 
 
 def test_the_name_of_a_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedskew.core import records, vectors
 from fedskew.core.records import Cohort, Info, Upload
-from fedskew.core.vectors import Spread, spread, weighted_sum
+from fedskew.core.vectors import Dispersion, dispersion, weighted_sum
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.measure.drift import drift
@@ -40,7 +40,7 @@ def whole_numbers(clients: int, columns: int) -> Tensor:
 def test_sums_equal_plain_numpy(rows: np.ndarray, weights: list[float], times: int) -> None:
     rows, w = np.tile(rows, times), np.array(weights[: len(rows)])
     x, large = rows.astype(np.float64), float(np.abs(rows).max(initial=0))
-    seen = spread(torch.from_numpy(w), torch.from_numpy(rows))
+    seen = dispersion(torch.from_numpy(w), torch.from_numpy(rows))
     for total in (seen.total, weighted_sum(torch.from_numpy(w), torch.from_numpy(rows))):
         assert total.dtype == torch.float32
         np.testing.assert_allclose(total, w @ x, rtol=1e-7, atol=1e-13 * large + 1e-44)
@@ -61,7 +61,7 @@ def test_sums_equal_plain_numpy(rows: np.ndarray, weights: list[float], times: i
 def test_a_value_that_is_not_finite_stays_in_its_row_and_column(wrong: float) -> None:
     rows = whole_numbers(5, 600)
     rows[3, 411] = wrong
-    seen = spread(torch.full((5,), 0.2), rows)
+    seen = dispersion(torch.full((5,), 0.2), rows)
     assert seen.squares.isfinite().tolist() == [True, True, True, False, True]
     assert torch.nonzero(~seen.total.isfinite()).flatten().tolist() == [411]
     summed = weighted_sum(torch.full((5,), 0.2), rows)
@@ -78,7 +78,7 @@ def test_a_sum_can_be_returned_in_float64() -> None:
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
 def test_sums_have_the_type_of_the_rows(kind: torch.dtype) -> None:
     rows, weights = whole_numbers(4, 300).to(kind), torch.full((4,), 0.25)
-    assert weighted_sum(weights, rows).dtype == spread(weights, rows).total.dtype == kind
+    assert weighted_sum(weights, rows).dtype == dispersion(weights, rows).total.dtype == kind
 
 
 def test_updates_that_differ_only_in_their_last_digits() -> None:
@@ -97,7 +97,7 @@ def test_distances_of_numbers_whose_squares_float32_cannot_hold(size: float, cli
     drawn = np.random.default_rng(clients)
     rows = torch.tensor(drawn.standard_normal((clients, 2100)) * size, dtype=torch.float32)
     weights = torch.tensor(drawn.random(clients) + 0.1)
-    seen, x = spread(weights, rows), rows.double()
+    seen, x = dispersion(weights, rows), rows.double()
     for got, mean in ((seen.to_weighted, weights @ x / weights.sum()), (seen.to_uniform, x.mean(0))):
         torch.testing.assert_close(got, (x - mean).square().sum(1), rtol=1e-10, atol=0)
 
@@ -105,14 +105,14 @@ def test_distances_of_numbers_whose_squares_float32_cannot_hold(size: float, cli
 # a round adds up once
 
 
-def cohort(deltas: Tensor, seen: Spread | None) -> Cohort:
+def cohort(deltas: Tensor, seen: Dispersion | None) -> Cohort:
     n = torch.ones(len(deltas))
     return Cohort(Info(n.long(), n, n[:, None], n), Upload(deltas, {}, {}), seen)
 
 
 def test_a_known_sum_is_taken_for_its_own_rows_and_weights_only() -> None:
     rows, weights = whole_numbers(4, 50), torch.tensor([0.5, 0.25, 0.125, 0.125])
-    seen = spread(weights, rows)
+    seen = dispersion(weights, rows)
     assert cohort(rows, seen).sum(weights) is seen.total
     others = torch.full((4,), 0.25)
     torch.testing.assert_close(cohort(rows, seen).sum(others), rows.mean(0), rtol=0, atol=0)

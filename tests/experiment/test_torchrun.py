@@ -182,7 +182,7 @@ def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml:
     [
         ({"RANK": "abc"}, "RANK=abc, WORLD_SIZE=1: whole numbers are needed"),
         ({"RANK": "0", "WORLD_SIZE": "-2"}, "RANK=0, WORLD_SIZE=-2: whole numbers are needed"),
-        ({"RANK": "1"}, "RANK=1, WORLD_SIZE=1: there is no such rank"),
+        ({"RANK": "1"}, "RANK=1, WORLD_SIZE=1: ranks go from 0 to WORLD_SIZE - 1"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "RANK=0, WORLD_SIZE=2, but MASTER_ADDR and MASTER_PORT not set"),
     ],
 )

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.output import print_summary
+from fedskew.measure import registry
 from fedskew.report import tables, words
+from fedskew.report.answer import answer
 from fedskew.report.files import write_tables
 from fedskew.store.runs import RunStore
 from tests.report import add, compared, report
@@ -36,7 +38,7 @@ def test_answer_claims_no_more_than_the_intervals_allow(
     tmp_path: Path, methods: dict[str, tuple[float, ...]], expected: str
 ) -> None:
     store = compared(tmp_path, {name: dict(zip(SEEDS, values, strict=False)) for name, values in methods.items()})
-    said = words.answer(tables.summary(store, store.runs()))
+    said = answer(tables.summary(store, store.runs()))
     assert expected in said
     decided = "leaves out zero" in said
     assert decided != ("Undecided" in said or len(methods) == 1)
@@ -51,16 +53,16 @@ def test_differences_that_do_not_vary_have_no_interval_and_need_six_seeds(tmp_pa
         assert (row["p"], row["verdict"]) == (2.0 ** (1 - seeds), verdict)
         assert math.isnan(row["difference_half"])
         assert math.isnan(row["effect"])
-        assert ("Undecided" in words.answer(table)) == (verdict == "undecided")
-        assert "in every one" in words.answer(table)
+        assert ("Undecided" in answer(table)) == (verdict == "undecided")
+        assert "in every one" in answer(table)
 
 
 def test_answer_without_finished_runs_or_without_pairs(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.5, 1: 0.6}, "b": {2: 0.9, 3: 0.9}})
-    assert "no seed was finished by both" in words.answer(tables.summary(store, store.runs()))
+    assert "no seed was finished by both" in answer(tables.summary(store, store.runs()))
     store = RunStore(tmp_path / "none")
     add(store, "a", 0, [0.1], status="failed", rounds=3)
-    assert words.answer(tables.summary(store, store.runs())) == "No run has finished, so there is no answer yet."
+    assert answer(tables.summary(store, store.runs())) == "No run has finished, so there is no answer yet."
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -86,7 +88,7 @@ def test_an_interval_does_not_leave_the_possible_range(
     assert '57.7 <span class="half">(0 to 100)</span>' in report(store, tmp_path)
     write_tables(store, store.runs(), tmp_path / "tables")
     assert "57.7 (0 to 100)" in (tmp_path / "tables" / "methods.md").read_text(encoding="utf-8")
-    assert "57.7 (0 to 100)" in words.answer(tables.summary(store, store.runs()).head(1))
+    assert "57.7 (0 to 100)" in answer(tables.summary(store, store.runs()).head(1))
 
 
 def test_intervals_as_people_read_them() -> None:
@@ -97,3 +99,30 @@ def test_intervals_as_people_read_them() -> None:
     assert words.interval(0.5, math.nan) == "50.0"
     assert words.interval(math.nan, math.nan) == "–"
     assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "-20.0 ± 10.0"
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.5, 0.59)}, "b has the lowest mean test loss, 0.497: over"),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.5, 0.59)}, "the difference from a (0.600) is −0.103 ± 0.0"),
+        (
+            {"a": (0.5, 0.6, 0.7), "b": (0.6, 0.7, 0.81)},
+            "lowest mean test loss, 0.600. Of the others, higher",
+        ),
+        ({"a": (0.5, 0.6, 0.7), "b": (0.4, 0.59, 0.75)}, "Undecided. b has the lowest mean test loss, 0.580, but"),
+    ],
+)
+def test_answer_reads_a_primary_measure_of_which_less_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: dict[str, tuple[float, ...]], expected: str
+) -> None:
+    """A loss is 1 minus the accuracy in these stores."""
+    monkeypatch.setattr(registry, "PRIMARY", "loss")
+    methods = {name: {seed: 1 - loss for seed, loss in enumerate(values)} for name, values in losses.items()}
+    store = compared(tmp_path, methods)
+    said = answer(tables.summary(store, store.runs()))
+    assert expected in said.replace("\u00a0", " ")
+    assert "points" not in said
+    text = report(store, tmp_path)
+    assert '<th scope="col" class="against">against a<small>difference, paired</small></th>' in text
+    assert ('class="verdict better"' in text) == said.startswith("b has")

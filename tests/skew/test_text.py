@@ -138,5 +138,5 @@ def test_the_diagnosis_of_texts_names_the_feature_face(monkeypatch):
 
 def test_rows_without_texts_are_refused():
     bare = Dataset(x=np.eye(4), y=np.arange(4) % 2, x_test=np.eye(4), y_test=np.arange(4) % 2, classes=("a", "b"))
-    with pytest.raises(BadInput, match="holds no texts for feature-text; use another feature skew"):
+    with pytest.raises(BadInput, match="has no texts, which feature-text needs; use another feature skew"):
         client_data(experiment("feature-text", 2), bare)

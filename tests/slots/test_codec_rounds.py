@@ -20,7 +20,7 @@ from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import run as run_experiment
 from fedskew.experiment.run import execute, register
 from fedskew.loop.transmit import transmit
-from fedskew.slots import Qsgd, TopK
+from fedskew.slots import Qsgd, ServerSgd, TopK
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, numbers, small
 from tests.methods import assert_close as assert_records_close
@@ -42,7 +42,7 @@ def memories(states: ClientStates) -> Tensor:
 @pytest.mark.parametrize("method", ["fedavg", "feddyn:alpha=0.2"])
 def test_memories_belong_to_clients_and_the_server_gets_what_is_decoded(method: str) -> None:
     """x moves by eta sum p (Delta + e_old - e_new), weighted after compression; who is absent keeps its memory."""
-    fed = replace(federation(method, server="sgd-slow"), codec=TopK(share=0.1))
+    fed = replace(federation(method, server=ServerSgd(lr=0.7)), codec=TopK(share=0.1))
     states, server = ClientStates(), None
     for t in range(4):
         before = memories(states)

@@ -31,7 +31,7 @@ def test_going_on_from_an_older_checkpoint_is_told_and_changes_no_number(
     assert newest.name == "round-000004.safetensors"
     newest.write_bytes(newest.read_bytes()[:-8])
     assert main(["resume", str(number), "--runs", str(store.folder)]) == 0
-    line = "round 2: the checkpoint round-000004.safetensors is damaged, so the run goes on from this round"
+    line = "round 2: the checkpoint round-000004.safetensors is damaged, so the run continues from this round"
     assert line in " ".join(capsys.readouterr().out.split())
     assert [entry["line"].startswith(line) for entry in store.run(number).facts["warnings"]].count(True) == 1
     made = [checkpoints.newest(s.run_folder(n)) for s, n in ((store, number), (whole.store, whole.ids[0]))]
@@ -54,7 +54,7 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
         store.db.execute("DELETE FROM measurements WHERE round > 2")
         store.db.execute("UPDATE runs SET rounds_done=2")
         line = "the store has no numbers of round 3, which the checkpoint round-000004.safetensors needs, so the run "
-        line += "goes on from this round" if states == "memory" else "starts again"
+        line += "continues from this round" if states == "memory" else "starts again"
     else:
         for path in checkpoints.found(store.run_folder(number)):
             path.unlink()

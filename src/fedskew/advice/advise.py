@@ -8,9 +8,9 @@ ways, which are never mixed: one model for all on the test set, or each client's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
-from fedskew.advice.evidence import evidence
+from fedskew.advice.evidence import Case, Line, Measure, evidence
 
 NEAR = 0.25
 """Maximum difference in the dominant face's strength between the data and a case that counts."""
@@ -21,7 +21,7 @@ SHOWS = 0.05
 MOST = 3
 """Maximum number of recommended methods for each measure."""
 
-MEASURES = {
+MEASURES: dict[Measure, str] = {
     "test": "one model for all, on the test set",
     "own": "each client with its own model, or the one for all, on its own held-out rows",
 }
@@ -33,7 +33,33 @@ PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
 
 
-def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dict[str, Any]:
+class Gain(Line):
+    """A method's gain, with the case that it was measured in."""
+
+    data: str
+    skew: str
+    model: str
+
+
+class Recommended(TypedDict):
+    """A method for a measure, with its gains in the near cases."""
+
+    method: str
+    measure: Measure
+    meaning: str
+    evidence: list[Gain]
+
+
+class Advice(TypedDict):
+    """Methods, best first, with reasons, and the command that compares them."""
+
+    methods: list[Recommended]
+    because: str
+    caution: str
+    command: str
+
+
+def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> Advice:
     """Recommend methods: ``methods`` (best first), ``because``, ``caution``, and a ``command`` that compares them.
 
     A method is recommended for a measure if, by the corrected verdicts, its accuracy was higher than FedAvg's in some near case and
@@ -55,7 +81,7 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
         return {
             "methods": [],
             "because": f"The {dominant} face dominates at strength {strength:.2f}.",
-            "caution": f"{missing(cases, close, dominant, strengths)}, so no method is recommended: compare some.",
+            "caution": f"{missing(cases, close, strengths)}, so no method is recommended: compare some.",
             "command": command(["fedavg", "scaffold", "fedprox:mu=0.1"], data),
         }
     methods = [line for measure in MEASURES for line in helpful(near, measure)]
@@ -70,33 +96,32 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> dic
     }
 
 
-def foreign(case: Mapping[str, Any], strengths: Mapping[str, float]) -> list[str]:
+def foreign(case: Case, strengths: Mapping[str, float]) -> list[str]:
     """The faces that the case shows and these data do not: a method may have helped against them."""
     return [face for face, value in case["strengths"].items() if value >= SHOWS and not strengths.get(face)]
 
 
 def missing(
-    cases: Sequence[Mapping[str, Any]],
-    close: Sequence[Mapping[str, Any]],
-    dominant: str,
+    cases: Sequence[Case],
+    close: Sequence[Case],
     strengths: Mapping[str, float],
 ) -> str:
     """Why no run on this face is evidence for these data."""
-    at = ", ".join(sorted(f"{c['strengths'][dominant]:.2f}" for c in close or cases))
+    at = ", ".join(sorted(f"{c['strengths'][c['dominant']]:.2f}" for c in close or cases))
     if close:
         others = dict.fromkeys(face for case in close for face in foreign(case, strengths))
         return f"Our runs near that ({at}) also show the face {' and '.join(others)}, which your data do not"
     return f"We have no runs of our own near that ({f'only at {at}' if at else 'none for this face'})"
 
 
-def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
+def helpful(near: Sequence[Case], measure: Measure) -> list[Recommended]:
     """The methods that gained on the measure in some case and lost in none, best first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Gain]] = {}
     for case in near:
         for line in case["methods"]:
             if line["measure"] == measure:
-                source = {"data": case["data"], "skew": case["skew"], "model": case["model"]}
-                found.setdefault(line["method"], []).append({**line, **source})
+                gain: Gain = {**line, "data": case["data"], "skew": case["skew"], "model": case["model"]}
+                found.setdefault(line["method"], []).append(gain)
     good = {
         method: lines
         for method, lines in found.items()
@@ -106,7 +131,7 @@ def helpful(near: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
     return [{"method": m, "measure": measure, "meaning": MEASURES[measure], "evidence": good[m]} for m in order]
 
 
-def nothing(near: Sequence[Mapping[str, Any]], measure: str) -> str:
+def nothing(near: Sequence[Case], measure: Measure) -> str:
     """A sentence: no method helped on the measure, and these were tried."""
     tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
     found = f"none of these did better than FedAvg beyond chance: {', '.join(tried)}" if tried else "nothing was tried"
@@ -117,7 +142,7 @@ def counted(cases: int) -> str:
     return "one skew of ours comes" if cases == 1 else f"{cases} skews of ours come"
 
 
-def caution(near: Sequence[Mapping[str, Any]], dominant: str, strengths: Mapping[str, float]) -> str:
+def caution(near: Sequence[Case], dominant: str, strengths: Mapping[str, float]) -> str:
     """A sentence on how thin the evidence is."""
     data = " and ".join(sorted({c["data"] for c in near}))
     seeds = min(line["seeds"] for case in near for line in case["methods"])

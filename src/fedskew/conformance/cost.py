@@ -85,6 +85,10 @@ class CountedTask(Classification):
 
     tally: Tally = field(default_factory=Tally)
 
+    # programs are cached by their task: each tally needs its own
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.tally.forwards[self.tally.phase] += 1
         return Classification.outputs(self, w, x)

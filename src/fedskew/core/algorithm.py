@@ -1,7 +1,7 @@
-"""The base class of every federated method: hyper-parameters as fields, and pure hooks with FedAvg's behaviour.
+"""The base class of every federated method: hyper-parameters as fields, and pure hooks that do what FedAvg does.
 
-A hook holds no ``.item()``, no branch on tensor values and no boolean indexing, so that engines can stack it over clients.
-Client hooks are written for one client; what they may see is in `View`, what persists they return.
+Client hooks are written for one client. They see a `View`, and return what they keep. They use no ``.item()``, no branch on tensor
+values and no boolean indexing, so that engines can stack them over clients.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 
 Loss = Callable[[Task, View, Tensor, Batch], Tensor]
-"""A loss () of the parameters (P,) on a batch, of the shape of the hook ``objective``."""
+"""A loss () of the parameters (P,) on a batch, with the arguments of the hook ``objective``."""
 
 
 class GradFn(Protocol):
-    """Parameters (P,) to (gradient (P,), value ()) on the current batch; numbers, not to be differentiated further.
+    """Gradient (P,) and value () at parameters (P,) of the objective, or of another ``loss``, on the current batch.
 
-    Of the objective, or of another ``loss`` on the same batch.
+    The results are detached: they cannot be differentiated again.
     """
 
     def __call__(self, w: Tensor, loss: Loss | None = None) -> tuple[Tensor, Tensor]: ...
@@ -62,7 +62,7 @@ class Algorithm:
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
 
     def contract(self) -> Contract:
-        """What the method needs, and what the round loop must know about it."""
+        """Needs and properties of the method: see `Contract`."""
         return Contract()
 
     @final
@@ -76,15 +76,15 @@ class Algorithm:
         return {}
 
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
-        """Who trains in this round, as client ids (m,) in ascending order, and the server's state before it broadcasts to them.
+        """The server's new state, and who trains in this round: client ids (m,), ascending.
 
-        ``candidates`` are the clients that the selection proposes, ``answers`` what they say (hook ``answer``), both with a
-        leading axis. A client that trains without having been a candidate finds zeros in ``view.before``.
+        ``candidates`` are the clients that the selection draws. ``answers`` are theirs, from the hook ``answer``. Both have a
+        leading axis. A client that trains and was no candidate gets zeros in ``view.before``.
         """
         return server.state, candidates.index
 
     def broadcast(self, server: ServerView) -> Tree:
-        """What is sent to each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
+        """Tensors for each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
         return {}
 
     @final
@@ -99,7 +99,7 @@ class Algorithm:
 
     @final
     def shares(self, server: ServerView, cohort: Cohort) -> Tensor:
-        """Each client's share (C,) in the mean over the whole population, for quantities that all clients contribute to."""
+        """Each client's weight (C,) in a mean over the whole population."""
         n = cohort.info.num_examples
         if self.weighting == "uniform":
             return torch.full_like(n, 1.0 / server.num_clients)
@@ -111,7 +111,7 @@ class Algorithm:
         return cohort.sum(self.weights(server, cohort))
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        """The step of the global model (P,), which the server optimiser takes as minus a gradient, and the new state.
+        """The step of the global model (P,), and the server's new state. The server optimiser takes minus the step as a gradient.
 
         It is not called in a round without updates, unless the contract says ``steps_alone``: then ``delta`` is (0, P), and
         there are no extras and no report.
@@ -120,34 +120,34 @@ class Algorithm:
 
     # client
     def client_init(self, x: Tensor) -> Tree:
-        """A client's state when it takes part for the first time; ``x`` is the model it then receives."""
+        """A client's state before its first round. ``x`` (P,) is the model that it receives in that round."""
         return {}
 
     def before(self, task: Task, view: View, batch: Batch) -> Tree:
-        """Summed over the local data at x, before the first step."""
+        """Values at ``view.x``, before the first step. The batches of the local data are summed into ``view.before``."""
         return {}
 
     def answer(self, view: View) -> Tree:
-        """What a candidate tells the server before the round (scalars), where the method has a hook ``convene``."""
+        """Scalars that a candidate sends for the hook ``convene``."""
         return {}
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
-        """Where the client starts (P,), and its scratch."""
+        """The local model (P,) before the first step, and the scratch: what the client carries from step to step."""
         return view.x, {}
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
-        """The local loss (): the landscape."""
+        """The local loss () on a batch: the loss landscape."""
         return local_loss(task, w, batch)
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
-        """The gradient (P,) of the client's local problem at ``w``: that of the objective and of what the server or state adds.
+        """The gradient (P,) of the local problem at ``w``: of the objective, and of terms from the server or the client's state.
 
-        It is affine in the objective's gradient at ``w``. Inexactness is measured by it, with the ``scratch`` of ``local_init``.
+        It must be affine in the objective's gradient at ``w``. Inexactness is measured with it and the scratch of ``local_init``.
         """
         return grad_fn(w)[0]
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
-        """What the solver takes as the gradient (P,), and the new scratch: the update path."""
+        """The gradient (P,) for the solver's next step, and the new scratch: the update path."""
         return self.local_gradient(grad_fn, view, w, scratch), scratch
 
     def after_step(self, solver: Solver, view: View, carry: Carry) -> Tree:
@@ -155,17 +155,14 @@ class Algorithm:
         return carry.scratch
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
-        """Summed over the local data at the local model."""
+        """Values at the local model ``w`` after the last step, summed over the batches of the local data."""
         return {}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
-        """What is sent, and the client's new state."""
+        """The client's upload, and its new state. ``after`` holds the sums of the hook ``after``."""
         return Upload(carry.w - view.x, {}, {}), view.state
 
     # evaluation
     def personal(self, view: View) -> Tensor:
-        """The model (P,) that the client would use itself, from the view that it would get of the server after a round.
-
-        ``view.before`` holds the sums of the hook ``before`` at that view, where the method has one.
-        """
+        """The model (P,) that the client uses for itself after a round. ``view`` is what it would receive in the next round."""
         return view.x

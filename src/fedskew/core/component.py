@@ -1,7 +1,7 @@
-"""Components by name: ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` to a checked object, and back to a table.
+"""Components by name: parse ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` into a checked object, and format it again.
 
-A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes; a method may also stand in
-a file of the user's own, ``"./mine.py::Mine:mu=0.1"``.
+A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes. A method may also be a class
+in a user's file, ``"./mine.py::Mine:mu=0.1"``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any:
-    """The component that ``spec`` describes.
+    """Build the component of a compact string, a table with ``name``, or an object. Options are checked in every case.
 
-    ``spec`` is a compact string, a table with ``name``, or an object, whose options are checked all the same.
-    Raises `BadInput` naming the kind, the option and the nearest right name.
+    Raises `BadInput` with the kind, the option and the nearest known name.
     """
     place = where or kind
     if isinstance(spec, str):
@@ -62,9 +61,9 @@ def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any
 
 
 def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, object]]:
-    """``"name:key=value,key=value"`` to its parts; values are TOML literals, anything else is a plain string.
+    """Parse ``"name:key=value,key=value"``. Values are TOML literals; anything else is a plain string.
 
-    A class of the catalogue may say which option it ``takes`` first, without its name: ``"name:value,key=value"``.
+    If a class of the catalogue has an attribute ``takes``, the first value needs no key: ``"name:value,key=value"``.
     """
     takes = getattr(catalogue.get(spec.partition(":")[0]), "takes", None)
     in_file = None if takes else re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
@@ -82,18 +81,18 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
 
 
 SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
-"""A value in quotes, or else one character."""
+"""A quoted value, or one character."""
 
 
 SPECIAL = re.compile(r"""[,\[\]"']""")
 
 
 DEEPEST = 50
-"""Brackets within brackets at most: more of them than any option needs, and fewer than Python's readers can follow."""
+"""Maximum depth of nested brackets. Deeper ones would exceed the recursion limit of Python's parsers."""
 
 
 def split(text: str) -> list[str]:
-    """The parts between the commas outside brackets and quotes; none of an empty text."""
+    """Split at commas outside brackets and quotes. An empty text has no parts."""
     parts, depth = [""], 0
     for found in SIGN.finditer(text):
         sign = found[0]
@@ -107,7 +106,7 @@ def split(text: str) -> list[str]:
 
 
 def literal(text: str) -> object:
-    """A TOML value, a list in brackets of such, or the text itself."""
+    """The TOML value of a text, a list of such values, or the text itself."""
     listed = text.startswith("[") and text.endswith("]")
     try:
         return toml_table(f"v = {text}", "")["v"]
@@ -116,7 +115,7 @@ def literal(text: str) -> object:
 
 
 def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
-    """An instance of the dataclass ``cls`` from its options; unknown and ill-typed ones are refused by name."""
+    """An instance of the dataclass ``cls`` from its options. Raises `BadInput` with the name of an unknown or ill-typed option."""
     fields = [field.name for field in dataclasses.fields(cls)]
     for key in table:
         if key not in fields:
@@ -124,7 +123,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
             raise BadInput(f"{place}: unknown option {key!r}; {hint}")
         require_storable(f"{place}: {key}", table[key])
     try:
-        # constructed once more by the class itself: the converter leaves some defaults on the class, out of the instance
+        # `replace` constructs the instance again: the converter leaves out some defaults
         return dataclasses.replace(msgspec.convert(dict(table), cls))
     except msgspec.ValidationError as error:
         raise BadInput(f"{place}: {unlisted(cls, table) or readable(error)}") from None
@@ -133,7 +132,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
 
 
 def unlisted(cls: type, table: Mapping[str, object]) -> str:
-    """What to say of the first word that is none of those an option takes; nothing where there is no such word."""
+    """An error message for the first option whose word is not one of its choices; empty if there is none."""
     kinds = get_type_hints(cls)
     for option, value in table.items():
         members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
@@ -145,7 +144,7 @@ def unlisted(cls: type, table: Mapping[str, object]) -> str:
 
 
 def readable(error: msgspec.ValidationError) -> str:
-    """``mu: Expected `float`, got `str``` from the library's wording, with the option's name in front."""
+    """The library's error message with the option's name in front: ``mu: expected 'float', got 'str'``."""
     message = str(error)
     required = re.fullmatch(r"Object missing required field `(\w+)`.*", message)
     if required:
@@ -174,7 +173,7 @@ def plain(component: object) -> dict[str, Any]:
 
 
 def label(component: object, catalogue: Catalogue, with_first: bool = False) -> str:
-    """The compact form with the options that differ from their defaults; ``with_first`` shows the first one in any case."""
+    """The compact form with the options that differ from their defaults, and with ``with_first`` the first one always."""
     assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
     if table.pop("file_hash", None):
@@ -190,13 +189,13 @@ def label(component: object, catalogue: Catalogue, with_first: bool = False) -> 
 
 
 def without_brackets(text: str) -> str:
-    """The text without what stands in brackets, which nothing splits."""
+    """The text without its parts in brackets."""
     inner = re.sub(r"\[[^\[\]]*\]", "", text)
     return inner if inner == text else without_brackets(inner)
 
 
 def shown(value: object) -> str:
-    """A value as it is written in a compact form; text in quotes where it would be read as something else."""
+    """Format a value for a compact form. Text that would be parsed as another value is quoted."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""How the parts of an experiment fit together: the protocol of each slot, and how a part refuses what it cannot work with.
+"""The contract between the parts of an experiment: a protocol for each slot, and checks of what a part needs from the others.
 
 A part of an experiment may have a method ``accepts(setup)``. It returns why the part cannot work in this setup and what to use
 instead, worded so that the part's name can stand before it; an empty text accepts. `Need` is such a check for methods.
@@ -28,12 +28,10 @@ class Solver(Protocol):
     @property
     def linear(self) -> bool:
         """Whether its steps are linear in the gradients; weight decay then belongs to the local loss."""
-        ...
 
     @property
     def plain(self) -> bool:
         """Whether each step is its rate times the gradient."""
-        ...
 
     @property
     def lr(self) -> float: ...
@@ -41,41 +39,36 @@ class Solver(Protocol):
     @property
     def lr_decay(self) -> float:
         """Factor of the rate per round."""
-        ...
 
     @property
     def weight_decay(self) -> float: ...
 
     def init(self, w: Tensor) -> Tree:
         """Its state before the first step from ``w`` (P,)."""
-        ...
 
     def update(self, g: Tensor, opt: Tree, w: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         """The model (P,) after a step along minus ``g`` (P,), and the new state."""
-        ...
 
     def unit_response(self, steps: Tensor) -> Tensor:
         """Displacement over -lr after ``steps`` steps along the constant gradient 1 (FedNova's ||a||_1)."""
-        ...
 
     def respond(self, g: Tensor, momentum: Tensor, position: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
         """One step on scalars: the new position and momentum."""
-        ...
 
 
 class ServerOptimiser(Protocol):
     """Moves the global model."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def lr(self) -> float: ...
 
     def init(self, x: Tensor) -> Tree:
         """Its state before the first round."""
-        ...
 
     def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
         """The global model (P,) after a step along minus ``g`` (P,), and the new state."""
-        ...
 
 
 class Selection(Protocol):
@@ -83,11 +76,9 @@ class Selection(Protocol):
 
     def largest(self, num_clients: int) -> int:
         """Size of the largest cohort that it can draw from so many clients."""
-        ...
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The cohort, ascending, of the available clients (n,)."""
-        ...
 
 
 class Availability(Protocol):
@@ -95,27 +86,26 @@ class Availability(Protocol):
 
     def available(self, clients: Info, round_: int, seed: int) -> NDArray[np.bool_]:
         """Whether each client (K,) is online in the round."""
-        ...
 
 
 class Augmentation(Protocol):
     """Changes training rows at random."""
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64] | None:
-        """How to change each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
-        ...
+        """Draw a change for each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
 
 
 class Sharing(Protocol):
     """Divides the model into a part that clients share and a part that each client keeps."""
 
+    def __hash__(self) -> int: ...
+
     def kept(self, model: nn.Module, space: ParameterSpace) -> Tensor | None:
         """Positions (n,), ascending, of the parameters that clients keep; None if they share all."""
-        ...
 
 
 class SharedModel(Protocol):
-    """What the numbers of an update belong to: a task, or the part of its model that clients share."""
+    """The model behind an update: a task, or the part of its model that clients share."""
 
     @property
     def space(self) -> ParameterSpace: ...
@@ -127,31 +117,24 @@ class Codec(Protocol):
     @property
     def random(self) -> bool:
         """Whether it takes random numbers."""
-        ...
 
     def init(self, x: Tensor) -> Tree:
         """A client's memory before its first update."""
-        ...
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
-        """What the messages of updates (C, P) hold; leading axis C."""
-        ...
+        """Compress updates (C, P) into the contents of their messages; leading axis C."""
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
         """The updates (C, P) of what `compress` returned."""
-        ...
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         """Bits of the message of one update like ``rows`` (C, P)."""
-        ...
 
     def pack(self, coded: Tree, model: SharedModel) -> Tree:
         """The message of one client's part of what `compress` returned, without the leading axis."""
-        ...
 
     def unpack(self, message: Tree, model: SharedModel) -> Tree:
         """Inverse of `pack`. Raises `ValueError` if the message is not one of this codec."""
-        ...
 
 
 class Refinement(Protocol):
@@ -160,11 +143,9 @@ class Refinement(Protocol):
     @property
     def needs_data(self) -> bool:
         """Whether it needs labelled rows on the server."""
-        ...
 
     def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
         """The refined model (P,). ``x`` is the new model, ``server`` is as it was before the round."""
-        ...
 
 
 class LocalWork(Protocol):
@@ -179,7 +160,7 @@ class LocalWork(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a part may ask about the rest of the experiment. None means that it is not known yet."""
+    """Facts about an experiment that its parts may check. None means that a fact is not known yet."""
 
     solver: Solver
     local: LocalWork
@@ -299,7 +280,7 @@ def proximal_hazard(option: str, strength: float) -> Hazard:
 
 
 class Contract(NamedTuple):
-    """What a method needs, and what the round loop must know about it."""
+    """Needs and properties of a method, for the assembly and the round loop."""
 
     needs: tuple[Need, ...] = ()
     hazard: Hazard = no_hazard

@@ -1,4 +1,4 @@
-"""Refusing what this machine's memory cannot hold before any of it is taken: a process that runs out of memory just ends."""
+"""Refuse work that needs more memory than the machine has. A process that runs out of memory ends without a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays out of NumPy's compressed files, whose unpacked size is looked at before anything is unpacked."""
+"""Read arrays of NumPy's compressed files. The unpacked size is checked before unpacking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER = 1 << 12
-"""Bytes, at most, that describe an array in such a file."""
+"""Largest size of an array's header in bytes."""
 
 
 def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:

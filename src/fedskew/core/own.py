@@ -1,7 +1,7 @@
-"""Methods that are not ours: a class in a user's file, ``./mine.py::Mine``, or one that an installed package offers.
+"""Methods of users: a class in a file, ``./mine.py::Mine``, or one that an installed package offers.
 
-A file is stored with its absolute path and a hash of its contents, so that a run is repeated with the code it was made with.
-What runs a file here first asks `fedskew.core.trust`.
+A run stores the file's absolute path and a hash of its contents, so that it is repeated with the same code. `fedskew.core.trust`
+decides whether a file may run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GROUP = "fedskew.algorithms"
 """The group of entry points under which a package offers methods: ``name = "module:Class"``."""
 
 PREFIX = "fedskew_own_"
-"""Of the modules' names that files become."""
+"""Prefix of the names of modules made from files."""
 
 GONE = {
     **dict.fromkeys(
@@ -41,21 +41,21 @@ GONE = {
     "public": "put it into `broadcast`, under the key `PUBLIC`",
     "weights": "take the weighted sum in `aggregate`, with `cohort.sum`",
 }
-"""Hooks that methods had once, and what to write instead: without a word they would have no effect."""
+"""Hooks of earlier versions, which would have no effect, and what to write instead."""
 
 HOW = "write it as a subclass of fedskew.Algorithm under @dataclass(frozen=True, kw_only=True)"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a class came from."""
+    """The file of a class."""
 
     path: Path
     name: str
-    file_hash: str  # sixteen hex digits of the contents that were run
+    file_hash: str  # sixteen hex digits, of the contents that ran
 
     def table(self) -> dict[str, str]:
-        """What names the class in a stored experiment."""
+        """The entries that name the class in a stored experiment."""
         return {"name": f"{self.path}{MARK}{self.name}", "file_hash": self.file_hash}
 
 
@@ -64,10 +64,10 @@ ORIGINS: dict[type, Origin] = {}
 
 
 def load(spec: str, place: str, expected: str | None = None) -> type:
-    """The class that ``FILE.py::CLASS`` names. The same contents give the same class again.
+    """Load the class ``FILE.py::CLASS``. The same contents give the same class object.
 
-    ``expected`` is the hash of the file as it was. Raises `BadInput` if the file is gone, has changed or cannot be run, or
-    holds no such method.
+    ``expected`` is the stored hash of the file. Raises `BadInput` if the file is missing, has changed or cannot be run, or if it
+    has no such method.
     """
     file, _, name = spec.rpartition(MARK)
     path = Path(file).expanduser().resolve()
@@ -89,7 +89,7 @@ def load(spec: str, place: str, expected: str | None = None) -> type:
         methods = [
             key for key, value in vars(module).items() if is_method(value) and value.__module__ == module.__name__
         ]
-        raise BadInput(f"{place}: {path} holds no class {name!r}; {suggestion(name, methods)}")
+        raise BadInput(f"{place}: {path} has no class {name!r}; {suggestion(name, methods)}")
     method = check(cls, f"{place}: {path.name}{MARK}{name}")
     ORIGINS[method] = Origin(path, name, found)
     return method
@@ -100,7 +100,7 @@ def digest(contents: bytes) -> str:
 
 
 def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
-    """The file as a module of its own, which dataclasses and pickle find by its name."""
+    """Run the file as a module in `sys.modules`, where dataclasses and pickle find it."""
     name = f"{PREFIX}{digest(str(path).encode())}_{found}"
     if name in sys.modules:
         return sys.modules[name]
@@ -119,14 +119,14 @@ def run(path: Path, contents: bytes, found: str, place: str) -> ModuleType:
 
 
 def fault(error: Exception) -> FedskewError | None:
-    """An exception of a user's own class as one line with its hook, file and line; None where their code was not running."""
+    """An exception in a user's method as one line with hook, file and line. None if the user's code was not running."""
     files = {module.__file__ for name, module in sys.modules.items() if name.startswith(PREFIX)}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if isinstance(error, FedskewError):
         return None
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     if not frames:
-        # a hook that takes other arguments fails before its first line
+        # a hook with wrong arguments fails before its first line: no frame of the file
         wrong = [origin.path for cls, origin in ORIGINS.items() if str(error).startswith(f"{cls.__qualname__}.")]
         return (
             FedskewError(f"{wrong[0]}: {said}; give the hook the arguments that fedskew.Algorithm has")
@@ -141,10 +141,10 @@ def is_method(value: object) -> TypeGuard[type[Algorithm]]:
 
 
 def check(cls: object, what: str) -> type[Algorithm]:
-    """Raise `BadInput` unless ``cls`` is a method whose options are its fields."""
+    """The class, if it is a method whose options are its fields. Raises `BadInput` otherwise."""
     if not is_method(cls):
         raise BadInput(f"{what} is not a method; {HOW}")
-    # an undecorated class inherits the base's fields, and its own options would be ignored
+    # without the decorator only the fields of the base class would be options
     require("__dataclass_params__" in vars(cls), f"{what} is not a dataclass; {HOW}")
     for hook in GONE.keys() & vars(cls).keys():
         raise BadInput(f"{what}: the hook {hook!r} is gone; {GONE[hook]} (docs/own-method.md)")
@@ -155,7 +155,7 @@ def check(cls: object, what: str) -> type[Algorithm]:
 
 
 def adopted(component: object, place: str) -> type:
-    """The class of an object; a method that came from an ordinary import, as its file gives it."""
+    """The class of a component. An imported method is loaded again from its file."""
     cls = type(component)
     if not is_method(cls):
         return cls
@@ -169,7 +169,7 @@ def adopted(component: object, place: str) -> type:
 
 
 def offered_by(cls: type) -> dict[str, str]:
-    """The package that offers a method, and its version; nothing for ours and for those from files."""
+    """Name and version of the package that offers a method; empty for built-in methods and files."""
     offering = [
         e.dist for e in entry_points(group=GROUP) if e.value == f"{cls.__module__}:{cls.__qualname__}" and e.dist
     ]
@@ -177,7 +177,7 @@ def offered_by(cls: type) -> dict[str, str]:
 
 
 class Methods(Mapping[str, type]):
-    """Our methods, then those that installed packages offer, which are loaded when they are asked for. Ours keep their names."""
+    """Built-in methods, then those of installed packages, which are loaded on access and never replace a built-in one."""
 
     def __init__(self, ours: Mapping[str, type]) -> None:
         self.ours = ours

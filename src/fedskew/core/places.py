@@ -1,4 +1,4 @@
-"""Where files lie that an experiment names."""
+"""Paths of files that an experiment names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import errno
 from pathlib import Path
 
 MOST_BYTES = 1 << 20
-"""Of a file of text that a person writes, an experiment or a method."""
+"""Largest size of an experiment file or a method file."""
 
 
 def read_small(path: Path) -> bytes:
-    """A small file's bytes. Raises `OSError`, also for more than `MOST_BYTES` of them: a device has no end."""
+    """Read a file of at most `MOST_BYTES`. Raises `OSError` for a larger one; a device has no end."""
     with path.open("rb") as file:
         found = file.read(MOST_BYTES + 1)
     if len(found) > MOST_BYTES:
@@ -19,9 +19,9 @@ def read_small(path: Path) -> bytes:
 
 
 def whole_path(path: str) -> str:
-    """The whole path of what is there, so that a run goes on, and is repeated, from any folder; what is not there as it is written.
+    """The absolute path of an existing file or folder, so that a run can be repeated from any folder; else ``path`` unchanged.
 
-    A name of the Hugging Face hub is such a one, unless a folder has it, too, which its libraries then take as well.
+    ``path`` may be a Hugging Face name. A local folder of the same name takes precedence, as in their libraries.
     """
     place = Path(path).expanduser()
     return str(place.resolve()) if path and place.exists() else path

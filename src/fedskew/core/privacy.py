@@ -1,14 +1,14 @@
-"""What a component of an experiment does to the guarantee of a private method.
+"""Whether a component of an experiment leaves the guarantee of a private method intact.
 
-A private method (hook ``privacy``) clips what arrives of each client, adds it up and adds noise. Its privacy loss is bounded if
+A private method (``Contract.privacy``) clips each client's update, sums the updates and adds noise. Its privacy loss is bounded if
 
-- what arrives of one client does not depend on who else takes part;
-- the model depends on what arrives only through the noisy sum;
-- clients take part by chance, as the accountant assumes.
+- a client's update does not depend on who else takes part;
+- the model depends on the updates only through the noisy sum;
+- clients take part at random, as the accountant assumes.
 
-Every component says of itself, in ``private(self, privacy)``, why this fails beside it, and what to use instead; the text is empty
-where it holds. Most take one of the two functions below, ``private = alone``. A component without an answer is refused, and a
-subclass does not inherit one.
+Every component has a method ``private(self, privacy)``. It returns which of these fails beside the component and what to use
+instead, or an empty text. Most components use one of the two functions below, ``private = alone``. A component without the method
+is refused. A subclass does not inherit it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedskew.core.records import Privacy
 
 
 def alone(component: object, privacy: Privacy) -> str:
-    """What it does to a client's part depends on that client, on chance and on earlier models, not on other clients."""
+    """For a component whose effect on a client depends on that client, on chance and on earlier models only."""
     return ""
 
 
 def after_noise(component: object, privacy: Privacy) -> str:
-    """What it does to the model depends on the clients only through their noisy sum."""
+    """For a component whose effect on the model depends on the clients through the noisy sum only."""
     return ""
 
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedskew.core.seeding import Seed
 from fedskew.core.trees import Tree
-from fedskew.core.vectors import Spread, weighted_sum
+from fedskew.core.vectors import Dispersion, weighted_sum
 
 if TYPE_CHECKING:
     from fedskew.core.task import Task
 
 
 class Info(NamedTuple):
-    """What is known of a client before training."""
+    """Facts about a client before training."""
 
     index: Tensor  # type: ignore[assignment]  # () integer id; a tuple has a method of this name
     num_examples: Tensor  # () rows it trains on
@@ -76,7 +76,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 class Carry(NamedTuple):
-    """What a client carries from one local step to the next."""
+    """State of a client between two local steps."""
 
     w: Tensor  # (P,) the local model
     opt: Tree  # the solver's state, fresh in every round
@@ -85,7 +85,7 @@ class Carry(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends."""
+    """The message of a client after its local steps."""
 
     delta: Tensor  # (P,) local model minus global model
     extras: Tree
@@ -97,17 +97,17 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    seen: Spread | None = None  # what is known of the deltas, or of what they were before a codec
+    known: Dispersion | None = None  # of the deltas, or of what they were before a codec
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
 
     def sum(self, weights: Tensor) -> Tensor:
-        """``sum_c weights[c] * delta[c]`` (P,): not added up again where it is known for these deltas and weights."""
-        rows, seen = self.uploads.delta, self.seen
-        if seen is not None and seen.rows is rows and torch.equal(seen.weights, weights.double()):
-            return seen.total
+        """``sum_c weights[c] * delta[c]`` (P,). A sum that is known for these deltas and weights is not computed again."""
+        rows, known = self.uploads.delta, self.known
+        if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
+            return known.total
         return weighted_sum(weights, rows)
 
 
@@ -153,7 +153,7 @@ class Privacy(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which rows form which batch: positions in the pooled data and a mask, both (T, B)."""
+    """The batches of a client: row numbers in the pooled data and a mask, both (T, B)."""
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
     mask: NDArray[np.float64]

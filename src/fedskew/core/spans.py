@@ -1,4 +1,4 @@
-"""Where the time goes: named spans that exclude each other, counted only while somebody asks."""
+"""A profile by named spans that exclude each other. Nothing is measured unless `profiled` is active."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REST = "other"
 
 
 class Clock:
-    """Seconds by name; each moment belongs to the innermost span."""
+    """Seconds by name. Time belongs to the innermost span."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -41,14 +41,14 @@ NOTHING = nullcontext()
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Count what happens inside under ``name``, if somebody asks."""
+    """Measure the time inside under ``name``, if `profiled` is active."""
     clock = CLOCK.get()
     return NOTHING if clock is None else clock.span(name)
 
 
 @contextmanager
 def profiled(before: dict[str, float]) -> Iterator[dict[str, float]]:
-    """Ask: seconds by name, on top of those ``before``; complete at the end."""
+    """Measure spans. Yields seconds by name, added to those of ``before``; complete at the end."""
     clock = Clock()
     clock.seconds.update(before)
     token = CLOCK.set(clock)

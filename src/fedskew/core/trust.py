@@ -1,7 +1,7 @@
-"""Whose code may run: what this person has named or confirmed is remembered outside every run store.
+"""Which code may run. A list outside every run store remembers the code that this user has named or confirmed.
 
-A run store may come from elsewhere, and names files and modules that a run needs. They are imported only if they are known
-here: code by the hash of its contents, a module of an installed package by its name.
+A run store may come from someone else, and names files and modules that a run needs. They are imported only if they are in the
+list: a file by the hash of its contents, a module of an installed package by its name.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import platformdirs
 from fedskew.core.errors import BadInput
 
 FOLDER, SESSION = "FEDSKEW_CONFIG", "FEDSKEW_TRUSTED"
-"""Variables: the folder of the list, by default the user's configuration folder; and keys, where no list can be written."""
+"""Environment variables: the folder of the list (default: the user's configuration folder), and keys if no list can be written."""
 
 ASKED: ContextVar[bool] = ContextVar("ASKED", default=False)
 
 
 def place() -> Path:
-    """The list: one key a line, then what it was when it was added."""
+    """Path of the list. Each line holds a key, and the name of the code when it was added."""
     return Path(os.environ.get(FOLDER) or platformdirs.user_config_path("fedskew")) / "trusted-code.txt"
 
 
 def known() -> set[str]:
-    """The keys of all code that was named or confirmed."""
+    """Keys of all trusted code."""
     keys = set(os.environ.get(SESSION, "").split())
     with suppress(OSError):
         keys |= {line.partition(" ")[0] for line in place().read_text(encoding="utf-8", errors="replace").splitlines()}
@@ -42,7 +42,7 @@ def key_of(contents: bytes) -> str:
 
 
 def admit(contents: bytes, what: str) -> None:
-    """Let code run: remember it where this person names it; raise `BadInput` where a store does and it is not known."""
+    """Add code to the list. Inside `asking` raise `BadInput` instead if the code is not in the list."""
     key = key_of(contents)
     if key in known():
         return
@@ -55,18 +55,18 @@ def admit(contents: bytes, what: str) -> None:
         with place().open("a", encoding="utf-8") as file:
             file.write(f"{key} {' '.join(what.split())}\n")
     except OSError:
-        # for this process, and those that it starts
+        # valid in this process and its child processes
         os.environ[SESSION] = f"{os.environ.get(SESSION, '')} {key}".strip()
 
 
 def admit_module(name: str) -> None:
-    """As `admit`, for a class of an installed package, by its name."""
+    """As `admit`, for a class of an installed package by its name."""
     admit(f"module {name}".encode(), name)
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """What is read meanwhile was written by others: only code that is known runs."""
+    """Inside, input comes from someone else: only code in the list runs."""
     before = ASKED.set(True)
     try:
         yield

@@ -77,7 +77,7 @@ def member(archive: tarfile.TarFile, name: str) -> bytes:
     """The content of a plain file in an archive; links are not followed."""
     file = archive.extractfile(info) if (info := archive.getmember(name)).isreg() else None
     if file is None or info.size > LARGEST:
-        raise ValueError(f"{name} is no file of at most {LARGEST:,} bytes in it")
+        raise ValueError(f"{name} is not a file of at most {LARGEST:,} bytes in the archive")
     return file.read()
 
 

@@ -83,7 +83,7 @@ class DiskStates:
                 left, place = left[count:], place + count
         except OSError as error:
             raise NoRoom(
-                f"client states in {self.where}: {error.strerror}; make room there, `fedskew resume` goes on"
+                f"client states in {self.where}: {error.strerror}; free some space; `fedskew resume` continues the run"
             ) from None
         return not left
 

@@ -12,19 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import to_table
-from fedskew.core.contract import Checked, Setup, server_rows
+from fedskew.core.contract import Checked, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import Classification
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
+from fedskew.engine import Sequential, Stacked
 from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.deal import server_rows as rows_of_server
 from fedskew.experiment.prepare import Frozen, prepared
 from fedskew.experiment.private import check_private
+from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation, Tuning, warmed_up
 from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
@@ -64,10 +67,16 @@ class Assembly:
         )
 
     @property
+    def engine(self) -> Sequential | Stacked:
+        """The engine that `settle` or the user chose."""
+        assert not isinstance(self.experiment.engine, Auto)
+        return self.experiment.engine
+
+    @property
     def partition(self) -> Partition:
         return self.federation.partition
 
-    def label_counts(self) -> np.ndarray[Any, Any]:
+    def label_counts(self) -> Ints:
         """(clients, classes) training rows with the clients' labels at the start."""
         return self.partition.label_counts(self.data.labels.at(0), self.dataset.num_classes)
 
@@ -183,7 +192,7 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 
 @lru_cache(maxsize=16)
-def kept_of(sharing: Any, task: Classification, device: torch.device) -> Kept | None:
+def kept_of(sharing: Sharing, task: Classification, device: torch.device) -> Kept | None:
     """The part of the model that clients keep; cached, so that runs share the traced programs of engines."""
     at = sharing.kept(task.model, task.space)
     return None if at is None else Kept.of(at.to(device), task.space.size)
@@ -236,7 +245,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
     check_private(experiment, name_of(experiment.algorithm))
 
 
-def called(section: str, part: Any) -> str:
+def called(section: str, part: object) -> str:
     """What a message calls a part: a method by its name, others by section and name, settings by their section."""
     if section not in COMPONENTS:
         return f"{section}:"
@@ -244,7 +253,7 @@ def called(section: str, part: Any) -> str:
     return name if section == "algorithm" else f"{section} {name}"
 
 
-def name_of(algorithm: Any) -> str:
+def name_of(algorithm: Algorithm) -> str:
     """What the catalogue calls a method, or the place of a user's own."""
     return called("algorithm", algorithm)
 
@@ -278,6 +287,6 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def with_engine(experiment: Experiment, engine: Any, threads: int) -> Experiment:
+def with_engine(experiment: Experiment, engine: Auto | Sequential | Stacked, threads: int) -> Experiment:
     """The experiment with engine and threads filled in, so that its TOML repeats the run exactly."""
     return experiment.replace(engine=engine, training__threads=threads)

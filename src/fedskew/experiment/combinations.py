@@ -66,11 +66,11 @@ class Sharing(SharedData):
     beta: float = 0.05
 
 
-def with_server(experiment: Experiment, server: Any) -> Experiment:
+def with_server(experiment: Experiment, server: object) -> Experiment:
     return experiment.replace(algorithm="fedavg", server=server)
 
 
-def with_distillation(experiment: Experiment, refine: Any) -> Experiment:
+def with_distillation(experiment: Experiment, refine: Distillation) -> Experiment:
     return experiment.replace(algorithm="fedavg", refine=refine)
 
 
@@ -84,18 +84,18 @@ def centralised(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", skew=(*own, Pooled()) if changed else Pooled(), selection=Everyone())
 
 
-def local_sgd(experiment: Experiment, options: Any) -> Experiment:
+def local_sgd(experiment: Experiment, options: Steps | NoOptions) -> Experiment:
     steps = getattr(options, "steps", 1)
     return experiment.replace(
         algorithm="fedavg:weighting=uniform", selection=Everyone(), local__steps=steps, local__batches="independent"
     )
 
 
-def fedcm(experiment: Experiment, options: Any) -> Experiment:
+def fedcm(experiment: Experiment, options: FreshGradient) -> Experiment:
     return experiment.replace(algorithm={"name": "mofedsam", "rho": 0.0, "beta": options.beta})
 
 
-def fedper(experiment: Experiment, options: Any) -> Experiment:
+def fedper(experiment: Experiment, options: Head) -> Experiment:
     return experiment.replace(algorithm="fedavg", sharing=Personal(head=options.head))
 
 
@@ -107,7 +107,7 @@ def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", sharing=Personal(layers=("*",)))
 
 
-def server_combination(idea: str, optimiser: Any) -> Combination:
+def server_combination(idea: str, optimiser: type[Momentum | Adagrad | Adam | Yogi]) -> Combination:
     return Combination(idea, "update path", optimiser.paper, optimiser, with_server, optimiser.cites)
 
 

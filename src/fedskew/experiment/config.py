@@ -8,27 +8,41 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import tomli_w
+import torch
+from torch import nn
 
 from fedskew.algorithms import ALGORITHMS
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, label, plain, to_table
+from fedskew.core.contract import (
+    Augmentation,
+    Availability,
+    Codec,
+    Refinement,
+    Selection,
+    ServerOptimiser,
+    Sharing,
+    Solver,
+)
 from fedskew.core.errors import BadInput, require_storable, suggestion
 from fedskew.core.own import Methods
 from fedskew.core.places import read_small
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
+from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
-from fedskew.engine import ENGINES
+from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
 from fedskew.skew import SKEWS, LabelDirichlet
-from fedskew.skew.compose import skews_of
+from fedskew.skew.compose import Skew, skews_of
 from fedskew.slots import (
     AUGMENTATIONS,
     AVAILABILITIES,
@@ -48,7 +62,7 @@ from fedskew.slots import (
     Unrefined,
 )
 
-COMPONENTS: dict[str, Mapping[str, Any]] = {
+COMPONENTS: dict[str, Mapping[str, type]] = {
     "dataset": DATASETS,
     "skew": SKEWS,
     "model": MODELS,
@@ -83,6 +97,32 @@ GIVEN = {"private": "given"}
 """Marks fields of `Experiment` that are fixed before round 0. A privacy loss covers the rounds only."""
 
 
+class DataSource(Protocol):
+    """A data set by name and options."""
+
+    @property
+    def model(self) -> str:
+        """The model that suits these data, in compact form."""
+        ...
+
+    def load(self) -> Dataset: ...
+
+
+class Architecture(Protocol):
+    """A model by name and options."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the module gives the features of its last hidden layer."""
+        ...
+
+    def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
+        """A module for rows of this shape; its initial parameters are drawn from the generator."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
@@ -93,28 +133,32 @@ class Experiment:
     """
 
     name: str = field(default="", metadata=GIVEN)
-    dataset: Any = field(default_factory=Digits, metadata=GIVEN)
-    skew: Any = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),), metadata=GIVEN)
+    dataset: DataSource = field(default_factory=Digits, metadata=GIVEN)
+    skew: tuple[Skew, ...] = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),), metadata=GIVEN)
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
-    model: Any = field(default=None, metadata=GIVEN)
-    algorithm: Any = "fedavg"
-    solver: Any = field(default_factory=Sgd)
-    server: Any = field(default_factory=ServerSgd)
-    augment: Any = field(default_factory=Unaugmented)
-    availability: Any = field(default_factory=Always)
-    refine: Any = field(default_factory=Unrefined)
-    selection: Any = field(default_factory=Everyone)
-    sharing: Any = field(default_factory=All)
-    codec: Any = field(default_factory=Uncompressed)
+    model: Architecture = field(default=cast(Architecture, None), metadata=GIVEN)
+    algorithm: Algorithm = field(default=cast(Algorithm, "fedavg"))
+    solver: Solver = field(default_factory=Sgd)
+    server: ServerOptimiser = field(default_factory=ServerSgd)
+    augment: Augmentation = field(default_factory=Unaugmented)
+    availability: Availability = field(default_factory=Always)
+    refine: Refinement = field(default_factory=Unrefined)
+    selection: Selection = field(default_factory=Everyone)
+    sharing: Sharing = field(default_factory=All)
+    codec: Codec = field(default_factory=Uncompressed)
     local: Local = field(default_factory=Local)
     system: System = field(default_factory=System)
     faults: Faults = field(default_factory=Faults)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
-    engine: Any = field(default_factory=Auto)
+    engine: Auto | Sequential | Stacked = field(default_factory=Auto)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **sections: object) -> None: ...
 
     def __post_init__(self) -> None:
         for section, catalogue in COMPONENTS.items():
@@ -130,20 +174,22 @@ class Experiment:
             object.__setattr__(self, "name", label(self.algorithm, COMPONENTS["algorithm"]))
         require_storable("name", self.name)
 
-    def replace(self, **sections: Any) -> Experiment:
+    def replace(self, **sections: object) -> Experiment:
         """A copy with some sections changed. ``training__seed=3`` changes one setting of a section.
 
         A default name follows the algorithm.
         """
-        inner: dict[str, dict[str, Any]] = {}
-        for key in [k for k in sections if "__" in k]:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if "algorithm" in {key.partition("__")[0] for key in sections} and self.unnamed:
+            values["name"] = ""
+        values |= {key: value for key, value in sections.items() if "__" not in key}
+        inner: dict[str, dict[str, object]] = {}
+        for key in sections.keys() - values.keys():
             section, _, option = key.partition("__")
-            inner.setdefault(section, {})[option] = sections.pop(key)
+            inner.setdefault(section, {})[option] = sections[key]
         for section, options in inner.items():
-            sections[section] = dataclasses.replace(sections.get(section, getattr(self, section)), **options)
-        if "algorithm" in sections and self.unnamed:
-            sections.setdefault("name", "")
-        return dataclasses.replace(self, **sections)
+            values[section] = dataclasses.replace(values[section], **options)
+        return type(self)(**values)
 
     @property
     def unnamed(self) -> bool:
@@ -160,7 +206,7 @@ class Experiment:
 
     def table(self) -> dict[str, Any]:
         """The experiment as nested plain values, complete."""
-        result: dict[str, Any] = {"name": self.name}
+        result: dict[str, object] = {"name": self.name}
         for f in dataclasses.fields(self):
             if f.name == "skew":
                 tables = [to_table(skew, SKEWS) for skew in self.skew]
@@ -185,10 +231,10 @@ class Experiment:
         return hashlib.sha256(self.toml().encode()).hexdigest()[:16]
 
 
-def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") -> Experiment:
+def from_table_of_sections(table: Mapping[str, object], where: str = "experiment") -> Experiment:
     """Build an experiment from nested plain values; missing sections have their defaults."""
     known = [f.name for f in dataclasses.fields(Experiment)]
-    sections: dict[str, Any] = {}
+    sections: dict[str, object] = {}
     for key, value in table.items():
         if key not in known:
             raise BadInput(f"{where}: unknown section {key!r}; {suggestion(key, known)}")
@@ -197,10 +243,11 @@ def from_table_of_sections(table: Mapping[str, Any], where: str = "experiment") 
         if key == "name" and not isinstance(value, str):
             raise BadInput(f"{where}: name must be a string, got {value!r}")
         sections[key] = value
-    if "training" in sections:
+    training = sections.get("training")
+    if isinstance(training, Mapping):
         # a former option: today every run behaves as with 0 and 1
-        sections["training"] = {**sections["training"]}
-        if sections["training"].pop("workers", 0) not in (0, 1):
+        sections["training"] = {option: value for option, value in training.items() if option != "workers"}
+        if training.get("workers", 0) not in (0, 1):
             raise BadInput(
                 f"{where}: training.workers is gone: use --jobs for several runs, torchrun for one large run"
             )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedskew.core.component import to_table
 from fedskew.core.errors import require
@@ -25,7 +27,7 @@ from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.skew.text import FeatureText, rewritten
 
-Drawn = dict[str, np.ndarray[Any, Any]]
+Drawn = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ def check_features(skews: Mixture, dataset: Dataset) -> None:
     of_texts = [isinstance(skew, FeatureText) for skew in skews.features]
     require(
         not any(of_texts) or dataset.texts is not None,
-        f"skew: {dataset.name} holds no texts for feature-text; use another feature skew",
+        f"skew: {dataset.name} has no texts, which feature-text needs; use another feature skew",
     )
     require(
         all(of_texts) or np.issubdtype(dataset.x.dtype, np.floating),
@@ -99,7 +101,7 @@ def rows_of(dataset: Dataset, x: Floats) -> Floats:
     return x[:, :-1] if dataset.sensitive else x
 
 
-def named(skews: Mixture, *drawn: list[Any]) -> Drawn:
+def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -> Drawn:
     """The random draws of all skews in one table."""
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {
@@ -129,7 +131,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
             partition = dataclasses.replace(partition, names=names)
     require(
         partition.held_out is None or len(partition.held_out[0]) > 0,
-        f"clients: held_out {who.held_out} of clients of at most {partition.sizes.max()} rows keeps no row; raise it",
+        f"clients: held_out {who.held_out} holds out no row of clients with at most {partition.sizes.max()} rows; increase it",
     )
     return partition
 
@@ -146,7 +148,7 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     aside = partition.indices[:0] if partition.held_out is None else partition.held_out[0]
     require(
         experiment.clients.held_out == 0 or len(aside) > 0,
-        f"skew from-folder: {folder.path} holds no held-out rows; leave out held_out, or export with --held-out",
+        f"skew from-folder: {folder.path} has no held-out rows; leave out held_out, or export with --held-out",
     )
     require(
         not np.isin(reserved, np.concatenate([partition.indices, aside])).any(),

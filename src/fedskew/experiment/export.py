@@ -64,7 +64,7 @@ def export(
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     found = checkpoints.newest(store.run_folder(run), store.covered(run))
     if found is None:
-        raise BadInput(f"run {run}: there is no checkpoint of it yet")
+        raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, found[1]["round"])
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = dataset or experiment.dataset.load()

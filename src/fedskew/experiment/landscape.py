@@ -85,7 +85,7 @@ def landscape(
         require(
             len(clients) >= 2, "landscape: a plane goes through the global model and those of two clients; name two"
         )
-        outcome = play_round(fed, assembly.experiment.engine, server, states, measure_local=False)
+        outcome = play_round(fed, assembly.engine, server, states, measure_local=False)
         took_part = {int(k): i for i, k in enumerate(outcome.work.clients)}
         for k in clients[:2]:
             require(
@@ -118,7 +118,10 @@ def landscape(
 def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
     """The assembly, server and client states of a run's newest checkpoint."""
     record = store.run(run)
-    require(record.rounds_done > 0, f"landscape: run {run} has not done a round yet; `fedskew resume {run}` goes on")
+    require(
+        record.rounds_done > 0,
+        f"landscape: run {run} has not finished a round yet; `fedskew resume {run}` continues it",
+    )
     experiment = from_toml(record.experiment, f"run {run}")
     require(not isinstance(experiment.engine, Auto), f"landscape: run {run} has not chosen its engine yet")
     assembly = assemble(experiment, experiment.dataset.load())

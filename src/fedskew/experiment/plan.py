@@ -107,10 +107,11 @@ def settle(assembly: Assembly, jobs: int = 1) -> tuple[Assembly, Trial | None]:
     experiment, trial = assembly.experiment, None
     given = experiment.training.threads
     most = given or (torch.get_num_threads() if jobs == 1 else max(1, cores() // jobs))
-    option = Option(experiment.engine, most)
     if isinstance(experiment.engine, Auto):
         threads = [given] if given else sorted({1, most})
         option, trial = try_engines(assembly.federation, assembly.cold, threads)
+    else:
+        option = Option(experiment.engine, most)
     filled = with_engine(experiment, option.engine, option.threads)
     return dataclasses.replace(assembly, experiment=filled), trial
 

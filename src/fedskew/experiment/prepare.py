@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import platformdirs
@@ -26,14 +26,21 @@ from fedskew.core.seeding import torch_stream
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed, Module, TextCnn
-from fedskew.models.encoder import Encoder
+from fedskew.models.encoder import Encoder, EncoderNet
+from fedskew.models.mixed import MixedNet
 from fedskew.models.prefix import Tell, activations, key, prefix, suffix
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 VARIABLE = "FEDSKEW_CACHE"
 """The environment variable with the cache folder; by default a per-user folder."""
 
+
+Rows = NDArray[np.generic]
+"""Rows of a data set (n, ...): numbers or token ids."""
 
 LINE_EVERY = 5.0
 """Seconds between two lines of progress."""
@@ -59,8 +66,8 @@ class Prepared(NamedTuple):
 def prepared(
     experiment: Experiment,
     dataset: Dataset,
-    x: NDArray[Any],
-    x_test: NDArray[Any],
+    x: Rows,
+    x_test: Rows,
     dtype: torch.dtype,
     device: torch.device,
     on_progress: Tell | None = None,
@@ -90,9 +97,7 @@ def prepared(
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
 
 
-def fitted(
-    model: Any, dataset: Dataset, x: NDArray[Any], x_test: NDArray[Any]
-) -> tuple[Any, NDArray[Any], NDArray[Any]]:
+def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:
     """The model for these rows, and the training and test rows in its input format."""
     if isinstance(model, Encoder):
         x, x_test = token_ids(model, dataset)
@@ -103,13 +108,13 @@ def fitted(
 
 
 def tasks_of(
-    model: Any, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
+    model: Architecture, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
 ) -> tuple[Classification, ...]:
     """The task of each architecture, shared by all runs of a model on data of one shape. A changed encoder folder is read again."""
     return tasks_at(stamps(model), model, shape, classes, dtype, device, bf16)
 
 
-def stamps(model: Any) -> tuple[tuple[str, int, int], ...]:
+def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
     """Names, sizes and modification times of an encoder's local files; empty for other models."""
     folder = Path(model.where()) if isinstance(model, Encoder) else None
     if folder is None or not folder.is_dir():
@@ -121,7 +126,7 @@ def stamps(model: Any) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=16)
 def tasks_at(
     stamps: tuple[tuple[str, int, int], ...],
-    model: Any,
+    model: Architecture,
     shape: tuple[int, ...],
     classes: int,
     dtype: torch.dtype,
@@ -131,7 +136,8 @@ def tasks_at(
     """As `tasks_of`, cached by ``stamps`` and the other arguments."""
     skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
-        skeletons = [skeletons[0].using(number) for number in range(len(model.models))]
+        net = cast(MixedNet, skeletons[0])
+        skeletons = [net.using(number) for number in range(len(model.models))]
     space = ParameterSpace(skeletons[0])
     return tuple(Classification(skeleton, space, classes, bf16) for skeleton in skeletons)
 
@@ -155,11 +161,11 @@ def rest_of(task: Classification) -> Classification:
     return Classification(rest, task.space, task.num_classes, task.bf16)
 
 
-def token_ids(model: Encoder, dataset: Dataset) -> list[NDArray[Any]]:
+def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
     """Token ids (n, L) of the training and the test texts, padded to one length and cached."""
     require(
         dataset.texts is not None,
-        f"{dataset.name} holds no texts, and a pretrained encoder reads texts; use a text data set or another --model",
+        f"{dataset.name} has no texts, which a pretrained encoder needs; use a text data set or another --model",
     )
     assert dataset.texts is not None
     texts = [text for part in dataset.texts for text in part]
@@ -195,9 +201,9 @@ MEMORY: dict[str, Tensor] = {}
 
 def computed(task: Classification, ids: Tensor, cache: str, on_progress: Tell) -> Tensor:
     """Activations (n, L, H) of the frozen layers for token ids (n, L); 0 beyond a text's end."""
-    net: Any = task.model
+    net = cast(EncoderNet, task.model)
     name = key(net, ids)
-    shape = (*ids.shape, net.encoder.config.hidden_size)
+    shape = (*ids.shape, cast("PretrainedConfig", net.encoder.config).hidden_size)
     if cache == "memory":
         if name not in MEMORY:
             out = ids.new_zeros(shape)
@@ -220,7 +226,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_path("fedskew") / "computed")
 
 
-def kept(name: str, make: Callable[[Path], None]) -> NDArray[Any]:
+def kept(name: str, make: Callable[[Path], None]) -> Rows:
     """The array in the cache file of this name, memory-mapped. If the file is missing, ``make(path)`` writes it first.
 
     The file is written under another name and renamed, so that it is complete or missing.

@@ -134,7 +134,7 @@ def estimate(planned: Sequence[Planned], jobs: int, on_progress: Callable[[], No
 def a_round(experiment: Experiment, dataset: Dataset) -> float:
     """Estimated seconds of a round: local training, and evaluation on the test set and on the clients' rows."""
     assembly = assemble(experiment, dataset)
-    fed, option = assembly.federation, Option(experiment.engine, experiment.training.threads or 1)
+    fed, option = assembly.federation, Option(assembly.engine, experiment.training.threads or 1)
     work = next_work(fed, start(fed, assembly.cold))
     training = 0.0 if work is None else measured_seconds(fed, work, option)
     with on_threads(option.threads):

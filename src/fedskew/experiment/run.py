@@ -33,6 +33,7 @@ from fedskew.experiment.site import Here, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
+from fedskew.loop.work import Engine
 from fedskew.measure.registry import shown
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
@@ -135,7 +136,7 @@ def execute(
     """
     if "flower" in store.run(run).facts and begun is None:
         raise BadInput(
-            f"run {run}: its clients are on Flower's nodes; go on with `flwr run` and --run-config 'resume={run}'"
+            f"run {run}: its clients are on Flower's nodes; continue with `flwr run` and --run-config 'resume={run}'"
         )
     threads = torch.get_num_threads()
     with held(store, run):
@@ -163,7 +164,9 @@ def execute(
 def readable(run: int, error: Exception | SystemExit) -> FedskewError | None:
     """The error that ended a run as a one-line message; None for an unexpected exception of fedskew itself."""
     if isinstance(error, Lost):
-        return Lost(f"run {run}: {error}; everything up to the last checkpoint is kept, `fedskew resume {run}` goes on")
+        return Lost(
+            f"run {run}: {error}; everything up to the last checkpoint is stored; `fedskew resume {run}` continues"
+        )
     if isinstance(error, FedskewError):
         return error
     if isinstance(error, SystemExit):
@@ -212,7 +215,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
         watch = watch_of(store, run, assembly, server.round)
     experiment, rounds = assembly.experiment, assembly.experiment.training.rounds
     known_as = store.run(run).experiment_hash
-    engine = experiment.engine
+    engine: Engine = assembly.engine
     if group:
         engine = Distributed(engine, group)
         lead(group, assembly, server, states)
@@ -241,7 +244,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             listener(progress(run, assembly, at, rows, seconds))
             if stopping:
                 raise Interrupted(
-                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` goes on"
+                    f"run {run} stopped after round {at.round} of {rounds}; `fedskew resume {run}` continues"
                 )
     store.update(run, status="finished")
 
@@ -313,7 +316,7 @@ def resume(
     found = checkpoints.newest(folder, store.covered(run) if record.rounds_done else None)
     server = start(assembly.federation, assembly.x0)
     if found is None:
-        require(not to_show, f"run {run}: there is no checkpoint of it yet")
+        require(not to_show, f"run {run}: it has no checkpoint yet")
         if kind is None and on_disk(assembly):
             return server, opened(folder / STATES, num_clients, before_write=owned)
         return server, (kind or ClientStates)()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedskew.core.component import build
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
@@ -11,12 +9,12 @@ from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 
 
-def load(dataset: Any) -> Dataset:
+def load(dataset: object) -> Dataset:
     """A data set by name, ``"digits"`` or ``"uci-har"``, with options as in ``"digits:test_fraction=0.3"``."""
     loaded: Dataset = build("dataset", DATASETS, dataset).load()
     return loaded
 
 
-def partition(dataset: Dataset, how: Any, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
+def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says, or a list of a label and a quantity skew."""
     return deal(mixture(skews_of(how)), dataset.y, dataset.groups, clients, seed, held_out)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -44,17 +45,17 @@ def launcher() -> tuple[int, int]:
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
     require(all(value.isdecimal() for value in values.values()), f"{shown}: whole numbers are needed; {START}")
     rank, size = map(int, values.values())
-    require(rank < size, f"{shown}: there is no such rank; {START}, or unset RANK")
+    require(rank < size, f"{shown}: ranks go from 0 to WORLD_SIZE - 1; {START}, or unset RANK")
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     require(size == 1 or not missing, f"{shown}, but {' and '.join(missing)} not set; {START}, or unset WORLD_SIZE")
     return rank, size
 
 
-def on_ranks(verb: Callable[[Any], int]) -> Callable[[Any], int]:
+def on_ranks(verb: Callable[[Namespace], int]) -> Callable[[Namespace], int]:
     """Decorate a command: rank 0 executes it, and the other ranks train for it."""
 
     @wraps(verb)
-    def carried_out(parsed: Any) -> int:
+    def carried_out(parsed: Namespace) -> int:
         if launcher()[1] == 1:
             return verb(parsed)
         group, code = join(), 0
@@ -150,7 +151,7 @@ def follow(group: Group, toml: str) -> None:
         states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
         while part := to_device(group.broadcast_tree(), device):
             states.put(part["ids"].cpu().numpy().astype(np.int64), part.get("states", {}))
-        site = Here(Distributed(experiment.engine, group), experiment.faults)
+        site = Here(Distributed(assembly.engine, group), experiment.faults)
         try:
             for _ in rounds_of(assembly, site, server, states):
                 if group.broadcast_flag():

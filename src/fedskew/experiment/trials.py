@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedskew.core.errors import BadInput, Interrupted, require
 from fedskew.experiment.reproduce import DONE
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import optuna
 
 
-def by_optuna(work: Work, space: Mapping[str, tuple[Any, ...]]) -> list[Tried]:
+def by_optuna(work: Work, space: Mapping[str, tuple[object, ...]]) -> list[Tried]:
     """Try ``search.trials`` settings.
 
     The sampler has a fixed seed and gets the stored numbers of finished runs. So a second call proposes the same settings and goes
@@ -38,14 +38,18 @@ def by_optuna(work: Work, space: Mapping[str, tuple[Any, ...]]) -> list[Tried]:
     return tried
 
 
-def proposed(trial: optuna.Trial, key: str, values: Sequence[Any]) -> Any:
+def proposed(trial: optuna.Trial, key: str, values: Sequence[object]) -> object:
     """For numbers, one between the smallest and the largest on a logarithmic scale; otherwise one of the values."""
-    if len(values) < 2 or not all(map(is_number, values)):
+    numbers = [value for value in values if is_number(value)]
+    if not len(values) == len(numbers) > 1:
         return values[trial.suggest_categorical(key, list(range(len(values))))]
-    require(min(values) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(values)}")
-    if all(isinstance(value, int) for value in values):
-        return trial.suggest_int(key, min(values), max(values), log=True)
-    return float(f"{trial.suggest_float(key, min(values), max(values), log=True):.4g}")
+    require(
+        min(numbers) > 0, f"tune: {key} is tried on a logarithmic scale and needs values above 0, got {min(numbers)}"
+    )
+    whole = [value for value in numbers if isinstance(value, int)]
+    if len(whole) == len(numbers):
+        return trial.suggest_int(key, min(whole), max(whole), log=True)
+    return float(f"{trial.suggest_float(key, min(numbers), max(numbers), log=True):.4g}")
 
 
 def one(work: Work, trial: optuna.Trial, setting: Setting) -> Tried:

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypedDict, TypeGuard
 
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import literal, parse, shown, split
@@ -27,7 +27,7 @@ from fedskew.measure.registry import primary
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
-Setting = dict[str, Any]
+Setting = dict[str, object]
 """SECTION.OPTION or METHOD.OPTION -> value."""
 
 ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
@@ -47,7 +47,7 @@ class Search:
     score on, if the experiment holds none out. ``by`` says whether the global model or the personal models are scored.
     """
 
-    space: Mapping[str, tuple[Any, ...]]
+    space: Mapping[str, tuple[object, ...]]
     seeds: tuple[int, ...] = (1000, 1001)
     trials: int = 0
     held_out: float = 0.2
@@ -70,6 +70,15 @@ class Tried:
     ended: Literal["finished", "diverged", "pruned"]
 
 
+class Facts(TypedDict):
+    """How the best setting was found, as runs at this setting store it."""
+
+    setting: Setting
+    tried: int
+    seconds: float
+    runs: list[int]
+
+
 @dataclass(frozen=True)
 class Tuned:
     """All tried settings of a method, in order."""
@@ -88,20 +97,24 @@ class Tuned:
     @property
     def edges(self) -> list[str]:
         """Options whose best value is the smallest or the largest tried: a wider grid may hold a better one."""
-        tried = {key: sorted({t.setting[key] for t in self.tried}) for key in self.best.setting if self.numeric(key)}
-        return [key for key, values in tried.items() if self.best.setting[key] in (values[0], values[-1])]
+        edges = []
+        for key, best in self.best.setting.items():
+            tried = {value for t in self.tried if is_number(value := t.setting[key])}
+            if self.numeric(key) and best in (min(tried), max(tried)):
+                edges.append(key)
+        return edges
 
     def numeric(self, key: str) -> bool:
         return all(is_number(t.setting[key]) for t in self.tried) and len({t.setting[key] for t in self.tried}) > 1
 
-    def facts(self) -> dict[str, Any]:
-        """How the best setting was found, as runs at this setting store it."""
+    def facts(self) -> Facts:
+        """How the best setting was found."""
         runs = [run for t in self.tried for run in t.runs]
         seconds = round(sum(t.seconds for t in self.tried), 3)
         return {"setting": self.best.setting, "tried": len(self.tried), "seconds": seconds, "runs": runs}
 
 
-def space_from(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:
     """Parse texts such as ``solver.lr=0.03,0.1,0.3`` to values by key. Raises `BadInput` for other texts."""
     space = {}
     for text in texts:
@@ -114,7 +127,7 @@ def space_from(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     return space
 
 
-def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[Any, ...]]:
+def space_of(search: Search, base: Experiment, method: str) -> dict[str, tuple[object, ...]]:
     """The part of the space for this method; by default three learning rates."""
     if not search.space:
         return {"solver.lr": tuple(float(f"{base.solver.lr * factor:.6g}") for factor in FACTORS)}
@@ -129,7 +142,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
     for key in search.space:
         require(
             key not in ("training.seed", "clients.partition_seed"),
-            f"tune: {key} is no setting, and seeds are not tuned; leave it out, or name others with --tuning-seeds",
+            f"tune: seeds are not tuned; leave out {key}, or choose seeds with --tuning-seeds",
         )
         require(
             key.partition(".")[0] in known,
@@ -152,7 +165,7 @@ def at(base: Experiment, method: str, setting: Setting) -> Experiment:
     return from_table_of_sections({**table, "name": method}, "tune")
 
 
-def grid(space: Mapping[str, tuple[Any, ...]]) -> list[Setting]:
+def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:
     """Every point of the grid; the last key varies fastest."""
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
 
@@ -299,5 +312,5 @@ def personal(experiment: Experiment) -> bool:
     return own or experiment.evaluation.adapt_steps > 0 or not isinstance(experiment.sharing, All)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -67,7 +67,7 @@ def note_where(store: RunStore, run: int, used: int, every: int) -> None:
     if not reason and not used and store.run(run).rounds_done >= every:
         reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
     if reason:
-        found = f"{reason}, so the run {'goes on from this round' if used else 'starts again'}"
+        found = f"{reason}, so the run {'continues from this round' if used else 'starts again'}"
         remedy = "look after the disk if it happens again; the rounds since are played once more"
         note(
             store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]

@@ -10,9 +10,11 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
-from typing import Any
+from typing import Literal
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
@@ -20,6 +22,7 @@ from fedskew.data.shared import shared
 from fedskew.experiment.compare import Ended
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.run import Listener, Progress, Stop, begin, execute
+from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -28,7 +31,18 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ERRORS: dict[str, type[FedskewError]] = {"diverged": Diverged, "bad input": BadInput, "failed": FedskewError}
 
 
-def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | None) -> None:
+Task = tuple[int, Partition | None] | None
+"""A run and its dealt rows; None: there are no more."""
+
+Report = (
+    tuple[Literal["begun"], int, int]
+    | tuple[Literal["progress"], Progress, None]
+    | tuple[Literal["ended"], int, tuple[str, str] | None]
+)
+"""A run and the worker's process; progress; or a run and the kind and the text of its error."""
+
+
+def work(folder: Path, tasks: Queue[Task], events: Queue[Report], stop: Event, dataset: Dataset | None) -> None:
     """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
 
     A worker ignores signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
@@ -39,7 +53,7 @@ def work(folder: Path, tasks: Any, events: Any, stop: Any, dataset: Dataset | No
     store = RunStore(folder)
     while not stop.is_set() and (task := tasks.get()) is not None:
         run, dealt = task
-        events.put(("begun", run, multiprocessing.current_process().pid))
+        events.put(("begun", run, os.getpid()))
         try:
             planned = partial(begin, store, run, dataset, dealt=dealt)
             execute(store, run, dataset, lambda p: events.put(("progress", p, None)), stop.is_set, planned)
@@ -85,7 +99,9 @@ def side_by_side(
     with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
         with without_hang_ups():
-            tasks, events, halt = context.Queue(), context.Queue(), context.Event()
+            tasks: Queue[Task] = context.Queue()
+            events: Queue[Report] = context.Queue()
+            halt = context.Event()
         for run, plan in runs.items():
             tasks.put((run, plan.dealt if plan else None))
         for _ in range(jobs):
@@ -103,21 +119,21 @@ def side_by_side(
                 if stop():
                     halt.set()
                 try:
-                    kind, first, second = events.get(timeout=0.2)
+                    report = events.get(timeout=0.2)
                 except queue.Empty:
                     for process in processes:
                         lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
                         if lost is not None and not halt.is_set():
                             note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
                     continue
-                if kind == "progress":
-                    assert isinstance(first, Progress)
-                    listener(first)
-                elif kind == "begun":
-                    at[second] = first
+                if report[0] == "progress":
+                    listener(report[1])
+                elif report[0] == "begun":
+                    at[report[2]] = report[1]
                 else:
-                    at = {pid: run for pid, run in at.items() if run != first}
-                    note(Ended(first, ERRORS[second[0]](second[1]) if second else None))
+                    _, ended, error = report
+                    at = {pid: run for pid, run in at.items() if run != ended}
+                    note(Ended(ended, ERRORS[error[0]](error[1]) if error else None))
         except BaseException:
             # without waiting for the rounds: this may be a second Ctrl-C
             started = [process for process in processes if process.pid]

@@ -43,7 +43,7 @@ def client_app() -> ClientApp:
 def pass_on(data: bytes, config: Mapping[str, object]) -> bytes:
     """The node's reply, through the socket that the SuperNode's configuration names."""
     if "socket" not in config:
-        raise ValueError("this SuperNode has no fedskew node beside it; start it with `fedskew flower node`")
+        raise ValueError("no fedskew node runs next to this SuperNode; start it with `fedskew flower node`")
     with Client(str(config["socket"]), family="AF_UNIX") as connection:
         connection.send_bytes(data)
         return connection.recv_bytes()

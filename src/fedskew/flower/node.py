@@ -12,24 +12,21 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.records import Plan, Upload, View, rows_of
+from fedskew.core.records import Plan, Upload, rows_of
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.prepare import tasks_of
 from fedskew.flower.limits import Limits, check_size
-from fedskew.flower.rows import Rows, read_rows
+from fedskew.flower.rows import Rows, consecutive, read_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
-from fedskew.loop.plan import one_pass
-from fedskew.loop.transmit import fresh, shared_model, taken_apart, transmit
-from fedskew.loop.work import Turnout, Work
-from fedskew.skew.partition import Partition
+from fedskew.loop.prepare import work_on
+from fedskew.loop.transmit import fresh, shared_model, transmit
+from fedskew.loop.work import Work
 from fedskew.store import checkpoints
-
-ALONE = Turnout(1, 1, 1, stragglers=0)
 
 
 @dataclass(frozen=True)
@@ -123,20 +120,9 @@ class Visit:
         tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
-        return federation_of(self.experiment, tasks, x, y, self.partition())
-
-    def partition(self) -> Partition:
-        """The partition of a population in which this client has all rows, the held-out ones last."""
-        ends = np.arange(self.request.clients + 1) > self.node.client
-        rows, aside = len(self.held.y), len(self.held.y_measured)
-        return Partition(
-            indices=np.arange(rows),
-            offsets=ends * rows,
-            names=tuple(str(k) for k in range(self.request.clients)),
-            empty=0,
-            unassigned=0,
-            held_out=(np.arange(rows, rows + aside), ends * aside) if aside else None,
-        )
+        mine = np.arange(self.request.clients) == self.node.client
+        partition = consecutive(mine * len(self.held.y), mine * len(self.held.y_measured))
+        return federation_of(self.experiment, tasks, x, y, partition)
 
     def x(self, fed: Federation) -> Tensor:
         """The model (P,) that the server sent. Raises `BadInput` if it has another size or type."""
@@ -151,31 +137,14 @@ class Visit:
     def work(self, fed: Federation, plans: list[Plan] | None = None, lr: float | None = None) -> Work:
         """This round's work for the one client, as a simulation makes it."""
         r, k, x = self.request, self.node.client, self.x(fed)
-        rows, own = fed.partition.rows(k), np.asarray([k])
         if plans is None:
+            rows = fed.partition.rows(k)
             self.node.limits.check_work(fed.planner, k, len(rows))
             plans = [fed.planner.train(r.round, k, rows).first(r.steps)]
-        state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], self.kept(fed, x)))
-        view = View(
-            x=x,
-            extras=map_leaves(lambda leaf: leaf.to(x.device), self.tensors.get("extras", {})),
-            state=state,
-            info=pick(fed.info, torch.as_tensor(own, device=x.device)),
-            before={},
-            lr=torch.tensor(fed.rate(r.round) if lr is None else lr, dtype=x.dtype, device=x.device),
-            steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
-        )
-        measured = r.measured or r.kind == "measure"
-        return Work(
-            round=r.round,
-            clients=own,
-            view=view,
-            plans=plans,
-            passes=[one_pass(rows)],
-            measured=[one_pass(fed.partition.measured_rows(k))] if measured else [],
-            turnout=ALONE,
-            memory=memory,
-        )
+        kept = map_leaves(lambda leaf: leaf[None], self.kept(fed, x))
+        extras = map_leaves(lambda leaf: leaf.to(x.device), self.tensors.get("extras", {}))
+        rate, measured = fed.rate(r.round) if lr is None else lr, r.measured or r.kind == "measure"
+        return work_on(fed, r.round, x, extras, kept, np.asarray([k]), plans, rate, measured)
 
     def before(self, fed: Federation, work: Work) -> Tree:
         """What the client finds on its rows before training: now, or in this round's survey (zeros if it was not surveyed)."""

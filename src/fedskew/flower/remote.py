@@ -172,7 +172,7 @@ class RemoteClients:
     def check_enough(self, usable: int, work: Work) -> None:
         last = "".join(f"client {k}: {message}; " for k, _, message in self.nodes.faults[-3:])
         wanted = max(1, ceil(self.nodes.deployment.fewest * len(work.clients)))
-        cure = f"{last}`flwr run` with resume goes on from the last checkpoint"
+        cure = f"{last}`flwr run` with resume continues from the last checkpoint"
         check_enough(self.fed, work.round, usable, len(work.clients), wanted, cure)
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
@@ -198,16 +198,9 @@ class RemoteClients:
         """The work of a client with one row. Only the names, shapes and types of its results are used."""
         view, one = work.view, Plan(np.zeros((1, 1), dtype=np.int64), np.ones((1, 1)))
         state, memory = taken_apart(map_leaves(lambda leaf: leaf[None], fresh(self.fed, view.x)))
-        return Work(
-            round=work.round,
-            clients=work.clients[:1],
-            view=view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1),
-            plans=[one],
-            passes=[one],
-            measured=[one] if work.measured else [],
-            turnout=work.turnout,
-            memory=memory,
-        )
+        view = view._replace(state=state, info=pick(view.info, slice(0, 1)), before={}, steps=view.steps[:1] * 0 + 1)
+        own, measured = work.clients[:1], [one] if work.measured else []
+        return work._replace(clients=own, view=view, plans=[one], passes=[one], measured=measured, memory=memory)
 
     def on_device(self, tree: Tree) -> Tree:
         moved: Tree = map_leaves(lambda leaf: leaf.to(self.row.device), tree)

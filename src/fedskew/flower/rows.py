@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import DAMAGED, BadInput, require
 from fedskew.experiment.build import Assembly
 from fedskew.flower.wire import first_line
+from fedskew.skew.partition import Ints, Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +64,14 @@ def rows_of(assembly: Assembly, client: int) -> Rows:
     own = partition.rows(client)
     aside = partition.measured_rows(client) if partition.held_out else own[:0]
     return Rows(data.x[own], y[own], data.x[aside], y[aside])
+
+
+def consecutive(sizes: Ints, measured: Ints) -> Partition:
+    """The partition of a pool that holds the clients' training rows one after the other, and then their held-out rows.
+
+    ``sizes`` and ``measured`` (K,) are the clients' numbers of rows.
+    """
+    ends, last = (np.cumsum([0, *numbers]) for numbers in (sizes, measured))
+    aside = (np.arange(ends[-1], ends[-1] + last[-1]), last) if last[-1] else None
+    names = tuple(str(k) for k in range(len(sizes)))
+    return Partition(np.arange(ends[-1]), ends, names, empty=0, unassigned=0, held_out=aside)

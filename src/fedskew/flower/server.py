@@ -24,14 +24,14 @@ from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
+from fedskew.flower.rows import consecutive
 from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Reply, Request
 from fedskew.skew.concept import Labels
-from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
-NO_LABELS = "labels not told"
+NO_LABELS = "labels not reported"
 PREFIX = "deployment."
 
 
@@ -69,7 +69,7 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     name = name_of(experiment.algorithm)
     require(
         MARK not in name,
-        f"algorithm {name} is a file here, which the nodes do not have; offer it from a package that is installed on them",
+        f"algorithm {name} is in a file, which the nodes do not have; offer it from a package that is installed on them",
     )
     check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
@@ -98,15 +98,8 @@ def begin(
     nodes = Nodes(channel, template, deployment, deployment.most_rows or len(dataset.y))
     known = facts.get("population", [])
     for k, (rows, measured_rows, counts) in enumerate(known):
-        nodes.met[k] = Reply(
-            kind="meet",
-            run=facts["token"],
-            round=0,
-            client=k,
-            rows=rows,
-            measured_rows=measured_rows,
-            label_counts=tuple(counts),
-        )
+        numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(counts)}
+        nodes.met[k] = Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
     if not known:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
@@ -142,15 +135,7 @@ def rows_by_client(met: list[Reply], dataset: Dataset) -> ClientData:
     """The clients' numbers of rows, by class if they report it. The server has none of the rows."""
     classes = np.arange(dataset.num_classes)
     labels = [np.repeat(classes, one.label_counts) if one.label_counts else np.zeros(one.rows, np.int64) for one in met]
-    ends, last = (np.cumsum([0, *sizes]) for sizes in ([m.rows for m in met], [m.measured_rows for m in met]))
-    partition = Partition(
-        indices=np.arange(ends[-1]),
-        offsets=ends,
-        names=tuple(str(one.client) for one in met),
-        empty=0,
-        unassigned=0,
-        held_out=(np.arange(ends[-1], ends[-1] + last[-1]), last) if last[-1] else None,
-    )
+    partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
     return ClientData(
         partition=partition,
         dataset=dataset,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedskew.core.algorithm import PUBLIC
 from fedskew.core.records import Plan, Server, View
@@ -49,20 +50,36 @@ def work_of(
     fed: Federation, server: Server, states: States, clients: Ints, plans: list[Plan], lr: float, measured: bool
 ) -> Work:
     """The work of these clients on these plans at the current model. Dropout and stragglers play no part."""
-    part = fed.partition
     with span("client states"):
-        state, memory = taken_apart(states.get(clients, lambda: fresh(fed, server.x)))
+        kept = states.get(clients, lambda: fresh(fed, server.x))
+    extras = fed.algorithm.broadcast(fed.view(server))
+    return work_on(fed, server.round, server.x, extras, kept, clients, plans, lr, measured)
+
+
+def work_on(
+    fed: Federation,
+    round_: int,
+    x: Tensor,
+    extras: Tree,
+    kept: Tree,
+    clients: Ints,
+    plans: list[Plan],
+    lr: float,
+    measured: bool,
+) -> Work:
+    """The work of these clients, who received the model ``x`` (P,) and the broadcast ``extras``, and hold the states ``kept``."""
+    part, (state, memory) = fed.partition, taken_apart(kept)
     view = View(
-        x=server.x,
-        extras=fed.algorithm.broadcast(fed.view(server)),
+        x=x,
+        extras=extras,
         state=state,
-        info=pick(fed.known(server.round), torch.as_tensor(clients, device=fed.x.device)),
+        info=pick(fed.known(round_), torch.as_tensor(clients, device=fed.x.device)),
         before={},
-        lr=torch.tensor(lr, dtype=server.x.dtype, device=server.x.device),
-        steps=torch.tensor([len(plan.index) for plan in plans]).to(server.x),
+        lr=torch.tensor(lr, dtype=x.dtype, device=x.device),
+        steps=torch.tensor([len(plan.index) for plan in plans]).to(x),
     )
     return Work(
-        round=server.round,
+        round=round_,
         clients=clients,
         view=view,
         plans=plans,

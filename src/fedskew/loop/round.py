@@ -8,13 +8,13 @@ from torch import Tensor
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Cohort, Server, Upload
 from fedskew.core.spans import span
-from fedskew.core.vectors import Spread, all_finite, spread
+from fedskew.core.vectors import Dispersion, all_finite, dispersion
 from fedskew.loop.failures import check_enough, check_finite, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.prepare import prepare
 from fedskew.loop.transmit import Sent, transmit
 from fedskew.loop.work import Done, Engine, Outcome, States, Work, by_architecture, members_of
-from fedskew.measure.drift import of_spread
+from fedskew.measure.drift import drift_measures
 
 
 def start(fed: Federation, x0: Tensor) -> Server:
@@ -33,7 +33,7 @@ def train(fed: Federation, engine: Engine, work: Work) -> Done:
         return by_architecture(fed.programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
 
 
-def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: Spread | None = None) -> Server:
+def close_round(fed: Federation, server: Server, work: Work, done: Done, seen: Dispersion | None = None) -> Server:
     """Aggregate, let the server optimiser step, and refine the model on the server's rows.
 
     ``seen`` are the moments of the updates, if they are known. A round without clients is only counted, unless the method steps
@@ -68,8 +68,8 @@ def play_round(fed: Federation, engine: Engine, server: Server, states: States, 
         check_enough(fed, server.round, len(work.clients), work.turnout.selected)
         with span("measures"):
             n = work.view.info.num_examples
-            seen = spread(n / n.sum(), done.uploads.delta)
-            measures = of_spread(seen)
+            seen = dispersion(n / n.sum(), done.uploads.delta)
+            measures = drift_measures(seen)
             check_finite(fed, server, work, done, measures["update_norm"])
         with span("codec"):
             sent = transmit(fed, work, done)

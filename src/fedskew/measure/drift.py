@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedskew.core.vectors import Spread, spread
+from fedskew.core.vectors import Dispersion, dispersion
 
 
 def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
-    """Measure one cohort's updates (C, P), weighted by ``num_examples`` (C,). See `of_spread`."""
+    """Measure one cohort's updates (C, P), weighted by ``num_examples`` (C,). See `drift_measures`."""
     n = num_examples.double()
-    return of_spread(spread(n / n.sum(), deltas))
+    return drift_measures(dispersion(n / n.sum(), deltas))
 
 
-def of_spread(seen: Spread) -> dict[str, Tensor]:
+def drift_measures(seen: Dispersion) -> dict[str, Tensor]:
     """Compute the measures from the moments of the updates under the clients' shares of the examples.
 
     ``divergence`` ()   mean distance to the *uniform* mean of the local models (failure-modes study, eq. 4)

@@ -101,7 +101,10 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
     """The name and the list of the encoder's layers. Raises `BadInput` if it has no single list."""
     count = getattr(encoder.config, "num_hidden_layers", 0)
     found = [(n, m) for n, m in encoder.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count > 0]
-    require(len(found) == 1, f"model {type(encoder).__name__}: its layers stand in no single list; it is not supported")
+    require(
+        len(found) == 1,
+        f"model {type(encoder).__name__}: it has no single list of layers, so fedskew does not support it",
+    )
     return found[0]
 
 

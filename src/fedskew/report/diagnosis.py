@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
 from fedskew.report.plots import INK, MUTED, SERIES, blank, draw_partition, styled
@@ -49,7 +50,7 @@ def page(found: Mapping[str, Any]) -> str:
 
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update({"figures": words.figures, "count": words.count, "points": words.points, "two": two})
+    environment.filters.update({"figures": words.figures, "count": count, "points": words.points, "two": two})
     return environment.from_string((here / "diagnosis.html").read_text(encoding="utf-8")).render(
         css=Markup((here / "page.css").read_text(encoding="utf-8")),
         found=found,

@@ -9,9 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
 from fedskew.report import experiments, plots, profile, series, tables, words
+from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.svg import inline
@@ -83,7 +85,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     stored, records = records, experiments.distinct(records)
     here = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (words.share, words.figures, words.ranges, words.count, words.breakable, in_grey)
+    filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
@@ -94,7 +96,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         title=title(store, records),
         live=live,
         records=records,
-        answer=words.answer(summary),
+        answer=answer(summary),
         asked=experiments.asked(records),
         warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),

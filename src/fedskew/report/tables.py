@@ -153,8 +153,8 @@ def rows_of(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 
 def columns(table: pd.DataFrame, view: View) -> list[Measure]:
-    """The measures that the ``view`` of a summary shows: the primary one, and those that a method has."""
-    return [m for m in shown(view) if m == primary() or table[m.key].notna().any()]
+    """The measures in a ``view`` of a summary: the primary one, and those that a method has a number of."""
+    return [m for m in shown() if m == primary() or (view in m.shown and table[m.key].notna().any())]
 
 
 def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:

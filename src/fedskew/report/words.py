@@ -1,4 +1,4 @@
-"""Numbers formatted for readers, and the result of a comparison in one or two sentences."""
+"""Numbers formatted for readers: shares in percent, intervals, differences, lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedskew.core.counting import count
 from fedskew.measure.registry import Measure, primary
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def value(measure: Measure, number: float) -> str:
 
 def gap(measure: Measure, number: float) -> str:
     """A signed difference of the measure: in percentage points where it is a share."""
-    return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}"
+    return points(number) if measure.unit == "%" else f"{'+' if number > 0 else ''}{figures(number)}".replace("-", "−")
 
 
 def half(text: str, value: float) -> str:
@@ -147,100 +146,3 @@ def read_after(table: pd.DataFrame, budget: Budget | None) -> str:
         return f"after round {next(iter(rounds.values()))}, the last within the budget {budget} with measured models"
     own = listed([f"{method} after round {rounds_ or MISSING}" for method, rounds_ in rounds.items()])
     return f"within the budget {budget}, where all models were measured: {own}"
-
-
-def answer(table: pd.DataFrame) -> str:
-    """The best method by the primary measure, and how sure that is, from the summary ``table``: one or two sentences."""
-    rows = rows_of(table)
-    key = primary().key
-    measured = [row for row in rows if math.isfinite(row[key])]
-    if not measured:
-        return "No run has finished, so there is no answer yet."
-    first, best = (
-        rows[0],
-        max(measured, key=lambda row: float(row[key]) if primary().better == "higher" else -float(row[key])),
-    )
-    if len(rows) == 1:
-        return alone(first)
-    return against_others(first, rows[1:]) if best is first else against_first(first, best)
-
-
-def alone(row: Row) -> str:
-    """The answer for a single method."""
-    measure, after = primary(), f"after round {row['after_round']}"
-    reached = f"{row['method']} reaches a {measure.label} of"
-    if row["seeds"] < 2:
-        return (
-            f"{reached} {value(measure, row[measure.key])} {after}. With one seed nothing can be said about certainty."
-        )
-    number = f"{shown(measure, row)}\u00a0{measure.unit}".strip()
-    over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}"
-    return f"{reached} {number} {after}: {over}."
-
-
-def against_first(first: Row, best: Row) -> str:
-    """The answer if another method than the first is best."""
-    measure = primary()
-    first_value = value(measure, first[measure.key])
-    highest = f"{best['method']} has the {superlative(measure)}, {value(measure, best[measure.key])}"
-    if not math.isfinite(first[measure.key]):
-        return f"Undecided. {highest}, but no run of {first['method']}, the method to compare with, has finished."
-    if best["pairs"] < 2:
-        return f"Undecided. {highest}, against {first_value} for {first['method']}, but {too_few(best)}."
-    varied = math.isfinite(best["difference_half"])
-    width = f"± {gap(measure, best['difference_half'])[1:]} points" if varied else "points in every one"
-    difference = (
-        f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} "
-        f"({first_value}) is {gap(measure, best['difference'])} {width}"
-    )
-    same = best["pairs"] == best["seeds"] == first["seeds"]
-    note = "" if same else " The two means are over all seeds that each method finished."
-    if not varied and best["verdict"] != "lower":
-        sure = f"{highest}: {difference}{corrected(best)}.{note}"
-        unsure = f"Undecided. {highest}, but {difference}, too few that do not vary{corrected(best)}.{note}"
-        return sure if best["verdict"] == "higher" else unsure
-    if best["verdict"] == "higher":
-        return f"{highest}: {difference}, and the 95\u00a0% interval leaves out zero{corrected(best)}.{note}"
-    if best["verdict"] == "lower":
-        return f"Undecided. {highest}, but {difference}: on the seeds that both finished it is lower.{note}"
-    if abs(best["difference"]) > best["difference_half"]:
-        return f"Undecided. {highest}, but {difference}, which is not enough{corrected(best)}.{note}"
-    return f"Undecided. {highest}, but {difference}, and the 95\u00a0% interval includes zero.{note}"
-
-
-def corrected(row: Row) -> str:
-    """The p-value after Holm's correction, and for how many comparisons; empty if there is only one."""
-    if row["comparisons"] < 2:
-        return ""
-    return f", p\u00a0=\u00a0{row['p']:.2g} after Holm's correction for {row['comparisons']} comparisons"
-
-
-def against_others(first: Row, others: list[Row]) -> str:
-    """The answer if the first method is best."""
-    best = f"{superlative(primary())}, {value(primary(), first[primary().key])}"
-    highest = f"{first['method']}, the first method, has the {best}"
-    by_verdict = {v: [row["method"] for row in others if row["verdict"] == v] for v in ("lower", "undecided", "higher")}
-    if not by_verdict["lower"]:
-        few = all(row["pairs"] < 2 for row in others)
-        reason = (
-            too_few(max(others, key=lambda row: row["pairs"])) if few else "no paired difference is reliably below zero"
-        )
-        return f"Undecided. {highest}, but {reason}."
-    parts = [f"lower with a 95\u00a0% interval that leaves out zero: {listed(by_verdict['lower'])}"]
-    if by_verdict["undecided"]:
-        parts.append(f"undecided: {listed(by_verdict['undecided'])}")
-    if by_verdict["higher"]:
-        parts.append(f"higher on the seeds that both finished: {listed(by_verdict['higher'])}")
-    return f"{highest}. Of the others, {'; '.join(parts)}."
-
-
-def superlative(measure: Measure) -> str:
-    """``highest mean test accuracy``."""
-    return f"{'lowest' if measure.better == 'lower' else 'highest'} mean {measure.label}"
-
-
-def too_few(row: Row) -> str:
-    """The reason why there is no interval, in words."""
-    if row["pairs"] == 0:
-        return "no seed was finished by both, so nothing can be said about certainty"
-    return "with one seed nothing can be said about certainty"

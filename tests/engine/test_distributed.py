@@ -1,4 +1,4 @@
-"""Several ranks equal one process: the conformance table on two ranks, the balance of work, and what ranks send one another."""
+"""Several ranks equal one process: the conformance table on two ranks, the balance of work, and the collectives."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ CHECKS: dict[str, Callable[[Group], None]] = {
 """What `tests.ranks` runs in every rank."""
 
 
-def test_ranks_equal_one_process_and_receive_what_was_sent() -> None:
+def test_two_ranks_equal_one_process() -> None:
     check_on_ranks(["gathers", "broadcasts", *SAMPLE, "misses a rank"])
 
 
@@ -126,17 +126,17 @@ def test_all_methods_on_ranks_equal_one_process(size: int) -> None:
     check_on_ranks(list(CASES), size, seconds=300)
 
 
-def test_a_case_has_a_round_without_clients() -> None:
+def test_the_case_of_empty_rounds_has_one() -> None:
     fed, _ = CASES["nobody at times"][0]()
     assert 0 in [len(call(fed, round_)[0]) for round_ in range(table.ROUNDS)]
 
 
-def test_a_check_that_fails_on_a_rank_fails_here_with_its_output() -> None:
+def test_a_failed_check_on_a_rank_shows_its_output() -> None:
     with pytest.raises(AssertionError, match=r"(?s)rank 0:.*unheard of"):
         check_on_ranks(["unheard of"], size=1)
 
 
-def test_a_gather_that_takes_no_part_in_time_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_answer_in_time_raises_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(*_: object, **__: object) -> None:
         raise RuntimeError("[/a/pair.cc:1] Timed out waiting 1800000ms for recv operation. More.\nAt length")
 

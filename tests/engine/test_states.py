@@ -81,7 +81,7 @@ def test_disk_equals_memory_and_goes_back_to_its_checkpoint(tmp_path_factory, fi
     same(opened(path, CLIENTS, tree).get(EVERYBODY, fresh), at_checkpoint)
 
 
-def test_a_record_is_used_again_when_no_checkpoint_counts_on_it(tmp_path: Path) -> None:
+def test_the_file_holds_at_most_two_checkpoints_of_records(tmp_path: Path) -> None:
     """Two checkpoints' worth of records is all that a file ever holds."""
     disk, clients = DiskStates((tmp_path / "s").open("w+b"), 1000), np.arange(1000)
     for draw in range(20):
@@ -93,7 +93,7 @@ def test_a_record_is_used_again_when_no_checkpoint_counts_on_it(tmp_path: Path) 
     assert (disk.get(clients, lambda: {"v": torch.zeros(4)})["v"] == 19).all()
 
 
-def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_raises_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -103,7 +103,7 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         disk.put(np.arange(3), {"v": torch.zeros(3, 4)})
 
 
-def test_records_that_the_system_moves_in_parts_are_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_partial_reads_and_writes_are_completed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk, writing, reading = opened(tmp_path / "s", 3), os.pwritev, os.preadv
     monkeypatch.setattr(os, "pwritev", lambda file, parts, place: writing(file, [parts[0][:5]], place))
     monkeypatch.setattr(os, "preadv", lambda file, parts, place: reading(file, [parts[0][:3]], place))
@@ -133,7 +133,7 @@ def test_a_damaged_state_is_refused_with_its_client(tmp_path: Path, damage: str)
         again.get(np.array([2]), lambda: {"v": torch.zeros(4)})
 
 
-def test_nothing_is_written_by_a_process_that_lost_its_lease(tmp_path: Path) -> None:
+def test_a_process_that_lost_its_lease_writes_nothing(tmp_path: Path) -> None:
     def lost() -> None:
         raise TakenOver("taken over")
 
@@ -167,7 +167,7 @@ def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.Monkey
     assert path.read_bytes() == before[0]
 
 
-def test_a_run_on_disk_is_a_run_in_memory_also_after_it_was_killed(tmp_path: Path) -> None:
+def test_a_run_with_states_on_disk_equals_one_in_memory_after_a_kill(tmp_path: Path) -> None:
     def made(states: str) -> Experiment:
         return Experiment(
             algorithm="scaffold",

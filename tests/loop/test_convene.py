@@ -16,7 +16,7 @@ from tests.small import RAGGED, X0, play
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere(Algorithm):
+class Reselects(Algorithm):
     """Counts rows at the candidates, then selects clients 2 and 5."""
 
     def before(self, task, view, batch):
@@ -36,7 +36,7 @@ class Elsewhere(Algorithm):
 
 @pytest.mark.parametrize("engine", [Sequential(), Stacked(), Stacked(width=1)])
 def test_a_client_that_was_not_surveyed_gets_zeros(engine) -> None:
-    fed = ragged(Elsewhere(), selection=Only((1, 2, 6)))
+    fed = ragged(Reselects(), selection=Only((1, 2, 6)))
     outcome = play(fed, X0, 1, engine)[0]
     assert outcome.work.clients.tolist() == [2, 5]
     assert outcome.done.uploads.report["rows"].tolist() == [RAGGED[2], 0]
@@ -44,7 +44,7 @@ def test_a_client_that_was_not_surveyed_gets_zeros(engine) -> None:
 
 def test_survey_bytes_are_counted() -> None:
     """The model to three candidates and to client 5, which was not surveyed. Three answers, and two updates with a count each."""
-    outcome = play(ragged(Elsewhere(), selection=Only((1, 2, 6))), X0, 1)[0]
+    outcome = play(ragged(Reselects(), selection=Only((1, 2, 6))), X0, 1)[0]
     model = 8 * X0.numel()
     assert outcome.bytes_down == 4 * model
     assert outcome.bytes_up == 3 * 8 + 2 * (model + 8)

@@ -128,7 +128,7 @@ def test_a_module_of_a_file_trains(file, tmp_path, name):
     assert runs.records[0].facts["parameters"] == (12 if name == "Frozen" else 25 + 12)
 
 
-def test_features_are_what_the_output_layer_takes(file):
+def test_features_are_the_input_of_the_output_layer(file):
     net, x = made(file, "Net"), torch.as_tensor(ROWS[:3])
     z, logits = net(x)
     torch.testing.assert_close(z, net.inner[1](x).relu())
@@ -148,7 +148,7 @@ def test_parameters_are_drawn_from_the_runs_stream(file):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_what_the_module_draws_its_own_way_is_the_seeds_too(file):
+def test_a_modules_own_random_numbers_depend_on_the_seed(file):
     state = torch.random.get_rng_state()
     one = made(file, "Like", 1)
     torch.rand(5)
@@ -162,14 +162,14 @@ def test_what_the_module_draws_its_own_way_is_the_seeds_too(file):
 
 @pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
 @pytest.mark.parametrize("engine", ["auto", "sequential"])
-def test_recurrent_modules_run_one_client_after_the_other(file, tmp_path, name, engine):
+def test_recurrent_modules_run_sequentially(file, tmp_path, name, engine):
     assert not made(file, name).stacks
     runs = run(experiment(f"module:{file}::{name}", engine=engine), data=DATA, folder=tmp_path)
     assert runs.records[0].status == "finished"
 
 
 @pytest.mark.parametrize("engine", ["sequential", "stacked"])
-def test_rows_of_integers_are_ids_for_an_embedding_and_numbers_for_others(file, tmp_path, engine):
+def test_integer_rows_reach_only_embeddings_as_integers(file, tmp_path, engine):
     ids = np.random.default_rng(0).integers(0, 9, (60, 4))
     data = Dataset(x=ids, y=LABELS, x_test=ids[:20], y_test=LABELS[:20], classes=("a", "b"))
     for model, words in ((f"module:{file}::Words", True), (f"module:{file}::Net", False), ("softmax", False)):
@@ -178,7 +178,7 @@ def test_rows_of_integers_are_ids_for_an_embedding_and_numbers_for_others(file, 
         assert run(given, data=data, folder=tmp_path).records[0].status == "finished"
 
 
-def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
+def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_path):
     ends = [
         run(experiment(f"module:{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
         for engine in ("sequential", "stacked")
@@ -202,7 +202,7 @@ def test_engines_agree_and_what_cannot_be_stacked_is_refused(file, tmp_path):
         ("Nothing", "is not a torch.nn.Module class"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(file, name, words):
+def test_a_module_that_does_not_fit_raises_a_one_line_error(file, name, words):
     with pytest.raises(BadInput, match=words) as error:
         assemble(experiment(f"module:{file}::{name}"), DATA)
     assert "\n" not in str(error.value)
@@ -214,7 +214,7 @@ def test_a_module_without_an_output_layer_for_the_classes_is_refused(file):
 
 
 @pytest.mark.parametrize("source", ["nowhere.at.All", "./nowhere.py::Net", "Net"])
-def test_a_source_that_is_not_there_is_named(source):
+def test_a_missing_source_is_named(source):
     with pytest.raises(BadInput, match=r"write module:FILE.py::CLASS"):
         assemble(experiment(f"module:{source}"), DATA)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.prepare import prepare
 from fedskew.loop.round import train
 from fedskew.loop.work import Engine, Work, members_of
+from fedskew.skew.partition import Ints
 
 STEPS = 4
 """Local steps of a timed run."""
@@ -138,7 +138,7 @@ def once(fed: Federation, engine: Engine, work: Work) -> float:
     return clock() - began
 
 
-def shortened(work: Work, members: np.ndarray[Any, Any], limit: int) -> Work:
+def shortened(work: Work, members: Ints, limit: int) -> Work:
     """The work of some clients of the cohort, cut to ``limit`` steps and without measuring."""
     few = members_of(work, np.sort(members))
     return few._replace(

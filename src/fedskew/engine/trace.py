@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from operator import getitem
 from types import BuiltinFunctionType, MethodDescriptorType
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ try:
         _wrap_tensor_for_grad,
         grad_increment_nesting,
     )
+    from torch._ops import OpOverload
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import TreeSpec, tree_flatten, tree_iter, tree_map, tree_unflatten
 
@@ -159,7 +160,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.inputs, self.split = inputs, split
         self.once, self.each = Graph(), Graph()
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, Tensor] = {}
         self.shared: dict[Node, Node] = {}  # of `once` -> its placeholder in `each`
         self.nodes: dict[object, tuple[Node, Tensor]] = {}  # by `key`
         for i, leaf in enumerate(inputs):
@@ -171,7 +172,7 @@ class Recorder(TorchDispatchMode):
         """Whether to guard against the compiler; the guard imports it."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> object:
         kwargs = kwargs or {}
         if func in (SOFTMAX, SOFTMAX_GRADIENT) and has_few_classes(*args[-3:-1]):
             with self:
@@ -203,7 +204,7 @@ class Recorder(TorchDispatchMode):
             self.write(func, given, named, out)
         return out
 
-    def write(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def write(self, func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
         """Write a call down."""
         depends = any(value.graph is self.each for value in tree_iter((args, kwargs)) if isinstance(value, Node))
         random = torch.Tag.nondeterministic_seeded in func.tags
@@ -297,13 +298,13 @@ def memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def has_few_classes(rows: Any, dim: Any) -> bool:
+def has_few_classes(rows: Tensor, dim: int) -> bool:
     """Whether a softmax of these rows (..., K), or its gradient, is faster by columns."""
     last = rows.dim() - 1
     return bool(rows.device.type == "cpu" and 0 < rows.shape[-1] <= FEW_CLASSES and dim % rows.dim() == last > 0)
 
 
-def by_columns(func: Any, *args: Any) -> Tensor:
+def by_columns(func: OpOverload, *args: Any) -> Tensor:
     """A softmax of rows (..., K), or its gradient, on the transposed matrix."""
     *rows, _, dtype = args
     columns = [part.reshape(-1, part.shape[-1]).t().contiguous() for part in rows]
@@ -311,12 +312,12 @@ def by_columns(func: Any, *args: Any) -> Tensor:
     return result
 
 
-def direct(func: Any) -> Callable[..., Any]:
+def direct(func: OpOverload) -> Callable[..., object]:
     """The same function with less Python on the way to its kernel, where PyTorch has one."""
     if not func._schema.is_mutable:
         name = func._schema.name.partition("::")[2]
         for home, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):
-            found: Any = getattr(home, name, None)
+            found = getattr(home, name, None)
             if isinstance(found, kind):
-                return cast(Callable[..., Any], found)
-    return cast(Callable[..., Any], func)
+                return found
+    return func

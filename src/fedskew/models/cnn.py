@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
-from fedskew.models.initial import Normalisation, drawn, normalisation
+from fedskew.models.initial import Normalisation, drawn, normalisation, require_images
 
 
 class CnnNet(nn.Module):
@@ -52,8 +52,7 @@ class Cnn:
         require(self.hidden >= 1, f"hidden must be at least 1, got {self.hidden}")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(len(shape) == 3, f"model cnn needs rows of (channels, height, width), these have shape {shape}")
-        require(min(shape[1:]) >= 4, f"model cnn needs images of at least 4 x 4, these are {shape[1]} x {shape[2]}")
+        require_images("cnn", shape, 4)
         channels, height, width = shape
         return drawn(lambda: CnnNet(channels, height, width, self.hidden, classes, self.norm), generator)
 
@@ -89,10 +88,7 @@ class LeNet:
     cites: ClassVar[tuple[str, ...]] = ("niid-bench",)
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(len(shape) == 3, f"model lenet needs rows of (channels, height, width), these have shape {shape}")
-        require(
-            min(shape[1:]) >= 16, f"model lenet needs images of at least 16 x 16, these are {shape[1]} x {shape[2]}"
-        )
+        require_images("lenet", shape, 16)
         channels, height, width = shape
         return drawn(lambda: LeNetNet(channels, height, width, classes, self.norm), generator)
 

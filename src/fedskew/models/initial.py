@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, require
 from fedskew.core.memory import require_memory
 
 COPIES = 4
@@ -61,6 +61,15 @@ def draws_from(generator: torch.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(1 << 62, (), generator=generator)))
         yield
+
+
+def require_images(model: str, shape: tuple[int, ...], least: int) -> None:
+    """Raise `BadInput` unless the shape of a row is (channels, height, width), height and width at least ``least``."""
+    require(len(shape) == 3, f"model {model} needs rows of (channels, height, width), these have shape {shape}")
+    require(
+        min(shape[1:]) >= least,
+        f"model {model} needs images of at least {least} x {least}, these are {shape[1]} x {shape[2]}",
+    )
 
 
 Normalisation = Literal["none", "group"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.errors import require
-from fedskew.models.initial import drawn, normalisation
+from fedskew.models.initial import drawn, normalisation, require_images
 
 
 class Block(nn.Module):
@@ -70,8 +70,5 @@ class ResNet:
         require(self.width >= 1 and self.groups >= 1, "width and groups must be at least 1")
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
-        require(len(shape) == 3, f"model resnet18 needs rows of (channels, height, width), these have shape {shape}")
-        require(
-            min(shape[1:]) >= 8, f"model resnet18 needs images of at least 8 x 8, these are {shape[1]} x {shape[2]}"
-        )
+        require_images("resnet18", shape, 8)
         return drawn(lambda: ResNetNet(shape[0], self.width, self.groups, classes), generator)

@@ -1,0 +1,26 @@
+"""Folders with tiny encoders, and a cache of each test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedskew.experiment import prepare
+from tests.texts import tiny_encoder
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of each test's own."""
+    monkeypatch.setenv(prepare.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(prepare, "MEMORY", {})
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, str]:
+    return {kind: tiny_encoder(tmp_path_factory.mktemp(kind), kind) for kind in ("bert", "distilbert", "roberta")}
+
+
+@pytest.fixture(scope="module")
+def bert(folders) -> str:
+    return folders["bert"]

@@ -16,9 +16,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.claims import export
-from fedskew.cli.look import KINDS, algorithm_rows, component_rows
 from fedskew.cli.main import parser
 from fedskew.cli.options import EXPERIMENT
+from fedskew.cli.show import KINDS, algorithm_rows, component_rows
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
@@ -101,7 +101,7 @@ def measurements() -> str:
 def columns() -> str:
     """The measures in tables and figures of runs."""
     rows = [
-        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.place, "what": m.note,
+        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce, "what": m.note,
          "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
         for m in registry.shown()
     ]  # fmt: skip

@@ -61,14 +61,14 @@ def test_every_verb_has_a_help_of_80_columns_that_loads_no_pytorch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("jobs", "told"), [("0", "at least 1, got 0"), ("-2", "at least 1"), ("99999", "too many")])
+@pytest.mark.parametrize(("jobs", "message"), [("0", "at least 1, got 0"), ("-2", "at least 1"), ("99999", "too many")])
 @pytest.mark.parametrize(
     "verb", [("compare",), ("tune",), ("reproduce", "failure-modes"), ("reproduce", "contradictions")]
 )
-def test_jobs_that_cannot_be_are_refused_in_one_line(verb, jobs, told, tmp_path, capsys) -> None:
+def test_wrong_number_of_jobs_gives_one_line(verb, jobs, message, tmp_path, capsys) -> None:
     code, out, err = call(capsys, *verb, "--jobs", jobs, "--runs", str(tmp_path), *(QUICK if len(verb) == 1 else ()))
     assert (code, out) == (2, "")
-    assert told in err.splitlines()[-1]
+    assert message in err.splitlines()[-1]
 
 
 def asked(*words: str) -> Experiment:
@@ -87,7 +87,7 @@ def test_another_component_by_set_comes_with_its_own_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("run", "--algoritm", "fedprox"), "fedskew run: has no option '--algoritm'; did you mean --algorithm?; see `"),
         (("resume", "1", "--rnds=3"), "fedskew resume: has no option '--rnds=3'; did you mean --runs?; see `"),
@@ -116,15 +116,15 @@ def test_another_component_by_set_comes_with_its_own_options() -> None:
         (("zzz",), "fedskew: VERB cannot be 'zzz'; known are run, compare, tune, "),
     ],
 )
-def test_words_that_no_verb_knows_are_told_in_one_line(words, told, capsys) -> None:
+def test_unknown_words_give_one_line(words, message, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     out, err = capsys.readouterr()
     assert (end.value.code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(told)
+    assert err.startswith(message)
 
 
-def test_without_a_word_the_verbs_are_shown(monkeypatch, capsys) -> None:
+def test_no_arguments_print_the_verbs(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["fedskew"])
     with pytest.raises(SystemExit) as end:
         main()
@@ -132,7 +132,7 @@ def test_without_a_word_the_verbs_are_shown(monkeypatch, capsys) -> None:
     assert "run one experiment" in capsys.readouterr().out
 
 
-def test_a_reader_that_goes_away_ends_no_command_with_an_error() -> None:
+def test_console_raises_broken_pipe_error() -> None:
     """As in ``fedskew list algorithms | head``; Rich would call sys.exit."""
 
     class Closed(io.StringIO):
@@ -143,7 +143,7 @@ def test_a_reader_that_goes_away_ends_no_command_with_an_error() -> None:
         Console(file=Closed()).print("text")
 
 
-def test_a_run_waits_for_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> None:
     """Before the first round: what reads tables, draws, tests or fits is loaded when it is used."""
     script = (
         "import sys; from fedskew.cli import main; import fedskew.experiment.site as run\n"
@@ -169,7 +169,7 @@ def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> N
     assert "<svg" in page
 
 
-def test_json_is_what_a_script_can_read(compared: Path, capsys) -> None:
+def test_show_and_list_print_json(compared: Path, capsys) -> None:
     code, out, _ = call(capsys, "show", "c1", "--runs", str(compared), "--json")
     table = json.loads(out)
     assert code == 0
@@ -224,7 +224,7 @@ def test_options_reach_the_experiment() -> None:
     assert e.server == build("server", COMPONENTS["server"], "adam:lr=0.02")
 
 
-def test_a_missing_data_set_says_where_it_is_looked_for_and_how_to_get_it(tmp_path, monkeypatch, capsys) -> None:
+def test_missing_data_set_error_names_folder_and_source(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("FEDSKEW_DATA", str(tmp_path / "data"))
     code, _, err = call(capsys, "run", "--dataset", "uci-har", "--skew", "natural", "--runs", str(tmp_path / "runs"))
     assert code == 2
@@ -241,7 +241,7 @@ def test_an_unwritable_store_is_one_line(tmp_path, capsys) -> None:
     assert err.splitlines()[-1].startswith("fedskew: run store")
 
 
-def test_divergence_has_an_exit_code_of_its_own_and_is_explained(tmp_path, capsys) -> None:
+def test_divergence_exits_with_3_and_names_its_cause(tmp_path, capsys) -> None:
     code, out, err = call(
         capsys, "run", "--lr", "1e15", "--rounds", "5", "--engine", "stacked", "--runs", str(tmp_path)
     )
@@ -271,7 +271,7 @@ def test_reproduce_prints_verdicts_and_writes_a_page_once(tmp_path: Path, capsys
     assert {c["verdict"] for c in json.loads(out)["claims"]} <= {"holds", "fails", "undecided"}
 
 
-def test_an_interrupt_before_a_run_promises_no_checkpoint(monkeypatch, capsys):
+def test_interrupt_before_a_run_exits_with_130(monkeypatch, capsys):
     def stop(name):
         raise KeyboardInterrupt
 

@@ -79,7 +79,7 @@ def owners(store: RunStore) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "terminate all", "hang up"])
-def test_a_comparison_side_by_side_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
+def test_ended_comparison_leaves_no_process_or_file(tmp_path: Path, how: str) -> None:
     printed: list[bytes] = []
     if how == "hang up":
         terminal, side = pty.openpty()

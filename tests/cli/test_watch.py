@@ -34,7 +34,7 @@ def store(tmp_path) -> Iterator[RunStore]:
         yield made
 
 
-def test_the_newest_numbers_and_what_is_left(store, capsys) -> None:
+def test_json_has_newest_numbers_and_seconds_left(store, capsys) -> None:
     assert main(["watch", "1-2", "--runs", str(store.folder), "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["status"], first["round"], first["seconds_left"]) == ("finished", 2, 0.0)
@@ -43,7 +43,7 @@ def test_the_newest_numbers_and_what_is_left(store, capsys) -> None:
     assert second["warnings"] == ["divergence grows"]
 
 
-def test_into_a_pipe_it_prints_once(store, capsys) -> None:
+def test_watch_prints_once_into_a_pipe(store, capsys) -> None:
     assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -54,7 +54,7 @@ def test_into_a_pipe_it_prints_once(store, capsys) -> None:
     assert "warning: diverging in 1 of 1 run of scaffold: run 2, divergence grows" in out
 
 
-def test_runs_that_have_not_begun_are_expected_to_go_as_fast_as_the_others(store, capsys) -> None:
+def test_planned_runs_are_estimated_at_the_pace_of_the_others(store, capsys) -> None:
     for _ in range(2):
         store.add_run(name="fedprox", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=5)
     assert main(["watch", "1-4", "--runs", str(store.folder)]) == 0
@@ -70,7 +70,7 @@ def test_a_run_without_a_round_has_no_numbers(tmp_path, capsys) -> None:
     assert "0 of 1 runs have ended\n" in out
 
 
-def test_on_a_terminal_it_follows_until_all_have_ended(store, monkeypatch) -> None:
+def test_watch_follows_on_a_terminal_until_all_runs_ended(store, monkeypatch) -> None:
     screen, slept = io.StringIO(), []
 
     def sleep(seconds: float) -> None:
@@ -95,7 +95,7 @@ def test_a_silent_run_is_named(store) -> None:
 
 
 @pytest.mark.parametrize("status", ["running", "planned"])
-def test_it_ends_with_a_line_when_the_process_of_a_run_is_gone(store, monkeypatch, status: str) -> None:
+def test_watch_ends_with_a_line_after_a_run_lost_its_process(store, monkeypatch, status: str) -> None:
     """A killed process leaves its status as it was; runs that it planned are not begun."""
     screen, slept = io.StringIO(), []
 
@@ -121,11 +121,11 @@ def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -
     assert not watch.going_on(watch.look(store, []))
 
 
-def test_wrong_pauses_are_refused(store) -> None:
+def test_wrong_interval_is_refused(store) -> None:
     assert main(["watch", "--every", "0", "--runs", str(store.folder)]) == BadInput.exit_code
 
 
-def test_a_store_that_is_damaged_below_its_runs_is_one_line(store, capsys) -> None:
+def test_store_without_measurements_gives_one_line(store, capsys) -> None:
     store.db.execute("DROP TABLE measurements")
     for more in ([], ["--to", "tensorboard"]):
         assert main(["watch", "1", "--runs", str(store.folder), *more]) == 1
@@ -133,6 +133,6 @@ def test_a_store_that_is_damaged_below_its_runs_is_one_line(store, capsys) -> No
 
 
 @pytest.mark.parametrize("wanted", ["99999999999999999999", "c99999999999999999999", "1-99999999999999999999"])
-def test_a_number_beyond_all_runs_is_one_line(store, capsys, wanted: str) -> None:
+def test_too_large_run_numbers_give_one_line(store, capsys, wanted: str) -> None:
     assert main(["watch", wanted, "--runs", str(store.folder)]) == BadInput.exit_code
     assert capsys.readouterr().err.count("\n") == 1

@@ -180,6 +180,6 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         )
         frame = run(experiment, data=people, folder=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
-    # what only deployed runs store is compared in test_flower.py
+    # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
     deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}
     assert stored | deployed == set(registered())

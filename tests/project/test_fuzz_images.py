@@ -232,16 +232,14 @@ def load_from(folder: Path, dataset: Any, contents: dict[str, bytes]) -> Any:
         (Cifar10(), {"labels": np.where(np.arange(1000), np.arange(1000) % 10, 2**62)}, r"0..9, found 0..4611686018"),
     ],
 )
-def test_arrays_that_are_no_images_are_one_line(
-    dataset: Any, contents: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_arrays_of_no_images_give_one_line(dataset: Any, contents: dict[str, Any], words: str, tmp_path: Path) -> None:
     files = {"mnist.npz": npz(contents)} if isinstance(dataset, Mnist) else packed(webp(), **contents)
     with pytest.raises(BadInput, match=words) as error:
         load_from(tmp_path, dataset, files)
     assert "\n" not in str(error.value)
 
 
-def test_what_is_damaged_above_is_sound(tmp_path: Path) -> None:
+def test_undamaged_samples_load(tmp_path: Path) -> None:
     sound = {
         "cifar": (Cifar10(), {ARCHIVE: samples()["cifar"]}),
         "unpacked": (Cifar10(), {ARCHIVE: samples()["cifar, unpacked"]}),

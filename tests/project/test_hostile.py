@@ -113,7 +113,7 @@ def prepare(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         change(folder / "runs", case.sql)
 
 
-def test_the_table_is_long_and_says_nothing_twice() -> None:
+def test_no_request_is_listed_twice() -> None:
     assert len(CASES) >= 200
     assert len({case.id for case in CASES}) == len(
         {(case.argv, str(case.files), str(case.env), case.sql) for case in CASES}
@@ -121,7 +121,7 @@ def test_the_table_is_long_and_says_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_it_is_one_line(case: Case, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_request_gives_one_line(case: Case, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path, case, monkeypatch)
     code, out, err = call(*case.argv)
     assert (code, err.count("\n")) == (case.code, 1), err[-2000:]
@@ -137,9 +137,7 @@ SHOWING = ["list", "list --json", "show 1", "show 1 2", "show 1 --json", "watch 
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_any_name_is_shown_as_it_is_written(
-    name: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_are_shown_as_written(name: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By every verb that prints it; what would command the terminal is shown as an escape."""
     monkeypatch.setenv("COLUMNS", "200")
     with closing(sqlite3.connect(tmp_path / "runs" / "fedskew.db")) as db, db:
@@ -158,7 +156,7 @@ def test_any_name_is_shown_as_it_is_written(
         )
 
 
-def test_any_name_can_be_run_and_reported(call: Call, tmp_path: Path) -> None:
+def test_name_with_brackets_and_escapes_runs_and_reports(call: Call, tmp_path: Path) -> None:
     """A bracket in a name ended a run in a traceback after its last round, and all listings from then on."""
     name = NAMES[0] + NAMES[2]
     code, out, err = call("run", "--name", name, *SHORT)
@@ -169,7 +167,7 @@ def test_any_name_can_be_run_and_reported(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:6], ids=range(6))
-def test_any_column_client_and_class_is_shown_as_it_is_written(name: str, call: Call) -> None:
+def test_columns_clients_and_classes_are_shown_as_written(name: str, call: Call) -> None:
     """In a table's preview, its diagnosis and its errors."""
     shown = visible(name).replace("\r", "")
     Path("t.csv").write_text(
@@ -192,9 +190,7 @@ def test_any_column_client_and_class_is_shown_as_it_is_written(name: str, call: 
         ("def __post_init__(self):", "__post_init__"),
     ],
 )
-def test_an_exception_in_ones_own_method_names_hook_file_and_line(
-    hook: str, called: str, call: Call, tmp_path: Path
-) -> None:
+def test_exception_in_own_method_names_hook_file_and_line(hook: str, called: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(METHOD.format(hook=hook), encoding="utf-8")
     code, _, err = call("run", "--algorithm", "./mine.py::Mine", "--rounds", "1", "--engine", "sequential")
     said = err.splitlines()[-1]
@@ -217,7 +213,7 @@ def process(words: list[str], **options: Any) -> subprocess.CompletedProcess[byt
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no full device")
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "--json"]])
-def test_a_full_output_device_is_one_line(words: list[str], sound: Path) -> None:
+def test_full_output_device_gives_one_line(words: list[str], sound: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = process(words, stdout=full, stderr=subprocess.PIPE, cwd=sound.parent)
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
@@ -225,7 +221,7 @@ def test_a_full_output_device_is_one_line(words: list[str], sound: Path) -> None
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_output_without_our_characters_has_escapes(encoding: str, sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_in_ascii_has_escapes(encoding: str, sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "argv", ["fedskew", "show", "1", "2", "--runs", str(sound)])
@@ -236,13 +232,13 @@ def test_output_without_our_characters_has_escapes(encoding: str, sound: Path, m
 
 
 @pytest.mark.parametrize("words", [["show", "\udcff"], ["run", "--name", "\udcff"], ["run", "--dataset", "\udcff"]])
-def test_words_that_are_no_text_are_one_line(words: list[str], call: Call) -> None:
+def test_arguments_that_are_not_utf8_give_one_line(words: list[str], call: Call) -> None:
     code, _, err = call(*words)
     assert (code, err.count("\n"), "\\udcff" in err) == (2, 1, True)
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
+def test_out_of_memory_gives_one_line(tmp_path: Path) -> None:
     """With less memory for the process than the machine has, so that no estimate could know."""
     limit = 6 << 30
     done = process(
@@ -256,8 +252,8 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
     assert b"memory" in done.stderr.splitlines()[-1]
 
 
-def test_only_one_module_opens_a_terminal() -> None:
-    """Whoever prints by another way prints markup and control characters of a user's words."""
+def test_only_terminal_module_creates_consoles() -> None:
+    """Other ways to print would interpret brackets and control characters in user text."""
     folder = Path(fedskew.__file__).parent
     for path in sorted(folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")

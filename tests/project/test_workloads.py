@@ -68,8 +68,8 @@ def recipe(name: str) -> Experiment:
 def accuracies(experiment: Experiment, folder: Path, data: Dataset | None = None) -> dict[int, float]:
     """Test accuracy after each measured round."""
     frame = run(experiment, folder=folder, data=data).measurements()
-    told = frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]
-    return dict(zip(told["round"].astype(int), told["value"].astype(float), strict=True))
+    measured = frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]
+    return dict(zip(measured["round"].astype(int), measured["value"].astype(float), strict=True))
 
 
 @pytest.mark.parametrize("file", sorted(RECIPES.glob("*.toml")), ids=lambda file: file.stem)
@@ -91,9 +91,9 @@ def test_intents_of_messages_that_share_no_set_of_words(tmp_path) -> None:
 @pytest.mark.slow
 def test_mcmahans_network_on_photographs(tmp_path) -> None:
     """The third document's base setting, its first sixteen rounds."""
-    told = accuracies(recipe("cifar-10-base").replace(training__rounds=16), tmp_path)
-    assert told[5] >= 0.33
-    assert told[16] >= 0.47
+    reached = accuracies(recipe("cifar-10-base").replace(training__rounds=16), tmp_path)
+    assert reached[5] >= 0.33
+    assert reached[16] >= 0.47
 
 
 @needs_data

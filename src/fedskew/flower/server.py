@@ -31,7 +31,7 @@ from fedskew.skew.concept import Labels
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
-NO_LABELS = "labels not told"
+NO_LABELS = "labels not reported"
 PREFIX = "deployment."
 
 
@@ -69,7 +69,7 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     name = name_of(experiment.algorithm)
     require(
         MARK not in name,
-        f"algorithm {name} is a file here, which the nodes do not have; offer it from a package that is installed on them",
+        f"algorithm {name} is in a file, which the nodes do not have; offer it from a package that is installed on them",
     )
     check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
@@ -98,15 +98,8 @@ def begin(
     nodes = Nodes(channel, template, deployment, deployment.most_rows or len(dataset.y))
     known = facts.get("population", [])
     for k, (rows, measured_rows, counts) in enumerate(known):
-        nodes.met[k] = Reply(
-            kind="meet",
-            run=facts["token"],
-            round=0,
-            client=k,
-            rows=rows,
-            measured_rows=measured_rows,
-            label_counts=tuple(counts),
-        )
+        numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(counts)}
+        nodes.met[k] = Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
     if not known:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]

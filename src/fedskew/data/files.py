@@ -115,6 +115,7 @@ class Reading:
         """Yield the rows; lines with too few or too many cells are left out and counted in ``malformed``."""
         delimiter, header = first_line(path)
         suspect = False
+        before: list[pa.DataType] = []  # the columns' types in the previous block
 
         def skip(row: pacsv.InvalidRow) -> str:
             nonlocal suspect
@@ -133,10 +134,12 @@ class Reading:
             )
             for batch in reader:
                 part = pa.Table.from_batches([batch])
+                before = before or [pa.string()] * part.num_columns
                 cells = [
-                    column if name.strip() in self.words else typed(column, decimal_comma=delimiter == ";")
-                    for name, column in zip(part.column_names, part.columns, strict=True)
+                    column if name.strip() in self.words else typed(column, kind, decimal_comma=delimiter == ";")
+                    for name, column, kind in zip(part.column_names, part.columns, before, strict=True)
                 ]
+                before = [column.type for column in cells]
                 part = pa.Table.from_arrays(cells, names=part.column_names)
                 suspect |= has_line_breaks(part)
                 yield part
@@ -148,13 +151,16 @@ class Reading:
             self.notes += check_quotes(path, delimiter, self.words, self.text)
 
 
-def typed(column: pa.ChunkedArray, decimal_comma: bool) -> pa.ChunkedArray:
-    """Text cells as the first of `CELL_TYPES` that holds all of them, or unchanged."""
+def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> pa.ChunkedArray:
+    """Text cells as floating point if they were so ``before``, or as the first of `CELL_TYPES` that holds all, or unchanged."""
     if not pa.types.is_string(column.type):  # the header has line breaks, so that PyArrow has chosen the type
         return column
     if column.null_count == len(column):
         return pa.nulls(len(column))
     cells = pc.replace_substring(column, ",", ".") if decimal_comma else column
+    if before == pa.float64():
+        with suppress(pa.ArrowInvalid):
+            return cells.cast(before)
     for trimmed in (False, True):
         cells = pc.ascii_trim_whitespace(cells) if trimmed else cells
         for kind in CELL_TYPES:

@@ -101,7 +101,7 @@ def measurements() -> str:
 def columns() -> str:
     """The measures in tables and figures of runs."""
     rows = [
-        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.place, "what": m.note,
+        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce, "what": m.note,
          "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
         for m in registry.shown()
     ]  # fmt: skip

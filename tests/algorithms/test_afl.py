@@ -86,7 +86,7 @@ def test_golden_round_of_a_cohort() -> None:
     assert_close(server.state["lambda"], [0.09, 0.91])
 
 
-def test_the_estimates_from_a_cohort_are_right_on_average() -> None:
+def test_estimates_from_a_cohort_are_unbiased() -> None:
     """Over all pairs of three clients, the mean of step and losses is that of full participation."""
     rows, pairs = [[1.0, 0.0], [4.0, 3.0], [2.0, -1.0]], [(0, 1), (0, 2), (1, 2)]
 

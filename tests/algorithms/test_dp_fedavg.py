@@ -70,7 +70,7 @@ def test_an_update_of_length_zero_stays() -> None:
         assert_close(play(fed, [2.0, -1.0], 1)[0].server.x, [2.0, -1.0], 0.0)
 
 
-def test_the_server_clips_what_arrives_whatever_happened_on_the_way() -> None:
+def test_the_server_clips_received_updates() -> None:
     dp = DpFedAvg(clip=0.5, noise=0.0, q=1.0)
     fed = ragged(dp)
     rows = torch.stack([10 * X0 / X0.norm(), 0.3 * X0 / X0.norm()])
@@ -102,7 +102,7 @@ def test_the_denominator_is_the_expected_number_of_clients() -> None:
         assert_close(outcome.server.x, X0 + outcome.done.uploads.delta.sum(0) / (0.3 * 7))
 
 
-def test_a_round_to_which_nobody_comes_is_noise_only() -> None:
+def test_an_empty_round_adds_noise_only() -> None:
     dp = DpFedAvg(clip=0.5, noise=2.0, q=0.3)
     fed = ragged(dp)
     server = fed.view(start(fed, X0))._replace(round=3)
@@ -144,7 +144,7 @@ def test_the_model_keeps_its_type() -> None:
 # sampling
 
 
-def test_each_client_comes_by_chance_on_its_own() -> None:
+def test_poisson_sampling_draws_clients_independently() -> None:
     rng, draws, rate = np.random.default_rng(0), 4000, 0.3
     table = np.zeros((draws, 6))
     for row in table:
@@ -276,7 +276,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> Non
         (private("delta=0.2"), ["delta", "1 / clients", "6 clients", "delta=0.1"]),
     ],
 )
-def test_what_would_void_the_guarantee_is_refused(tmp_path, experiment, words: list[str]) -> None:
+def test_settings_that_void_the_guarantee_are_refused(tmp_path, experiment, words: list[str]) -> None:
     with pytest.raises(BadInput) as caught:
         run_experiment(experiment, data=DATA, folder=tmp_path / "runs")
     assert all(word in str(caught.value) for word in words), caught.value

@@ -122,7 +122,7 @@ def test_the_draw_is_a_function_of_seed_and_round() -> None:
     assert not torch.equal(one["share"], other["share"])
 
 
-def test_the_losses_of_a_uniform_cohort_are_right_on_average() -> None:
+def test_losses_of_a_uniform_cohort_are_unbiased() -> None:
     """Over all single clients, and all pairs, of four: inside the simplex the projection only subtracts the mean."""
     mixture, f = [0.4, 0.3, 0.2, 0.1], [1.0, 5.0, 2.0, 4.0]
     expected = project_onto_simplex(f64(mixture) + 3 * 0.001 * f64(f))
@@ -187,7 +187,7 @@ def test_tau_is_the_mean_number_of_steps_of_the_drawn() -> None:
         assert_close(outcome.server.state["tau"], expected)
 
 
-def test_who_answers_is_proposed_and_who_trains_is_drawn() -> None:
+def test_proposed_clients_answer_and_drawn_clients_train() -> None:
     fed = sized_pair(Drfa(gamma=1e-4, weighting="samples"), sizes=(1, 3))
     object.__setattr__(fed, "selection", Only((1,)))
     outcomes = play(fed, [1.0], 60)
@@ -197,7 +197,7 @@ def test_who_answers_is_proposed_and_who_trains_is_drawn() -> None:
     assert_close(outcomes[1].server.state["lambda"], expected)
 
 
-def test_what_is_sent() -> None:
+def test_bytes_sent_down_and_up() -> None:
     """Down: the model and the snapshot to those who are asked, a number to those who train, the model if they were not asked."""
     fed = ragged(Drfa(), selection=Uniform(clients=3))
     outcome, asked = play(fed, X0, 1)[0], call(fed, 0)[0]

@@ -164,7 +164,7 @@ def test_a_median_of_nothing_leaves_the_steadiest() -> None:
     assert_close(soft_weights(P, v, float("inf"), "relative"), [0.25] * 4)
 
 
-def test_what_leaves_the_weights_as_they_are() -> None:
+def test_shifts_or_factors_of_all_variances_keep_the_weights() -> None:
     """A shift of all variances for an absolute tau, a factor for a relative one, and not the other way round."""
     for scale, same, other in (("absolute", V + 7, V * 7), ("relative", V * 7, V + 7)):
         assert_close(soft_weights(P, same, 1.3, scale), soft_weights(P, V, 1.3, scale))
@@ -256,7 +256,7 @@ def test_the_chosen_are_the_steadiest_of_the_proposed() -> None:
     assert len(cohorts) > 1
 
 
-def test_what_is_sent() -> None:
+def test_bytes_sent_down_and_up() -> None:
     """The model to everybody proposed, nothing more to those who train; a number back, then the model and a number."""
     outcome = play(ragged(FedBS(cohort=0.5), selection=Uniform(clients=4)), X0, 1)[0]
     assert outcome.bytes_down == 4 * 8 * len(X0)
@@ -272,7 +272,7 @@ def test_a_cold_mean_is_the_steadiest_client_alone() -> None:
     assert_close(outcome.server.x, local_models(outcome)[best])
 
 
-def test_it_prefers_a_client_that_is_fitted_already() -> None:
+def test_clients_already_fitted_are_preferred() -> None:
     """Its rows agree because their gradients vanish: the model never learns from the other one."""
     rows = [[1.0, 1.0], [1.0, 1.0], [1.0, 3.0], [1.0, 7.0]]
     fed = exact_clients(Quadratic(), rows, (2, 2), FedBS(cohort=0.5), lr=0.1, sizes=[2, 2])

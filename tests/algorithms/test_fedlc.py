@@ -84,7 +84,7 @@ def test_a_client_with_one_class_has_nothing_left_to_learn(tau: float) -> None:
     assert float(slope.abs().max()) < 1e-19
 
 
-def test_but_a_weak_calibration_leaves_a_little() -> None:
+def test_weak_calibration_leaves_a_small_gradient() -> None:
     """log(1 + sum_c e^(z_c - z_y) e^(-tau (100 - n^(-1/4)))), about 1e-3 at tau = 0.1."""
     value, slope = loss_and_slope(FedLc(tau=0.1), Z, 0, [5.0, 0.0, 0.0, 0.0])
     rest = np.exp(Z[1:].numpy() - 0.3).sum() * exp(-0.1 * (100 - 5**-0.25))

@@ -9,26 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedskew import Experiment
 from fedskew.algorithms import FedAvg, FedMd
-from fedskew.core.component import build, label, parse
-from fedskew.core.errors import BadInput
 from fedskew.core.records import Batch
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
-from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.build import assemble
-from fedskew.experiment.config import from_toml
-from fedskew.experiment.results import run
 from fedskew.loop.federation import Federation
 from fedskew.loop.personal import evaluate_personal
 from fedskew.loop.plan import Local
 from fedskew.loop.round import play_round, start
 from fedskew.loop.sharing import PART, Kept
-from fedskew.models import MODELS, Mixed
 from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
 from tests.small import TASK, X0, TinyNet, exact_clients, own_rows, play, ragged
@@ -252,80 +244,3 @@ def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
 
 
 # assembly
-
-
-def small_data() -> Dataset:
-    rng = np.random.default_rng(0)
-    y = np.arange(240) % 3
-    x = rng.standard_normal((240, 5)) + np.eye(5)[y] * 2
-    return Dataset(x=x, y=y, x_test=x[:60], y_test=y[:60], classes=("a", "b", "c"))
-
-
-def experiment(**changes) -> Experiment:
-    options = {
-        "algorithm": "fedmd:steps=5",
-        "model": "mixed:models=[softmax,mlp:hidden=[8]]",
-        "server_data": {"share": 0.2},
-        "clients": {"number": 5},
-        "training": {"rounds": 3, "dtype": "float64"},
-        "local": {"epochs": 1},
-        "engine": "sequential",
-    }
-    return Experiment(**(options | changes))
-
-
-def test_a_run_measures_the_clients_own_models(tmp_path) -> None:
-    one = experiment()
-    assert from_toml(one.toml()) == one
-    frame = run(one, data=small_data(), folder=tmp_path).measurements()
-    told = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean")]["value"]
-    assert told.iloc[-1] > 0.8
-    both = run(experiment(engine="stacked"), data=small_data(), folder=tmp_path).measurements()
-    again = both[(both["split"] == "personal") & (both["name"] == "accuracy_mean")]["value"]
-    assert list(again) == pytest.approx(list(told), abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"algorithm": "fedavg"}, "no parameters in common"),
-        ({"algorithm": "fedavg", "sharing": "personal"}, "no parameters in common"),
-        ({"server_data": {}}, "--server-data"),
-        ({"server": "adam"}, "exchanges no models"),
-        ({"codec": "int8"}, "exchanges no models"),
-        ({"sharing": "personal"}, "exchanges no models"),
-        ({"refine": "distillation"}, "exchanges no models"),
-        ({"evaluation": {"inexactness": True}}, "exchanges no models"),
-    ],
-)
-def test_what_cannot_work_is_refused(changes, words) -> None:
-    with pytest.raises(BadInput, match=words):
-        assemble(experiment(**changes), small_data())
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Mixed(models=("mlp",)), "two"),
-        (lambda: Mixed(models=("mlp", "mpl")), "mlp"),
-        (lambda: Mixed(models=("mlp", "mixed")), "mixed"),
-        (lambda: Experiment(server_data={"warm_up": 3}), "share"),
-        (lambda: Experiment(server_data={"share": 0.1, "warm_up": -3}), "warm_up"),
-    ],
-)
-def test_bad_options_are_named(make, words) -> None:
-    with pytest.raises(BadInput, match=words):
-        make()
-
-
-def test_local_only_takes_clients_of_different_architectures() -> None:
-    one = experiment(algorithm="fedavg", sharing="personal:layers=[*]")
-    assert len(assemble(one, small_data()).federation.programs) == 2
-
-
-def test_compact_forms_of_lists_within_lists() -> None:
-    spec = "mixed:models=[softmax,mlp:hidden=[8,4],mlp:hidden=[3]]"
-    made = build("model", MODELS, spec)
-    assert made.models == ("softmax", "mlp:hidden=[8,4]", "mlp:hidden=[3]")
-    assert label(made, MODELS) == spec
-    assert parse('mlp:hidden=[8,4],norm="group"', "model")[1] == {"hidden": [8, 4], "norm": "group"}

@@ -146,7 +146,7 @@ def test_one_client() -> None:
     assert_close(outcomes[-1].server.x, [expected])
 
 
-def test_what_is_sent() -> None:
+def test_bytes_sent_down_and_up() -> None:
     """Down two thresholds with the model; up a variance and a mu with it."""
     model, m = 8 * len(X0), 4
     outcome = play(ragged(FedPBS(), selection=Uniform(clients=m)), X0, 1)[0]

@@ -182,7 +182,7 @@ def test_identical_models_give_the_pooled_class_means() -> None:
     assert_close(play(fed, X0, 1)[0].server.state["c"], means)
 
 
-def test_a_class_that_nobody_of_the_cohort_has_keeps_its_prototype() -> None:
+def test_classes_missing_in_the_cohort_keep_their_prototype() -> None:
     fed = labelled(FedProc(), [[0, 0, 2], [1, 1]], 2, 0.4)
     first = play(replace(fed, selection=Only((0,))), np.log([1.0, 2.0, 3.0]), 1)[0].server
     assert (first.state["c"].norm(dim=1) > 0).tolist() == [True, False, True]

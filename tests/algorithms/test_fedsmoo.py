@@ -173,7 +173,7 @@ def test_lambda_is_the_mean_of_lambda_over_all_clients_and_s_has_length_rho(weig
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_with_one_step_nothing_is_told_of_the_perturbation_in_round_zero(dtype: torch.dtype) -> None:
+def test_one_step_sends_no_perturbation_in_round_zero(dtype: torch.dtype) -> None:
     """s~ = mu - s^ = 0 to the last bit, so that s stays 0 where its length would be divided by; s^ itself has length rho."""
     fed = ragged(FedSmoo(rho=0.3), local=Local(steps=1, batch_size=8))
     fed = replace(fed, x=fed.x.to(dtype))

@@ -103,7 +103,7 @@ def test_scaling_only_the_losses_keeps_the_direction(q: float) -> None:
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
-def test_a_client_without_any_loss_is_no_danger(q: float) -> None:
+def test_a_client_without_loss_keeps_the_step_finite(q: float) -> None:
     step = step_of(q, [0.0, 2.0, 1.0], [[0.0, 0.0], *DELTA[1:]])
     assert step.isfinite().all()
     assert step.abs().max() > 1e-6

@@ -121,7 +121,7 @@ class Busy(Algorithm):
         return torch.zeros_like(server.x), server.state
 
 
-def test_every_cost_is_seen() -> None:
+def test_every_cost_is_counted() -> None:
     cost = measured(Busy())
     assert cost.client_state == "1 + C s"
     assert cost.server_state == "3 + K s"
@@ -157,7 +157,7 @@ def test_measuring_leaves_the_threads_as_they_are() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_list_algorithms_tells_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_algorithms_shows_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "algorithms", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert figures(rows["moon"]) == FIGURES["moon"]

@@ -147,15 +147,15 @@ def test_a_good_method_keeps_every_promise(name: str) -> None:
     assert all("\n" not in v.promise and len(v.promise) < 100 for v in verdicts)
 
 
-def test_the_server_optimiser_takes_part() -> None:
+def test_check_uses_the_server_optimiser() -> None:
     assert all(v.kept for v in check(ALGORITHMS["fedavg"](), Adam(lr=0.05)))
 
 
-def test_what_is_not_finite_is_named_and_ends_the_check() -> None:
+def test_a_number_that_is_not_finite_ends_the_check() -> None:
     assert list(check(NotFinite())) == [Verdict(NUMBER["trains"], False, "round 1: server state/log is not finite")]
 
 
-def test_an_error_of_the_method_is_told_in_one_line() -> None:
+def test_an_error_of_the_method_is_one_line() -> None:
     assert list(check(Raises())) == [Verdict(NUMBER["trains"], False, "KeyError: 'gone'")]
 
 

@@ -172,12 +172,6 @@ def test_the_stored_toml_repeats_a_run_to_the_last_bit(tmp_path) -> None:
     assert {"sequential", "stacked"} == set(first.records[0].facts["engine"]["estimated_seconds_a_round"])
 
 
-def test_fedprox_at_mu_0_gives_fedavgs_numbers_exactly(tmp_path) -> None:
-    a = run(small("fedavg"), data=DATA, folder=tmp_path / "a")
-    b = run(small("fedprox:mu=0.0"), data=DATA, folder=tmp_path / "b")
-    assert numbers(a) == numbers(b)
-
-
 def test_processes_side_by_side_give_the_numbers_of_one(tmp_path) -> None:
     alone = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "a")
     together = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "b", jobs=2)

@@ -261,11 +261,11 @@ def test_after_a_lost_rank_no_other_run_begins(tmp_path: Path, monkeypatch: pyte
 def test_jobs_and_torchrun_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedskew.cli import train
+    from fedskew.cli import request
 
-    monkeypatch.setattr(train, "launcher", lambda: (0, 2))
+    monkeypatch.setattr(request, "launcher", lambda: (0, 2))
     assert main(["compare", "--jobs", "2", "--runs", str(tmp_path)]) == 2
-    assert "fedskew: --jobs: under torchrun runs come one after the other; leave it out" in capsys.readouterr().err
+    assert "fedskew: --jobs: under torchrun runs go one after the other; leave it out" in capsys.readouterr().err
 
 
 def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: Path) -> None:

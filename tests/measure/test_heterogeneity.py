@@ -36,11 +36,11 @@ COUNTS = hnp.arrays(np.int64, st.tuples(st.integers(2, 6), st.integers(2, 5)), e
 @QUICK
 @given(COUNTS)
 def test_label_measures_equal_scipys_and_keep_their_inequalities(counts):
-    told = label_measures(counts)
+    found = label_measures(counts)
     p = counts.sum(0) / counts.sum()
     for k, row in enumerate(counts):
         own = row / row.sum()
-        values = {name: v[k] for name, v in told.items()}
+        values = {name: v[k] for name, v in found.items()}
         assert values["Jensen-Shannon"] == pytest.approx(jensenshannon(own, p, base=2) ** 2, abs=1e-9)
         assert values["Kullback-Leibler"] == pytest.approx(stats.entropy(own, p, base=2), abs=1e-9)
         assert values["L1"] == pytest.approx(np.abs(own - p).sum())
@@ -50,7 +50,7 @@ def test_label_measures_equal_scipys_and_keep_their_inequalities(counts):
         assert values["Jensen-Shannon"] <= variation + 1e-9
         assert 1 - 1e-9 <= values["effective classes"] <= values["classes held"] + 1e-9
     sizes = counts.sum(1)
-    assert sizes @ told["total variation"] / sizes.sum() == pytest.approx(label_distance(counts))
+    assert sizes @ found["total variation"] / sizes.sum() == pytest.approx(label_distance(counts))
 
 
 @QUICK
@@ -66,7 +66,7 @@ def test_the_weighted_divergence_is_the_mutual_information(counts):
 
 @pytest.mark.parametrize("classes", [2, 4, 10])
 def test_one_class_a_client_in_closed_form(classes):
-    told = label_measures(7 * np.eye(classes, dtype=np.int64))
+    found = label_measures(7 * np.eye(classes, dtype=np.int64))
     expected = {
         "total variation": 1 - 1 / classes,
         "Hellinger": np.sqrt(1 - 1 / np.sqrt(classes)),
@@ -75,7 +75,7 @@ def test_one_class_a_client_in_closed_form(classes):
         "classes held": 1,
     }
     for name, value in expected.items():
-        assert told[name] == pytest.approx(np.full(classes, value)), name
+        assert found[name] == pytest.approx(np.full(classes, value)), name
     assert pairwise_variation(7 * np.eye(classes, dtype=np.int64)) == 1
     assert dirichlet_alpha(7 * np.eye(classes, dtype=np.int64)) == 0
 
@@ -100,13 +100,13 @@ def test_the_concentration_of_a_dirichlet_is_found_again(alpha):
 @QUICK
 @given(hnp.arrays(np.int64, st.integers(2, 12), elements=st.integers(1, 500)))
 def test_size_measures_equal_their_definitions(sizes):
-    told, count, n = size_measures(sizes), len(sizes), sizes.sum()
-    assert told["Gini"] == pytest.approx(np.abs(np.subtract.outer(sizes, sizes)).sum() / (2 * count * n))
-    assert told["effective clients"] == pytest.approx(count / (1 + told["variation"] ** 2))
-    assert told["ratio"] == sizes.max() / sizes.min()
+    found, count, n = size_measures(sizes), len(sizes), sizes.sum()
+    assert found["Gini"] == pytest.approx(np.abs(np.subtract.outer(sizes, sizes)).sum() / (2 * count * n))
+    assert found["effective clients"] == pytest.approx(count / (1 + found["variation"] ** 2))
+    assert found["ratio"] == sizes.max() / sizes.min()
     moved = np.maximum(sizes - n / count, 0).sum()
     assert size_distance(sizes) == pytest.approx(moved / n)
-    assert size_distance(sizes) <= told["Gini"] + 1e-12 <= 1 - 1 / count + 1e-9
+    assert size_distance(sizes) <= found["Gini"] + 1e-12 <= 1 - 1 / count + 1e-9
 
 
 # distances between sets of rows
@@ -150,7 +150,7 @@ def test_a_classifier_tells_a_shift_a_spread_and_nothing():
     assert classifier_auc(a, 4 * b) > 0.85
 
 
-def test_distances_within_classes_do_not_see_labels():
+def test_distances_within_classes_ignore_labels():
     """Rows are their label alone: between clients of different labels nothing differs within a class."""
     y, client = np.tile([0, 0, 0, 1], 60), np.repeat([0, 1], 120)
     y[client == 1] = 1 - y[client == 1]
@@ -188,11 +188,11 @@ def test_a_shift_of_the_inputs_reaches_its_total_variation():
     shift = 0.8
     z = rng.standard_normal((len(y), 5))
     z[:, 0] += np.where(client % 2, shift, -shift)
-    told = feature_distance(z, y, client, 6, 3, rng.integers(0, 2, len(y)))
-    assert told.mean() == pytest.approx((2 * stats.norm.cdf(shift) - 1) / 2, abs=0.03)
+    found = feature_distance(z, y, client, 6, 3, rng.integers(0, 2, len(y)))
+    assert found.mean() == pytest.approx((2 * stats.norm.cdf(shift) - 1) / 2, abs=0.03)
 
 
-def test_the_feature_face_sees_noise_but_neither_labels_nor_concepts():
+def test_the_feature_face_measures_noise_but_neither_labels_nor_concepts():
     rng, z, y, client, means = rows(1)
     half = rng.integers(0, 2, len(y))
     skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
@@ -203,7 +203,7 @@ def test_the_feature_face_sees_noise_but_neither_labels_nor_concepts():
     assert abs(feature_distance(z, (y + client) % 3, client, 6, 3, half).mean()) < 0.03
 
 
-def test_the_concept_face_sees_names_but_neither_labels_nor_shifts():
+def test_the_concept_face_measures_names_but_neither_labels_nor_shifts():
     rng, z, y, client, means = rows(2)
     chance = concept_distance(z, y, client, 6, 3).mean()
     skewed = np.where(rng.random(len(y)) < 0.8, client % 3, y)
@@ -215,11 +215,11 @@ def test_the_concept_face_sees_names_but_neither_labels_nor_shifts():
     assert concept_distance(shifted, y, client, 6, 3).mean() < chance + 0.04
 
 
-def test_names_exchanged_by_half_of_the_clients_lie_at_half():
+def test_names_exchanged_by_half_of_the_clients_give_one_half():
     """Two separate classes, exchanged by half of the clients: everybody says each of the two as often, a client one of them."""
     _, z, y, client, _ = rows(3, classes=2, spread=20.0)
-    told = concept_distance(z, np.where(client % 2, 1 - y, y), client, 6, 2)
-    assert told == pytest.approx(np.full(6, 0.5), abs=0.05)
+    found = concept_distance(z, np.where(client % 2, 1 - y, y), client, 6, 2)
+    assert found == pytest.approx(np.full(6, 0.5), abs=0.05)
 
 
 @QUICK
@@ -254,9 +254,9 @@ def test_a_clients_gain_and_offset_are_taken_out():
 def test_the_identity_of_gradient_dissimilarity():
     rng = np.random.default_rng(0)
     g, p = rng.standard_normal((7, 20)), rng.dirichlet(np.ones(7))
-    told, mean = gradient_dissimilarity(g, p), p @ g
-    assert p @ (g**2).sum(1) == pytest.approx(mean @ mean + told["zeta^2"])
-    assert told["B^2"] == pytest.approx(p @ (g**2).sum(1) / (mean @ mean))
+    found, mean = gradient_dissimilarity(g, p), p @ g
+    assert p @ (g**2).sum(1) == pytest.approx(mean @ mean + found["zeta^2"])
+    assert found["B^2"] == pytest.approx(p @ (g**2).sum(1) / (mean @ mean))
     alike = gradient_dissimilarity(np.ones((3, 4)), np.full(3, 1 / 3))
     assert alike == {"zeta^2": 0, "B^2": 1, "G^2": 0}
 
@@ -267,12 +267,12 @@ def test_softmax_gradients_equal_torchs():
     rng = np.random.default_rng(0)
     z, y, client = rng.standard_normal((30, 4)), rng.integers(0, 3, 30), rng.integers(0, 2, 30)
     at = rng.standard_normal((3, 5))
-    told = softmax_gradients(z, y, client, 2, at)
+    found = softmax_gradients(z, y, client, 2, at)
     for k in range(2):
         w = torch.tensor(at, requires_grad=True)
         own = torch.tensor(np.column_stack([z, np.ones(30)])[client == k])
         torch.nn.functional.cross_entropy(own @ w.T, torch.tensor(y[client == k])).backward()
-        assert told[k] == pytest.approx(w.grad.numpy().ravel())
+        assert found[k] == pytest.approx(w.grad.numpy().ravel())
 
 
 # optima
@@ -306,7 +306,7 @@ def test_the_softmax_objective_has_the_gradient_and_the_minimum_that_scipy_finds
     assert least(objective, w) == pytest.approx(other.fun, abs=1e-8)
 
 
-def test_the_softmax_gap_is_nothing_for_equal_clients_and_known_for_single_labels():
+def test_the_softmax_gap_of_equal_clients_is_0_and_of_single_labels_known():
     rng = np.random.default_rng(0)
     z, y, clients = rng.standard_normal((30, 3)), rng.integers(0, 3, 30), np.arange(2)
     twice = np.repeat(clients, 30)
@@ -321,7 +321,7 @@ def test_the_softmax_gap_is_nothing_for_equal_clients_and_known_for_single_label
 # rows as numbers, samples
 
 
-def test_embedded_rows_are_standardised_and_not_wider_than_said():
+def test_embedded_rows_are_standardised_and_at_most_width_wide():
     rng = np.random.default_rng(0)
     for x in (rng.random((50, 7)), rng.random((300, 3, 30)), rng.random((300, 2, 12, 12))):
         z = embed(x)
@@ -336,7 +336,7 @@ def test_embedded_rows_are_standardised_and_not_wider_than_said():
     hnp.arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 40)).filter(lambda s: s.sum() > 0),
     st.integers(1, 99),
 )
-def test_a_fair_sample_fills_what_it_may(sizes, most):
+def test_a_fair_sample_uses_all_allowed_rows(sizes, most):
     each = level(sizes, most)
     kept = np.minimum(sizes, each).sum()
     assert kept <= most or each == 1

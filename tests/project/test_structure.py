@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,6 +216,11 @@ def test_methods_and_slots_inherit_one_level_without_super(path):
 )
 def test_deep_inheritance_is_found(source):
     assert deep_classes(source)
+
+
+def test_slots_are_typed():
+    files = [*(path for path in FLAT if room_of(path) == "slots"), SOURCE / "core" / "contract.py"]
+    assert [path.name for path in files if re.search(r"\bAny\b", path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_method_has_few_hooks():

@@ -127,7 +127,7 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert "| round | `longest` | length of the longest update of a round |" in generate.measurements()
-    assert "| `gap` | clients accuracy_range | last round |" in generate.columns()
+    assert "| `gap` | clients accuracy_range | last |" in generate.columns()
 
 
 def test_an_unknown_measure_is_not_stored(store: RunStore) -> None:

@@ -234,7 +234,7 @@ def test_clients_draw_different_parts_and_the_same_again() -> None:
     assert np.abs(taken - 60 * 13 / 27).max() < 4.5 * np.sqrt(60 / 4)
 
 
-def test_the_whole_share_goes_to_everybody_at_alpha_1() -> None:
+def test_alpha_1_gives_every_client_the_whole_share() -> None:
     experiment = small(shared_data={"beta": 0.2})
     shared = shared_rows(experiment, DATA)
     assert all(drawn == shared.tolist() for _, drawn in own_and_drawn(partition_of(experiment, DATA), shared))
@@ -295,7 +295,7 @@ def test_a_larger_share_makes_clients_more_alike(measure) -> None:
 
 
 @pytest.mark.parametrize("measure", [label_distance, jensen_shannon])
-def test_but_not_where_skewed_clients_were_alike_and_sizes_differ(measure) -> None:
+def test_a_share_can_separate_equal_clients_of_different_sizes(measure) -> None:
     counts = [[80, 10, 0], [8, 1, 0]]
     assert measure(shared_between(counts, 0.0)) == pytest.approx(0, abs=1e-12)
     assert measure(shared_between(counts, 0.3)) > 0.01

@@ -4,24 +4,23 @@
     client   as FedAvg;  Delta_k <- (w_k - x) min(1, S / ||w_k - x||)
     server   Delta_k <- Delta_k min(1, S / ||Delta_k||);  x <- x + (sum_k Delta_k + N(0, z^2 S^2 I)) / (q K)
 
-``clip`` is S, ``noise`` is z. Adding or removing a client changes the sum by at most S, whoever else takes part; hence every
-client counts alike, the denominator is the expected number of clients and not the one that came, and a round to which nobody
-comes adds noise all the same. K is known to all.
+``clip`` is S, ``noise`` is z. Adding or removing one client changes the sum by at most S. Therefore all clients have the same
+weight, the denominator is the expected number of clients, and a round without clients adds noise, too. K is public.
 
-The server clips once more what arrives: neither a codec nor an attacker makes a client count for more than S. What else could
-make one client's update depend on another's, or show it without noise, is refused (`fedskew.core.privacy`).
+The server clips each update again, so that neither a codec nor an attacker exceeds S. Every component that would make one client's
+update depend on another's, or use it without noise, is refused (`fedskew.core.privacy`).
 
 Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
 weights are 1 (the paper's are at most 1), so W = K. S is fixed: adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is left
 out, since its quantile spends privacy of its own.
 
-Elsewhere: noise is often scaled for a uniform mean and added to one weighted by examples, and a fixed number of clients is drawn:
-neither is the mechanism that the usual accountant counts.
+Elsewhere: noise is often scaled for a uniform mean but added to a mean weighted by examples, and a fixed number of clients is
+drawn. The usual accountant covers neither.
 
-The guarantee covers the models of all rounds. It does not cover what else is published of a run, such as drift, the clients'
-accuracy or that too few of them answered; nor what is settled before round 0, such as scales and vocabularies of all clients'
-rows; nor a simulated run, whose noise and sampling come from its seed. Between machines both come from a secret of the server.
-The guarantee is that of exact numbers, not of the last bits of floating-point ones. Drift is that of the clipped updates.
+The guarantee covers the models of all rounds, in exact arithmetic. It does not cover other published results: drift (of the clipped
+updates), the clients' accuracy, or that too few clients answered. It does not cover steps before round 0, such as scales and
+vocabularies of all clients' rows. It does not cover simulated runs, whose noise and sampling come from the seed; between machines
+both come from a secret of the server.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class DpFedAvg(Algorithm):
     delta: float = 1e-5
 
     idea: ClassVar[str] = (
-        "clipped updates of a random sample, summed under Gaussian noise: no client can be told from the model"
+        "clipped updates of a random sample, summed with Gaussian noise: the model reveals no single client"
     )
     changes: ClassVar[str] = "privacy"
     paper: ClassVar[str] = "McMahan et al. 2018, arXiv:1710.06963"
@@ -82,7 +81,7 @@ class DpFedAvg(Algorithm):
         return Upload(delta * self.factor(delta).to(delta.dtype), {}, {}), view.state
 
     def factor(self, rows: Tensor) -> Tensor:
-        """What brings updates (..., P) to length S where they are longer, (...) in float64."""
+        """Factors (...), float64, that shorten updates (..., P) to length S where they are longer."""
         return (self.clip / vector_norm(rows, dim=-1, dtype=torch.float64)).clamp(max=1)
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:

@@ -68,9 +68,9 @@ class F3(Algorithm):
         return {}
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
-        told = [on_server_rows(server, server.x + d, self.gap, self.column) for d in cohort.uploads.delta]
+        measured = [on_server_rows(server, server.x + d, self.gap, self.column) for d in cohort.uploads.delta]
         beta = self.beta if self.rule == "fair-accuracy-average" else 0.0
-        score = [beta * a + (1 - beta) * (1 - f) for f, a in told]
+        score = [beta * a + (1 - beta) * (1 - f) for f, a in measured]
         size = 1 if self.rule == "fair-best" else math.ceil(self.alpha * cohort.size - 1e-9)
         best = sorted(range(cohort.size), key=lambda k: -score[k])[:size]
         p = torch.zeros_like(cohort.info.num_examples)

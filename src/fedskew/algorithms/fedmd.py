@@ -33,7 +33,7 @@ from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
 
 AGREED = 100
-"""Rounding errors up to which scores agree: the slope of an absolute error does not get smaller, and would follow the rounding."""
+"""Scores agree up to this many rounding errors: the gradient of an absolute error would follow the rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +87,17 @@ class FedMd(Algorithm):
         batch, opt = min(self.batch_size, len(inputs)), solver.init(w)
         for t in range(self.steps):
             at = torch.arange(t * batch, (t + 1) * batch, device=w.device) % len(inputs)
-            g = grad(lambda w, at=at: self.apart(task.logits(w, inputs[at]), scores[at]))(w)
+            g = grad(lambda w, at=at: self.distance_of(task.logits(w, inputs[at]), scores[at]))(w)
             w, opt = solver.update(g, opt, w, view.lr)
         return w, {}
 
-    def apart(self, logits: Tensor, scores: Tensor) -> Tensor:
+    def distance_of(self, logits: Tensor, scores: Tensor) -> Tensor:
+        """The mean distance () between logits and scores (n, K)."""
         difference = logits - scores
         if self.distance == "squared":
             return difference.square().mean()
-        told = difference.abs() > AGREED * torch.finfo(scores.dtype).eps * (1 + scores.abs())
-        return torch.where(told, difference.abs(), 0.0).mean()
+        differs = difference.abs() > AGREED * torch.finfo(scores.dtype).eps * (1 + scores.abs())
+        return torch.where(differs, difference.abs(), 0.0).mean()
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
         # summed over the client's rows and divided by their number, since hooks see the model only with a batch

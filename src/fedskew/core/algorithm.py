@@ -62,7 +62,7 @@ class Algorithm:
     reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
 
     def contract(self) -> Contract:
-        """What the method needs, and what the round loop must know about it."""
+        """Needs and properties of the method: see `Contract`."""
         return Contract()
 
     @final
@@ -84,7 +84,7 @@ class Algorithm:
         return server.state, candidates.index
 
     def broadcast(self, server: ServerView) -> Tree:
-        """What is sent to each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
+        """Tensors for each client besides the model. The bytes of the entry `PUBLIC` are not counted."""
         return {}
 
     @final
@@ -159,7 +159,7 @@ class Algorithm:
         return {}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:
-        """What the client sends, and its new state. ``after`` holds the sums of the hook ``after``."""
+        """The client's upload, and its new state. ``after`` holds the sums of the hook ``after``."""
         return Upload(carry.w - view.x, {}, {}), view.state
 
     # evaluation

@@ -1,4 +1,4 @@
-"""How the parts of an experiment fit together: the protocol of each slot, and how a part refuses what it cannot work with.
+"""The contract between the parts of an experiment: a protocol for each slot, and checks of what a part needs from the others.
 
 A part of an experiment may have a method ``accepts(setup)``. It returns why the part cannot work in this setup and what to use
 instead, worded so that the part's name can stand before it; an empty text accepts. `Need` is such a check for methods.
@@ -92,7 +92,7 @@ class Augmentation(Protocol):
     """Changes training rows at random."""
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64] | None:
-        """How to change each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
+        """Draw a change for each row of a plan (T, B): (T, B, 3), see `fedskew.loop.warp`; None for no change."""
 
 
 class Sharing(Protocol):
@@ -105,7 +105,7 @@ class Sharing(Protocol):
 
 
 class SharedModel(Protocol):
-    """What the numbers of an update belong to: a task, or the part of its model that clients share."""
+    """The model behind an update: a task, or the part of its model that clients share."""
 
     @property
     def space(self) -> ParameterSpace: ...
@@ -122,7 +122,7 @@ class Codec(Protocol):
         """A client's memory before its first update."""
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
-        """What the messages of updates (C, P) hold; leading axis C."""
+        """Compress updates (C, P) into the contents of their messages; leading axis C."""
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
         """The updates (C, P) of what `compress` returned."""
@@ -160,7 +160,7 @@ class LocalWork(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a part may ask about the rest of the experiment. None means that it is not known yet."""
+    """Facts about an experiment that its parts may check. None means that a fact is not known yet."""
 
     solver: Solver
     local: LocalWork
@@ -280,7 +280,7 @@ def proximal_hazard(option: str, strength: float) -> Hazard:
 
 
 class Contract(NamedTuple):
-    """What a method needs, and what the round loop must know about it."""
+    """Needs and properties of a method, for the assembly and the round loop."""
 
     needs: tuple[Need, ...] = ()
     hazard: Hazard = no_hazard

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from tokenize import TokenError
 
 SURROGATES = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes that are not UTF-8; no file or database takes them."""
+"""Characters that Python decodes from invalid UTF-8. They cannot be written to a file or database."""
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that command a terminal, reorder a line or cannot be encoded; not the line break and the tabulator."""
+"""Characters that control a terminal, reorder a line or cannot be encoded, except line breaks and tabs."""
 
 
 def visible(text: str) -> str:
@@ -62,7 +62,7 @@ DAMAGED = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, TokenError),
 )
-"""What the readers of JSON and NumPy's files raise at a damaged one; a claimed size of terabytes is among it."""
+"""Exceptions that readers of JSON and NumPy files raise for a damaged file. `MemoryError`: it may claim a size of terabytes."""
 
 
 def require(condition: bool, message: str) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Info(NamedTuple):
-    """What is known of a client before training."""
+    """Facts about a client before training."""
 
     index: Tensor  # type: ignore[assignment]  # () integer id; a tuple has a method of this name
     num_examples: Tensor  # () rows it trains on
@@ -76,7 +76,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 class Carry(NamedTuple):
-    """What a client carries from one local step to the next."""
+    """State of a client between two local steps."""
 
     w: Tensor  # (P,) the local model
     opt: Tree  # the solver's state, fresh in every round
@@ -85,7 +85,7 @@ class Carry(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends."""
+    """The message of a client after its local steps."""
 
     delta: Tensor  # (P,) local model minus global model
     extras: Tree
@@ -153,7 +153,7 @@ class Privacy(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which rows form which batch: positions in the pooled data and a mask, both (T, B)."""
+    """The batches of a client: row numbers in the pooled data and a mask, both (T, B)."""
 
     index: NDArray[np.int64]  # type: ignore[assignment]  # a tuple has a method of this name
     mask: NDArray[np.float64]

@@ -21,7 +21,7 @@ PURPOSES = (
 
 
 class Secret(bytes):
-    """A seed that nobody else may know: 256 bits, which do not show where it is printed."""
+    """A secret seed of 256 bits, which is not shown when it is printed."""
 
     @classmethod
     def fresh(cls) -> Secret:
@@ -29,7 +29,7 @@ class Secret(bytes):
         return cls(token_bytes(32))
 
     def derived(self, size: int, *keys: int) -> bytes:
-        """So many bytes for these keys, from which neither the secret nor those for other keys can be told."""
+        """Derive ``size`` bytes for these keys. They reveal neither the secret nor the bytes for other keys."""
         return shake_256(self + repr(keys).encode()).digest(size)
 
     def __repr__(self) -> str:
@@ -53,12 +53,12 @@ def stream(seed: Seed, purpose: str, *keys: int) -> np.random.Generator:
 
 
 def torch_stream(seed: Seed, purpose: str, *keys: int) -> torch.Generator:
-    """The same as a torch generator on the CPU, which makes use of 32 bits only: see `normals` for what must stay hidden."""
+    """As `stream`, as a torch generator on the CPU. It uses 32 bits only: for secret numbers see `normals`."""
     return torch.Generator().manual_seed(int(stream(seed, purpose, *keys).integers(2**63 - 1)))
 
 
 def normals(seed: Seed, size: int, purpose: str, *keys: int) -> Tensor:
-    """Standard normal numbers (size,) in float64; those of a secret are hidden as well as SHAKE-256 hides it."""
+    """Standard normal numbers (size,) in float64. From a `Secret` they are as hard to predict as SHAKE-256."""
     if not isinstance(seed, Secret):
         return torch.randn(size, generator=torch_stream(seed, purpose, *keys), dtype=torch.float64)
     return normals_of(np.frombuffer(seed.derived(8 * size, PURPOSES.index(purpose), *keys), dtype="<u8"))

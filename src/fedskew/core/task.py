@@ -1,4 +1,4 @@
-"""What a model is trained to do: logits, features, the loss of each row, and the counts that accuracy is made of."""
+"""A model's task: logits, features, the loss and the scores of each row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 class Task(Protocol):
-    """What the hooks may ask of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
+    """Functions of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
 
     @property
     def num_classes(self) -> int: ...
@@ -75,7 +75,7 @@ class Classification:
 
     @property
     def num_features(self) -> int:
-        """What the output layer takes: the last linear layer with one output a class."""
+        """Inputs of the output layer: the last linear layer with one output per class."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
         taken = [part.in_features for part in linear if part.out_features == self.num_classes]
         require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_classes} outputs")

@@ -1,4 +1,4 @@
-"""How much a client's rows disagree: the variance of their gradients or losses, and choosing and weighing clients by it."""
+"""Variance of a client's gradients or losses over its rows, and selection and weights by it."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 View = Literal["table", "page", "curve", "live"]
 ALL: tuple[View, ...] = ("table", "page", "curve", "live")
-PLACES = {"last": "last round", "mean": "round mean", "max": "best round", "sum": "whole run"}
-"""Ways to reduce the rounds of a run to one number, in words."""
+PLACES = {"last": "last round", "mean": "round mean", "max": "", "sum": ""}
+"""Ways to reduce the rounds of a run to one number, as headings say them; the others stand in titles and remarks."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Measure:
 
     @property
     def place(self) -> str:
-        """The way to reduce the rounds of a run, in words."""
+        """The way to reduce the rounds of a run, as a heading says it."""
         return PLACES[self.reduce]
 
     def function(self) -> Callable[..., Tensor]:
@@ -119,7 +119,7 @@ PRIMARY = "accuracy"
 """Key of the measure by which methods are compared and tuned."""
 
 FAIR = "fedskew.measure.fairness:"
-BYTES_REMARK = "MB: 10^6 bytes, in a whole run, all clients together"
+BYTES_REMARK = "bytes and time are those of a whole run, all clients together; 1 MB is 10⁶ bytes"
 
 MEASURES: tuple[Measure, ...] = (
     # test: the global model on the test set
@@ -129,7 +129,7 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         "test", "best_accuracy", "the highest test accuracy of any measured round, 0..1", of=("accuracy",), shown=("page",),
-        title="best accuracy", unit="%", reduce="max", interval=False, high=1.0, better="higher",
+        title="best round", unit="%", reduce="max", interval=False, high=1.0, better="higher",
         remark="the best round is picked on the test set itself, so it flatters",
     ),
     Measure(

@@ -1,4 +1,4 @@
-"""What combines with every algorithm: solvers, server optimisers, refinement, who takes part, what they share, codecs."""
+"""Components that combine with every method: solvers, server optimisers, refinements, selection, availability, sharing, codecs."""
 
 from fedskew.slots.augment import CropFlip, Unaugmented
 from fedskew.slots.availability import Always, Blocks, DayNight, OnOff, Random, Unequal

@@ -1,4 +1,4 @@
-"""Augmentations: how training rows are changed at random each time they are drawn. What measures a model sees rows as they are."""
+"""Augmentations: random changes of training rows each time they are drawn. Evaluation uses the rows as they are."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
 class Always:
     """Every client in every round."""
 
-    idea: ClassVar[str] = "every client is there in every round"
+    idea: ClassVar[str] = "every client is online in every round"
     private = alone
 
     def available(self, clients: Info, round_: int, seed: int) -> Bools:
@@ -55,7 +55,7 @@ class Random:
 
     p: float = 0.5
 
-    idea: ClassVar[str] = "each client is there with one probability, independently in each round"
+    idea: ClassVar[str] = "each client is online with one probability, independently in each round"
     private = alone
 
     def __post_init__(self) -> None:

@@ -133,7 +133,7 @@ class TopK(_Lossy):
         return layer_sizes(model) if self.scope == "layer" else [d]
 
     def number(self, d: int) -> int:
-        """How many of d numbers are kept."""
+        """Number of entries that are kept of d."""
         # the floor of the decimal that was written: 0.29 * 100 is 28.999... in floating point
         return max(int(self.share * d + 1e-9), 1)
 
@@ -209,7 +209,7 @@ def layer_sizes(model: SharedModel) -> list[int]:
 
 
 def largest(rows: Tensor, k: int) -> Tensor:
-    """Which k entries of each row (C, d) are of largest size; of equals the first ones."""
+    """Mask (C, d) of the k entries of each row that are largest in size; of equals the first ones."""
     size = rows.abs()
     least = size.topk(k, dim=1).values[:, -1:]
     above, tied = size > least, size == least

@@ -1,4 +1,4 @@
-"""Refinements: what the server does to the new global model on its own rows, after the server optimiser's step."""
+"""Refinements: training of the new global model on the server's rows, after the server optimiser's step."""
 
 from __future__ import annotations
 
@@ -105,6 +105,6 @@ def mean_logits(task: Task, x: Tensor, deltas: Tensor, inputs: Tensor) -> Tensor
 
 
 def divergence(log_q: Tensor, logits: Tensor) -> Tensor:
-    """KL(q || softmax(logits)), the mean over the rows, in float64 so that agreement is told from rounding."""
+    """KL(q || softmax(logits)), the mean over the rows, in float64 to distinguish agreement from rounding."""
     log_p = F.log_softmax(logits.double(), dim=-1)
     return (log_q.exp() * (log_q - log_p)).sum(-1).mean()

@@ -1,4 +1,4 @@
-"""Which of the clients that are there are asked to take part in a round."""
+"""Selection of the clients that take part in a round, from those that are online."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Poisson:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement; all where fewer are there."""
+    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement; all if fewer are online."""
 
     clients: int | None = None
     fraction: float | None = None

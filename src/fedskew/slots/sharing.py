@@ -1,7 +1,7 @@
-"""Which part of the model the clients share; the rest each of them keeps to itself.
+"""The part of the model that clients share. Each client keeps the rest.
 
-A kept entry is never sent, never averaged and never counted in bytes: a client starts each round from the shared part that it
-receives and from its own rest. The server's vector stays at its initial values there, so that its test accuracy means little.
+A kept entry is never sent, averaged or counted in bytes. A client starts each round from the shared part that it receives and
+from its own kept part. The server's model keeps its initial values there, so its test accuracy means little.
 """
 
 from __future__ import annotations
@@ -104,6 +104,6 @@ class Norm:
 
 
 def positions(space: ParameterSpace, layers: list[str]) -> Tensor:
-    """Where the parameters of the layers are in the vector."""
+    """Positions of the layers' parameters in the vector."""
     places = space.layers()
     return torch.cat([torch.arange(part.start, part.stop) for layer in layers for part in places[layer]])

@@ -20,7 +20,7 @@ def check_rate(lr: float, decay: float) -> None:
 
 
 def gathered(beta: float, t: Tensor) -> Tensor:
-    """``1 - beta**t``: the weight that an exponential mean has given to t values, to the last digit near ``beta`` 1, too."""
+    """``1 - beta**t``: the total weight of t values in an exponential mean, exact also for ``beta`` near 1."""
     return -torch.expm1(t * (math.log(beta) if beta else -math.inf))
 
 

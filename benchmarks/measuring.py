@@ -27,10 +27,14 @@ def main() -> None:
         methods = METHODS[:1] if "CNN" in work else METHODS
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "fedskew", "compare", *WORKS[work], "--seeds", "1", "--jobs", "1"]
-            told = subprocess.run(
+            output = subprocess.run(
                 [*command, "--algorithms", *methods, "--runs", folder], capture_output=True, text=True, check=True
             ).stdout
-        print(json.dumps({"work": work, "told": " ".join(told.split()).partition("Measuring")[2].partition(".")[0]}))
+        print(
+            json.dumps(
+                {"work": work, "measuring": " ".join(output.split()).partition("Measuring")[2].partition(".")[0]}
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -75,10 +75,9 @@ def test_gamma_includes_every_proximal_term(algorithm: Any, expected: list[float
     ],
     ids=lambda a: type(a).__name__,
 )
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_gamma_is_0_at_the_local_optimum(algorithm: Any, rounds: int) -> None:
+def test_gamma_is_0_at_the_local_optimum(algorithm: Any) -> None:
     fed = sized_pair(algorithm, (400, 400))
-    assert float(gammas(fed, [1.0], rounds).max()) < 1e-14
+    assert float(gammas(fed, [1.0], 2).max()) < 1e-14
 
 
 @pytest.mark.parametrize("algorithm", [Scaffold(), FedDyn(alpha=2.0), FedSmoo(beta=0.5, rho=0.0)], ids=repr)

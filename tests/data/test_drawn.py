@@ -85,7 +85,6 @@ def test_synthetic_labels_follow_each_devices_own_model():
     kept = sizes[0] - sizes[0] // 5
     assert np.array_equal(data.x[:kept], first[:kept])
     assert np.array_equal(data.y[:kept], (first[:kept] @ weights[:-1] + weights[-1]).argmax(1))
-    assert data.groups is not None
     assert np.bincount(data.groups).tolist() == [n - n // 5 for n in sizes]
     assert len(data.y_test) == sum(n // 5 for n in sizes)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,9 @@ from fedskew.data import DATASETS
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.femnist import Femnist
 from fedskew.data.datasets.mnist import NAMES, FashionMnist, Mnist
+from tests.archives import cifar_archive, idx_bytes, tar_of
 
 # MNIST
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.asarray(array.shape, dtype=">u4").tobytes() + array.tobytes()
 
 
 def mnist_by_hand(folder: Path, side: int = 28) -> None:
@@ -74,26 +70,6 @@ def test_idx_files_packed_or_not(folder):
 # CIFAR
 
 
-def cifar_archive(path: Path, rows: int = 20, **members: bytes) -> None:
-    """A small binary CIFAR-10: all pixels of a row are its number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
-            content = b"".join(bytes([i % 10]) + bytes([i]) * 3072 for i in range(rows))
-            add(archive, f"cifar-10-batches-bin/{name}", members.get(name.partition(".")[0], content))
-        add(archive, "../../escaped.txt", b"out")
-        add(archive, "/tmp/escaped-fedskew.txt", b"out")
-        link = tarfile.TarInfo("cifar-10-batches-bin/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
-
-
-def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))
-
-
 def test_hostile_archive_writes_nothing(folder, tmp_path):
     path = folder / "cifar-10" / "cifar-10-binary.tar.gz"
     cifar_archive(path)
@@ -134,11 +110,7 @@ def test_truncated_archive_is_one_line(folder):
 
 def test_cifar_100_reads_fine_and_coarse_labels(folder):
     rows = b"".join(bytes([i // 5, i]) + bytes([i]) * 3072 for i in range(100))
-    with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
-        for part in ("train", "test"):
-            info = tarfile.TarInfo(f"cifar-100-binary/{part}.bin")
-            info.size = len(rows)
-            archive.addfile(info, io.BytesIO(rows))
+    tar_of(folder / "cifar-100-binary.tar.gz", {f"cifar-100-binary/{part}.bin": rows for part in ("train", "test")})
     fine, coarse = Cifar100().load(), Cifar100(labels="coarse").load()
     assert fine.y.tolist() == list(range(100))
     assert coarse.y.tolist() == [i // 5 for i in range(100)]
@@ -163,11 +135,8 @@ def test_mosaics_of_another_size_are_one_line(folder):
 
 
 def test_binary_images_of_another_size_are_one_line(folder):
-    with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
-        for part in ("train", "test"):
-            info = tarfile.TarInfo(f"cifar-100-binary/{part}.bin")
-            info.size = 2 * (2 + 28 * 28)
-            archive.addfile(info, io.BytesIO(bytes(info.size)))
+    rows = bytes(2 * (2 + 28 * 28))
+    tar_of(folder / "cifar-100-binary.tar.gz", {f"cifar-100-binary/{part}.bin": rows for part in ("train", "test")})
     with pytest.raises(BadInput, match=r"do not hold rows of 2 \+ 3072 bytes"):
         Cifar100().load()
 
@@ -189,7 +158,6 @@ def test_femnist_has_a_client_a_writer(folder):
     leaf(folder / "femnist" / "test" / "all_data_0.json", {"f01": [5]})
     data = Femnist().load()
     assert data.x.shape == (6, 1, 28, 28)
-    assert data.groups is not None
     assert data.groups.tolist() == [1, 1, 1, 0, 2, 2]
     assert data.y.tolist() == [1, 2, 3, 4, 61, 0]
     assert [data.classes[c] for c in (9, 10, 36, 61)] == ["9", "A", "a", "z"]

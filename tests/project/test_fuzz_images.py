@@ -26,7 +26,7 @@ from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.mnist import NAMES, Mnist
 from fedskew.data.find import VARIABLE
 from fedskew.data.images import cifar, idx, mosaics
-from tests.data.test_image_files import add, cifar_archive, idx_bytes
+from tests.archives import add, cifar_archive, idx_bytes
 from tests.project.test_fuzz import LENGTHS, SEEDS, damaged, fuzz
 
 ARCHIVE, BATCHES = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"

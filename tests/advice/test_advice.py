@@ -65,7 +65,7 @@ def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch
     )
 
 
-def test_what_helped_against_a_face_that_is_not_here_is_not_advised(monkeypatch):
+def test_methods_against_an_absent_face_are_not_advised(monkeypatch):
     cases = [
         case(0.5, ("against-swaps", 0.3, "higher"), concept=0.06, quantity=0.04),
         case(0.5, ("good", 0.02, "higher")),
@@ -100,7 +100,7 @@ def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
     assert "only at 0.40, 0.65, 0.78" in advice.advise("label", {"label": 0.1})["caution"]
 
 
-def test_what_was_not_tried_is_not_said_to_have_failed(monkeypatch):
+def test_untried_methods_are_not_called_failed(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
     told = advice.advise("label", {"label": 0.5})["because"]
     assert told.endswith("on its own held-out rows, nothing was tried.")

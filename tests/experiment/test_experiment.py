@@ -73,7 +73,7 @@ def numbers(runs) -> list[tuple]:
         (small(training={"device": "gpu"}), ["gpu", "cpu"]),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_stored(
+def test_a_wrong_experiment_is_refused_before_anything_is_stored(
     tmp_path, experiment: Experiment, words: list[str]
 ) -> None:
     with pytest.raises(BadInput) as caught:

@@ -236,7 +236,7 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
         ("x = 1\n\nprint(1 / 0)\n", "mine.py::Carried", "line 3: ZeroDivisionError"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_in_one_line(
+def test_a_wrong_file_is_refused_in_one_line(
     mine: Path, capsys: pytest.CaptureFixture[str], text: str, spec: str, told: str
 ) -> None:
     mine.write_text(text)
@@ -280,7 +280,7 @@ def test_labels_are_short_and_citations_name_unknown_keys(mine: Path) -> None:
     assert "moon" in {w.reference.key for w in works}
 
 
-def test_a_broken_promise_of_ones_own_is_told(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_broken_promise(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine.write_text(MINE.replace("self.beta * scratch", "0.5 * scratch"))
     assert main(["check", "mine.py::Carried"]) == 1
     out = capsys.readouterr().out

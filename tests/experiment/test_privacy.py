@@ -98,7 +98,7 @@ def test_one_client_changes_the_sum_by_the_clip_at_most_beside_all_that_is_accep
     ids=str,
 )
 @pytest.mark.parametrize("method", [METHOD, LOUD])
-def test_what_breaks_the_guarantee_is_refused_with_what_to_use(method: str, slots: Any, words: list[str]) -> None:
+def test_parts_that_break_the_guarantee_are_refused_with_a_remedy(method: str, slots: Any, words: list[str]) -> None:
     refused = made(method, **slots)
     assert isinstance(refused, str)
     assert refused.startswith("dp-fedavg bounds its privacy loss")

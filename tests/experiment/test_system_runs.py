@@ -117,7 +117,7 @@ def test_availabilities_are_listed(capsys) -> None:
 # numbers
 
 
-def test_what_came_of_each_round_is_stored(tmp_path) -> None:
+def test_turnout_of_each_round_is_stored(tmp_path) -> None:
     experiment = harsh()
     assembly = assemble(experiment, DATA)
     fed = assembly.federation
@@ -194,7 +194,7 @@ def test_rounds_without_clients_are_stored_without_drift_and_change_nothing(tmp_
     assert float(runs.table()["drift"].iloc[0]) == pytest.approx(np.mean(list(drift.values())))
 
 
-def test_a_run_in_which_nobody_ever_answers_is_reported_too(tmp_path, capsys) -> None:
+def test_a_run_without_any_answers_is_reported(tmp_path, capsys) -> None:
     words = ["--rounds", "2", "--epochs", "1", "--runs", str(tmp_path), "--seeds", "2", "--jobs", "1"]
     assert main(["compare", "--algorithms", "fedavg", "scaffold", "--system", "dropout=1.0", *words]) == 0
     out = capsys.readouterr().out

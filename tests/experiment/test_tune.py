@@ -92,7 +92,7 @@ def test_poisoned_test_rows_change_nothing(tmp_path) -> None:
     assert told[1][2][0] > told[1][2][1]
 
 
-def test_what_is_stored_is_not_run_again(tmp_path) -> None:
+def test_stored_settings_are_not_run_again(tmp_path) -> None:
     store, seen = RunStore(tmp_path), []
     search = Search(space={"solver.lr": (0.01, 0.1)})
 

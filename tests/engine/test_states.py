@@ -99,7 +99,7 @@ def test_a_full_disk_raises_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tm
 
     disk = opened(tmp_path / "s", 3)
     monkeypatch.setattr(os, "pwritev", full)
-    with pytest.raises(FedskewError, match=r"client states in .*: No space left on device; make room there"):
+    with pytest.raises(FedskewError, match=r"client states in .*: No space left on device; free some space"):
         disk.put(np.arange(3), {"v": torch.zeros(3, 4)})
 
 

@@ -69,7 +69,7 @@ def same(one: Any, two: Any) -> bool:
 @pytest.mark.parametrize("engine", [Sequential(), Stacked()], ids=repr)
 @pytest.mark.parametrize("spec", FIRST)
 def test_an_empty_round_counts_and_changes_nothing(spec: str, engine) -> None:
-    fed = federation(spec, server="momentum")
+    fed = federation(spec, server=Momentum(beta=0.5))
     states = ClientStates()
     before = play(fed, X0, 2, states=states)[-1].server
     ids, kept = states.export()

@@ -6,8 +6,6 @@ Whole rounds of the first works of `make bench`, interleaved, for a run of a tho
 the best are measured once.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from dataclasses import replace

@@ -7,8 +7,6 @@ clients on the same batches over the three seeds, tests after every round, and k
 measures drift, evaluates every client, stores, tests for significance and writes the report as well.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import resource

@@ -5,8 +5,6 @@ time of one thread. The server's part is what lies between its nodes' answers of
 aggregation, store, requests. A node's part is one answer: reading its rows, training, keeping its state, packing.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

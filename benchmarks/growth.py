@@ -7,8 +7,6 @@ python benchmarks/growth.py [cohort] [model] [clients] [population] [million]   
 python benchmarks/growth.py --write                                               (only the page, from docs/growth.json)
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Share of the rounds' time that measuring takes by default, in one run of each workload: python benchmarks/measuring.py."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

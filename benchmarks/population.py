@@ -6,8 +6,6 @@ A round is without evaluation, which comes ten times a run, and on all cores, as
 python benchmarks/population.py [--clients 100000] [--cohort 100] [--hidden 32] [--rounds 20] [--json]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@
 A round of one client with 10 batches of 50 random images of 3 x 32 x 32, with McMahan's CNN and the LeNet of NIID-Bench.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

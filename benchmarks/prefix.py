@@ -7,8 +7,6 @@ without the cache, fedskew on kept activations, and plain PyTorch on the trainab
 ratios: machines are noisy, and all three share the noise. What the matrix products alone would save is counted, not timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

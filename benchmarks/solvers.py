@@ -7,8 +7,6 @@ anew, so that the memory it takes counts, too. Gradients are often exactly 0 (em
 or so small that their squares are subnormal; a root of those is up to 32 times slower on some processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Write docs/reference.md and docs/algorithms.md from the code: python docs/generate.py. Tests hold the committed pages to it."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import dataclasses

@@ -5,8 +5,6 @@ two local epochs in batches of 16 at rate 0.1. Test accuracy after the last roun
 training, and the half-width of its 95 % interval (Student's t).
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -18,8 +18,6 @@ Runs are kept in a store: a second call goes on where the first stopped. The tab
 cases that were not asked for stay.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -5,8 +5,6 @@ for the first time, the mean over two seeds; 51 where 50 rounds do not do. "0 %"
 client; "100 %" deals them evenly: the two ends of the similarities in the SCAFFOLD paper. E is the local epochs.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from statistics import mean

@@ -16,8 +16,6 @@ all differences in the table. A comparison of fewer methods may decide a differe
 The runs are kept in a store, and a second call continues them. The table is written to docs/separation-DATASET.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Federations whose logits, and features, are the parameters themselves: gradients of softmax losses by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

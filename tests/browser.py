@@ -1,7 +1,5 @@
 """A headless Chromium that opens a page and answers questions about it, over the DevTools pipe; needs no other library."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

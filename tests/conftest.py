@@ -1,7 +1,5 @@
 """What tests keep, they keep for themselves; slow tests may take longer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

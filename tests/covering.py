@@ -1,7 +1,5 @@
 """Pairwise covering arrays: few cases in which every two options of different factors stand together at least once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Nodes in this process, for tests of the server and the nodes without Flower between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests that cannot be carried out, or hold odd words: the command, and what the answer must be."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Experiment files, tables, environment variables and stores that cannot be read as they are, and what the answer must be."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """What must hold in every round, whatever method and slots: each function raises `AssertionError` where it does not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

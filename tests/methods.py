@@ -3,8 +3,6 @@
 A new method needs no line here, unless its default options take FedAvg's steps for the first rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

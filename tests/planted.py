@@ -1,7 +1,5 @@
 """One face of heterogeneity at a time, planted by the skews that users have."""
 
-from __future__ import annotations
-
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import from_experiment
 from fedskew.measure.heterogeneity.diagnose import Diagnosis, diagnose

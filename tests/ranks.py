@@ -1,7 +1,5 @@
 """Processes that stand for ranks: ``python -m tests.ranks STORE RANK SIZE NAME...`` runs the named checks of test_distributed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

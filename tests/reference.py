@@ -1,7 +1,5 @@
 """Independent counterparts for exact tests: plain training, matrix quadratics, planners with a fixed plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -3,8 +3,6 @@
 A slot or an option that is new in the code is in these tests without a line here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 from typing import Any

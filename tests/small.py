@@ -1,7 +1,5 @@
 """Small federations for exact tests: scalar quadratics, and ragged clients with a tiny network, all in float64."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

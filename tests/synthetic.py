@@ -1,7 +1,5 @@
 """A run store of any size with made-up numbers: python -m tests.synthetic FOLDER [RUNS ROUNDS CLIENTS]."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables for tests, written in any format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

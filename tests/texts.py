@@ -1,7 +1,5 @@
 """Texts for tests, and a tiny transformer with its tokenizer in a folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

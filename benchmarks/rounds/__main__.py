@@ -8,8 +8,6 @@ into environments of their own.
   python -m benchmarks.rounds --only MLP --repeats 9 --output bench.svg
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

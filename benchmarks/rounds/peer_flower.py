@@ -1,7 +1,5 @@
 """Flower's simulation as a side of the benchmark: its FedAvg, messages and processes around the plain loop over our batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

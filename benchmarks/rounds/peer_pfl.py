@@ -1,7 +1,5 @@
 """pfl-research as a side of the benchmark: its FedAvg on its simulated backend, its training loop over our rows and batches."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ A peer's processes stay over all rounds. Each gets a model over a local socket, 
 batches with the peer's own server and messages, and answers with the next model; its start is not counted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

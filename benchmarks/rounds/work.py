@@ -6,8 +6,6 @@ of the two memory formats. It also runs in several processes, which stay over al
 its share of the cores. How the other simulators take part is in `benchmarks.rounds.peers`.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Advice from the packaged evidence: what helped near by, why nothing is advised, and how thin the evidence is."""
 
-from __future__ import annotations
-
 import json
 
 from fedskew.advice import advise as advice

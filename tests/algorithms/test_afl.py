@@ -1,7 +1,5 @@
 """AFL: the projection onto the simplex, a round by hand, and a game whose saddle point is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

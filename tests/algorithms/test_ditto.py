@@ -1,7 +1,5 @@
 """Ditto: the personal models beside FedAvg's global one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

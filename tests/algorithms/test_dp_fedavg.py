@@ -1,7 +1,5 @@
 """DP-FedAvg, Poisson sampling and the privacy loss of whole runs."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """DRFA: a round by hand for every draw, the draws themselves, the snapshot, and what the mixture finds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """DualMetric-Adaptive FL: every cell and edge of the two tables, rounds by hand, bounds, and FedProx."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FairFed and F3: group fairness on two groups of people, against counts and rounds worked out by hand."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from dataclasses import replace

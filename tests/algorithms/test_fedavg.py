@@ -1,7 +1,5 @@
 """FedAvg and its baselines: centralised, parallel and local SGD."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """FedBS: variances against their formula, who is chosen, and the weights, by hand and in their limits."""
 
-from __future__ import annotations
-
 from math import exp
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Three methods called FedGA: greedy aggregation, generalisation adjustment, gradient alignment."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """FedLC: cross-entropy with a margin that grows for classes with few local rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import exp, log
 

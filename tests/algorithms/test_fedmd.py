@@ -1,7 +1,5 @@
 """FedMD: clients of one architecture or several that exchange scores on public rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

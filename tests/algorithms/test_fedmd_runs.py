@@ -1,7 +1,5 @@
 """FedMD in whole runs: what is measured, what is refused, and the warm-up of each architecture."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """FedNova with SGD, momentum, the proximal term, and both."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

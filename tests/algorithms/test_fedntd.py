@@ -1,7 +1,5 @@
 """FedNTD: cross-entropy plus the divergence from the global model's not-true probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

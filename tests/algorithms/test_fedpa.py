@@ -1,7 +1,5 @@
 """FedPA: samples along the local path, and an update preconditioned by their covariance."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedPBS: who is steady, rounds by hand, the thresholds, and the methods it becomes."""
 
-from __future__ import annotations
-
 from math import exp
 
 import torch

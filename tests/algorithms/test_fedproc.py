@@ -1,7 +1,5 @@
 """FedProc: class prototypes on the server, towards which clients pull their features."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
 

@@ -1,7 +1,5 @@
 """FedProx, explicit and implicit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedSAM, MoFedSAM and FedCM."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import hypot
 

@@ -1,7 +1,5 @@
 """FedSMOO, uniform and sample weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """FedSOL with both proximal losses and both scales."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IFCA: who trains which model, what the clusters become, and what is sent."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """MOON."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import exp, log
 

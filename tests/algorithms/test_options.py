@@ -1,7 +1,5 @@
 """Options that a method refuses: the message names the option."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedskew.algorithms import ALGORITHMS

@@ -3,8 +3,6 @@
 Ragged clients, shorter last batches, several rounds, all clients or three of seven.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Per-FedAvg, first-order and Hessian-free, on split and on whole batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

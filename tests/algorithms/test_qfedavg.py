@@ -1,7 +1,5 @@
 """q-FedAvg: the paper's update against its formula, the power's limits, and what it makes even."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Methods that become simpler ones, beside those that they declare (see tests/conformance/test_methods.py)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Coordinate-wise median and trimmed mean, Krum and Multi-Krum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

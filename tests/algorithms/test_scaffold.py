@@ -1,7 +1,5 @@
 """SCAFFOLD, options I and II, uniform and sample weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Facts of every method: order of clients, identical clients, zero server rate, lasting states, means of dual variables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Claims: planted ones get the right verdict; statistics and quantities by hand."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

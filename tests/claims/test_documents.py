@@ -1,7 +1,5 @@
 """Documents: each is whole and can be built; a reproduction resumes, and repeats nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Scripts that make a published page or a packaged file run, at a small scale; published verdicts follow from their numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

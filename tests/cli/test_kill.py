@@ -1,7 +1,5 @@
 """`kill -9` at random moments: nothing but the round in flight is lost, and the numbers are those of a run that nobody killed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from pathlib import Path

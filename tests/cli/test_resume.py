@@ -1,7 +1,5 @@
 """Commands that are stopped or killed, and `resume`."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

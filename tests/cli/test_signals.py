@@ -1,7 +1,5 @@
 """Signals to a whole command, and the death of its first process: runs can be resumed, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

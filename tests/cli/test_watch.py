@@ -1,7 +1,5 @@
 """``watch``: what it says of a store with known numbers, piped, redrawn and as JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

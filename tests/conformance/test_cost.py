@@ -1,7 +1,5 @@
 """What methods keep, send and compute, measured from the code, against the figures that their papers give."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Both engines give the same numbers in each of their ways to work, on every kind of local work, and on every model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

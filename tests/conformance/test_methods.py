@@ -1,7 +1,5 @@
 """Every method keeps every promise of `fedskew check`, in variants, and the promises that need more than one federation."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The conformance room: good methods pass, and each way of being wrong is found and named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Files of the user's: none is replaced unasked, none can fill the memory, and code in one cannot end the program."""
 
-from __future__ import annotations
-
 import csv
 import os
 import stat

@@ -1,7 +1,5 @@
 """Citations: every key has an entry, every component that names a paper cites, and a run cites exactly what it used."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

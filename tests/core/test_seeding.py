@@ -1,7 +1,5 @@
 """Random numbers out of a secret."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 

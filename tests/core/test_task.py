@@ -1,7 +1,5 @@
 """Models as vectors, and the loss and scores of classification."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

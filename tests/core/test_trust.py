@@ -1,7 +1,5 @@
 """A run store from elsewhere names code: it runs only if this person named it before, or confirms it now."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

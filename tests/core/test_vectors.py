@@ -1,7 +1,5 @@
 """Sums over a cohort's updates against plain NumPy in float64, and how often a round computes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data folders for the tests of this room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

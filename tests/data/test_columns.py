@@ -1,7 +1,5 @@
 """Columns of any kind as numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

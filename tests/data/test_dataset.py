@@ -1,7 +1,5 @@
 """What every data set must satisfy, and its fingerprint."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Downloads from a server in this process: resumed, truncated, altered, slow, endless, refused; and the verb `data`."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Data sets drawn from a generator: the order of draws, and the distributions that their sources describe."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

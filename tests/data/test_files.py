@@ -1,7 +1,5 @@
 """The user's files: every format reads the same, nothing is dropped in silence, and bad input is one line."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

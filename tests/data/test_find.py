@@ -1,7 +1,5 @@
 """The folders in which data files are searched, and the error if they are missing."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedskew.core.errors import BadInput

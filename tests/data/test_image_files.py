@@ -1,7 +1,5 @@
 """Image loaders on small files: what they read, and one line for damaged and hostile files."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

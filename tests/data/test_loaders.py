@@ -1,7 +1,5 @@
 """Loaders of texts and signals on small files: what they read, and one line for damaged and hostile files."""
 
-from __future__ import annotations
-
 import io
 import json
 import lzma

@@ -1,7 +1,5 @@
 """The user's own data: PyTorch datasets and tensors, and the Hugging Face library, which a small module replaces here."""
 
-from __future__ import annotations
-
 import re
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """Stray quotes in CSV files: a quote that is not closed would turn many rows into one cell."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

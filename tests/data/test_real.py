@@ -1,7 +1,5 @@
 """The loaders on the public data sets, against published figures."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets for worker processes: one copy of the rows, which each process may read and change for itself."""
 
-from __future__ import annotations
-
 import errno
 import io
 import multiprocessing

@@ -1,7 +1,5 @@
 """Features of motion signals: each family against a closed form."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The user's own table as a data set: rows, clients, test sets and texts."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

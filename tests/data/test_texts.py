@@ -1,7 +1,5 @@
 """Texts as word ids: the vocabulary, the split without leaks, and integer rows in both engines."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

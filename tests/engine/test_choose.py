@@ -1,7 +1,5 @@
 """The trial of engines: what a round costs, from runs of a few steps, and which option is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

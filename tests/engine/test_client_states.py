@@ -1,7 +1,5 @@
 """Client states in memory, against a plain dictionary."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several ranks equal one process: the conformance table on two ranks, the balance of work, and the collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

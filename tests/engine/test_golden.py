@@ -1,7 +1,5 @@
 """Speed never changes numbers: ten rounds of five methods are those that were written down once, under every engine."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedskew.engine.sequential import Sequential

@@ -1,7 +1,5 @@
 """Freed memory stays with the process: blocks that come and go touch no new pages."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Client states on disk: the same as in memory, and a checkpoint's are never overwritten before the next."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recorded step is the step: whatever is returned, read late, drawn at random or changed in place."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Named combinations are slots and settings on the same code, and names go with the method."""
 
-from __future__ import annotations
-
 import torch
 
 from fedskew.experiment.results import run

@@ -1,7 +1,5 @@
 """Experiments as TOML: every component is written and read back, and wrong files are refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import tomllib
 

@@ -1,7 +1,5 @@
 """`fedskew diagnose`: terminal, JSON, page, files, refusals, and the command that it advises."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The book section's listing through our engine, against an independent numpy loop and against the printed numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

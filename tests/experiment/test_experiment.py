@@ -1,7 +1,5 @@
 """Experiments from assembly to stored numbers: refusals, exact repeats and resumes, failures."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import shutil

@@ -1,7 +1,5 @@
 """A run's model as a file gives the stored accuracy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A user's own method: the page's example as it stands there, every way to name it, and every way in which it can go wrong."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Methods and options come from the catalogues, so that what is new in the code is tested here without a change.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from functools import cache

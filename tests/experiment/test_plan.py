@@ -1,7 +1,5 @@
 """Planning: a run is dealt and assembled once, ``engine = "auto"`` is settled, and the plan is what executes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The guarantee of a private method beside every slot: accepted is what says that it keeps it, and measured to keep it."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any

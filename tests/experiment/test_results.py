@@ -1,7 +1,5 @@
 """The export that the page of results is made from: the same numbers and verdicts as the store, without the store."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Experiments with slow, failing and absent clients: described, stored, resumed, reported."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

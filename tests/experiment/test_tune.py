@@ -1,7 +1,5 @@
 """Tuning: the right choice on a planted problem, judged by clients' held-out rows alone, stored, and resumable."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

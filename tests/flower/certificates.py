@@ -1,7 +1,5 @@
 """Certificates and keys as the page on deployment makes them, with openssl and ssh-keygen."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

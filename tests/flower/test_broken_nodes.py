@@ -1,7 +1,5 @@
 """Nodes that fail, lie or come back late, with nodes in this process: the others train on, and a restarted server resumes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

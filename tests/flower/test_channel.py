@@ -1,7 +1,5 @@
 """The channel over Flower's grid: a late node gave no answer, and `send` does not wait."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field

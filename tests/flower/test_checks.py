@@ -1,7 +1,5 @@
 """The checks of server and nodes one at a time, and the states that nodes keep for a server that restarts."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

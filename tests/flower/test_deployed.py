@@ -1,7 +1,5 @@
 """Deployed runs, with nodes in this process: the numbers of the simulation, and the messages that travel."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The same numbers through Flower: a SuperLink and four nodes as processes of their own, over loopback, offline."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

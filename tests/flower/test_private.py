@@ -1,7 +1,5 @@
 """Differential privacy between machines: the server draws from a secret that is new at each start and never leaves it."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """A SuperLink that cannot be reached, or has the wrong certificate, gives one line within seconds."""
 
-from __future__ import annotations
-
 import http.server
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """The commands of the page on deployment run as printed: certificates, keys, a SuperLink, two nodes, a run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

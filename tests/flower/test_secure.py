@@ -1,7 +1,5 @@
 """TLS and node keys: a SuperLink refuses unknown keys, and a node wrong certificates. `test_recipe.py` has the right ones."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

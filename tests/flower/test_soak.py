@@ -1,7 +1,5 @@
 """A long run whose nodes go wrong in every way, one answer in ten: accuracy, memory, file handles and rounds stay."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """Messages: what is packed comes back, and all other bytes are rejected."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 

@@ -3,8 +3,6 @@
 ``python -m tests.golden`` makes the curves anew from the sequential engine on one thread, on this machine.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

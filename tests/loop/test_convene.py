@@ -1,7 +1,5 @@
 """A method may survey candidates before it selects clients, also others than the candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Rounds without clients: they count, and only a method that steps alone changes the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

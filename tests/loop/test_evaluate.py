@@ -1,7 +1,5 @@
 """Models on the clients' data: losses and accuracies against a loop over the rows."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

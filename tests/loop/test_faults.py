@@ -1,7 +1,5 @@
 """Simulated faults and attacks: which updates are rejected, and that the others are aggregated as without faults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace

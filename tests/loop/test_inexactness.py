@@ -1,7 +1,5 @@
 """The realised gamma-inexactness of local solves (FedProx, definition 2)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

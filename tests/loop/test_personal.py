@@ -1,7 +1,5 @@
 """Evaluation of personal models: their view, their tuning, their rows. Engines agree, and no state changes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

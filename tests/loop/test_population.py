@@ -1,7 +1,5 @@
 """Large populations: no loop over all clients, and the same partitions as in a loop."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Clients that keep a part of the model: FedPer, FedBN, local-only, and parts between them."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Spans exclude each other, add up, and cost nothing unless a run is profiled. Evaluation takes under a tenth of a run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

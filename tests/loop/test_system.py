@@ -1,7 +1,5 @@
 """Stragglers, dropouts and unequal devices: a function of (seed, round, client), the same for every method."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What unequal amounts of local work do to the optimum, against formulas."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Exercise 14.4.3: the bound on client drift against closed forms, and against what full-batch steps do."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How clients differ: chance levels, planted faces, bounds, and every measure of the details."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

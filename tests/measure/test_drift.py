@@ -1,7 +1,5 @@
 """Drift and its relatives against plain NumPy, identities and numbers by hand; sums and finiteness of updates."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

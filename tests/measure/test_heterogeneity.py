@@ -1,7 +1,5 @@
 """Measures of heterogeneity: hand-computed cases, identities, SciPy and POT as oracles, invariances."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Label distance: its definition, its bounds, and what chance gives."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loss slices: of a quadratic as in closed form, of a network with the stored loss in the centre."""
 
-from __future__ import annotations
-
 import json
 import math
 

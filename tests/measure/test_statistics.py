@@ -1,7 +1,5 @@
 """Statistics against SciPy, closed forms, and simulated coverage."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cosines of updates by layer, evenness over clients, recovery: against brute force, closed forms and SciPy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Warnings of a run: each appears once for planted numbers, and never for sound ones; a resumed run gives the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

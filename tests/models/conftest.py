@@ -1,7 +1,5 @@
 """Folders with tiny encoders, and a cache of each test's own."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedskew.experiment import prepare

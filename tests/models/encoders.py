@@ -1,7 +1,5 @@
 """Tiny pretrained encoders for tests: an experiment on texts of three classes, and its rounds."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 

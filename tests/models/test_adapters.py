@@ -1,7 +1,5 @@
 """Adapters of low rank: their start, and the error of averaging A and B separately."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

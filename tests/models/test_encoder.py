@@ -1,7 +1,5 @@
 """Pretrained encoders: what is frozen and what travels, adapters and their averages, and the frozen part computed once."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models and what they are trained to do: sizes, initial parameters, vectors, the loss."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's own module: found by file or import path, drawn from our streams, checked against the data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

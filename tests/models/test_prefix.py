@@ -1,7 +1,5 @@
 """The frozen layers of an encoder are computed once for each text, in memory or in a file, and change no number."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode

@@ -1,7 +1,5 @@
 """The benchmark: its sides do the same work, its ratio is the one it claims, its table and page say what was measured."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

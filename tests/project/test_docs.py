@@ -1,7 +1,5 @@
 """The documentation is under test: generated pages are current, commands parse, examples run, every stored name is described."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import inspect

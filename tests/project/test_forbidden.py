@@ -1,7 +1,5 @@
 """What no file of the source may do: draw from a global generator, unpickle, or read tensors' values in hooks."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

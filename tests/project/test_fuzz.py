@@ -1,7 +1,5 @@
 """Every parser of what users and machines hand in: whatever the bytes are, the stated error or a result, and nothing written."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

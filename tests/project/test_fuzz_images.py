@@ -1,7 +1,5 @@
 """The files that image data sets come in: whatever they hold, a data set or one line, nothing written, and memory bounded."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

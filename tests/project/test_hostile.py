@@ -1,7 +1,5 @@
 """Hostile input: an exit code and one line, in bounded time and memory, and a store that can still be listed."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 After a wanted change: ``python -m tests.project.test_public_names > tests/project/public_names.txt``.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shape of the house: imports point downwards, files are short, nothing global is random, nothing is unpickled."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

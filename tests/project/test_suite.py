@@ -1,7 +1,5 @@
 """The suite itself: no test waits without a limit, and files are short."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

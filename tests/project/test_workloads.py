@@ -1,7 +1,5 @@
 """Real data to the accuracies that the field reports; minutes each, `make test-slow`."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

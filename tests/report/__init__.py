@@ -1,7 +1,5 @@
 """Stores and reports that the tests of this folder share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean

@@ -1,7 +1,5 @@
 """Fixtures of this folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

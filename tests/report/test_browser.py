@@ -1,7 +1,5 @@
 """The report of a large store in a real Chromium: small, quick, drawn whole, on phone and desk, in light and dark."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Equal budgets and corrected verdicts, on stores whose numbers are known; ranks over several data sets."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures and tables for a paper: the right files, with numbers worked out by hand, the same bytes each time."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """``report --live``: the page follows the store, on this machine alone."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

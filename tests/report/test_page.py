@@ -1,7 +1,5 @@
 """The page is complete, safe and self-contained, and says on which rows clients are measured."""
 
-from __future__ import annotations
-
 import math
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Figures: what they draw, their colours and axes."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sinks: each round of a followed run reaches them once; TensorBoard's files are read back, the others' calls recorded."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

@@ -1,7 +1,5 @@
 """Tables of stored runs against arithmetic by hand, and the names of runs that differ in more than seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

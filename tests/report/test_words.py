@@ -1,7 +1,5 @@
 """Numbers and answers in words: they claim no more than the intervals allow."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Concept skew: which labels change for which clients and when, in partitions and in whole runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Constructed partitions, client sizes, and both together: exact, or as near as the rows allow."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import numpy as np

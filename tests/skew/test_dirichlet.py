@@ -1,7 +1,5 @@
 """Dirichlet label skews: counts by hand, limits, and draws against theory and the executed figures of the papers."""
 
-from __future__ import annotations
-
 import math
 import time
 from unittest import mock

@@ -1,7 +1,5 @@
 """`fedskew skew`: its table, folders that it exports and reads back, and skews in TOML."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

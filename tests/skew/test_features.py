@@ -1,7 +1,5 @@
 """Feature skew: how rows change, and that everything else stays as it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

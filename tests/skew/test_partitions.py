@@ -1,7 +1,5 @@
 """Partitions: what holds for every skew that deals rows, and the plain skews."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Refused skews: each message is one line that names the option and the fix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

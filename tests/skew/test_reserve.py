@@ -1,7 +1,5 @@
 """Rows that are kept from the clients: the server's own, and a public share of which every client gets a part."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """Text styles of clusters: the changed words, the changed texts, and models and measures on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Augmentation: against padding and cropping by PyTorch, drawn by round and client, the same in both engines."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Availability: which clients are online is a function of (seed, round, client), with the stated probabilities."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole rounds under a codec: what the server gets, what clients keep, what is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Compression of updates: what is decoded, what is remembered, what it costs."""
 
-from __future__ import annotations
-
 from math import ceil, log2, sqrt
 
 import pytest

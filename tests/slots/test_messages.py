@@ -1,7 +1,5 @@
 """A codec's message between machines: it holds what is decoded, in as many bytes as a simulation counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

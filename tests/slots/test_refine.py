@@ -1,7 +1,5 @@
 """Refinement on the server: ensemble distillation (FedDF)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

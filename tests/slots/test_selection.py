@@ -1,7 +1,5 @@
 """Selection of clients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

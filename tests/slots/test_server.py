@@ -1,7 +1,5 @@
 """Server optimisers against PyTorch and by hand, and the options that all optimisers refuse."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from math import sqrt
 

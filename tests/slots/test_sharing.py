@@ -1,7 +1,5 @@
 """The part of a model that clients keep: found by position, name or type, and refused where a method cannot bear it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Local solvers against PyTorch, and their response to a constant gradient."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

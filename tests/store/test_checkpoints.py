@@ -1,7 +1,5 @@
 """Checkpoints: exact, never half a file, and a damaged one is noticed."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the store keeps and what it never holds: a damaged checkpoint is told of, a secret of the machine is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

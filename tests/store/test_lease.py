@@ -1,7 +1,5 @@
 """A run is carried out by one process at a time, wherever it runs; a lost one's run is free, and a late one stops."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

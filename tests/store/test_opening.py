@@ -1,7 +1,5 @@
 """Opening a store: one that cannot be used or read is one line; one that is only read is not changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Runs and measurements: a round is written whole or not at all, by several processes, and read back exactly."""
 
-from __future__ import annotations
-
 import math
 import os
 import sqlite3

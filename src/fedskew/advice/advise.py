@@ -5,8 +5,6 @@ faces, and each method's gain in accuracy over FedAvg on the same seeds, with it
 ways, which are never mixed: one model for all on the test set, or each client's model on the client's held-out rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 

@@ -1,7 +1,5 @@
 """The packaged evidence: what each method gained over FedAvg under a skew whose faces were measured."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Literal, NotRequired, TypedDict

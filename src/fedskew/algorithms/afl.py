@@ -13,8 +13,6 @@ It asks every client; of a cohort of m we use its stochastic form, with lambda_k
 and 0 for the others, which is right on average. Evaluation is of the last x, which later rounds train from, and not of mean_x.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

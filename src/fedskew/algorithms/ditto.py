@@ -11,8 +11,6 @@ first participation. One lambda for all clients.
 Elsewhere: some implementations share one optimiser state between w_k and v_k, so that momentum leaks from one to the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ vocabularies of all clients' rows. It does not cover simulated runs, whose noise
 both come from a secret of the server.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ the number of copies that answered. If all of S fail, x and w' stay, and lambda 
 Elsewhere: the authors' code multiplies gamma by 0.9 after each round, keeps lambda above 0.001, and starts at n_k / n.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

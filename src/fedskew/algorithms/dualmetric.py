@@ -14,8 +14,6 @@ set as the source of the global accuracy (it would steer training; the server ha
 on a split of each client's rows. Only the cohort moves its mu, against its own mean; D_k counts from the last participation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -12,8 +12,6 @@ Departures: the paper describes the ranking in words; the formula of the third r
 client with the smaller number. Its fourth rule, which sends a fairness gradient to the clients, is the method ``f3-gradient``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

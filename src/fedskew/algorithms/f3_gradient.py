@@ -10,8 +10,6 @@ Two classes, two groups: the group is a column of the rows that holds 0 and 1 (t
 Departures: the paper leaves the differentiable fairness loss open; the square of the soft gap is our choice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Departures: an omega that turns negative counts as 0 in the average, and the coh
 is left; where the pooled gap is undefined, accuracies are compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

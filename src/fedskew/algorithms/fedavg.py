@@ -12,8 +12,6 @@ Elsewhere: implementations that average models instead of updates do the same, b
 E n_k / B steps, or drop the last batch, train small clients less.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

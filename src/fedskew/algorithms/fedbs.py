@@ -16,8 +16,6 @@ as it is. The text also speaks of scores in the weights (``weigh_by="score"``), 
 (``variance="loss"``). ``weighting="samples"`` puts n_q before the exponential.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

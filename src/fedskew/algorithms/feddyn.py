@@ -14,8 +14,6 @@ Elsewhere: the authors' code scales alpha by each client's rows and keeps the me
 both has not. It keeps the sum of the displacements, -g_k / alpha, and reports the mean of the local models besides x.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

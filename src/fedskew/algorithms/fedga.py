@@ -12,8 +12,6 @@ is not finite is never chosen and the full average leaves it out; the round loop
 here. The greedy choice is never worse on V than the full average of the same round, but over several rounds it may be.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

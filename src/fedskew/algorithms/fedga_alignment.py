@@ -10,8 +10,6 @@ gives r = 0 and cross-entropy. The targets may be negative and need not sum to 1
 Departures: taken from the authors' code, which also clips gradients at norm 5; there is no clipping here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -17,8 +17,6 @@ Elsewhere: the authors' code does not subtract the mean gap, divides by the larg
 starts at 1 / 3, and by default takes accuracies on rows held out at each client.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

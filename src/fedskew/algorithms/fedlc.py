@@ -12,8 +12,6 @@ The sum over all classes is the default here, ``denominator="exclude"`` the pape
 Elsewhere: common implementations sum over all classes, and some divide by zero for a class without rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ paper first trains every model on the labelled public rows, then on its own unti
 steps of the former, and round 0 is the latter. A digest step takes the next ``batch_size`` rows of X_p in their random order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -13,8 +13,6 @@ Elsewhere: the authors' code counts steps where mu is not 0, and its proximal gr
 by the number of steps alone is right for plain SGD only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

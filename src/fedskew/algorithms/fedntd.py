@@ -10,8 +10,6 @@ this one to the cross-entropy. With two classes in all there is nothing to keep,
 Elsewhere: the authors' code had no tau^2 at first; its default is tau = 3, its configurations say 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

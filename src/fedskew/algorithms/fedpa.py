@@ -17,8 +17,6 @@ as for every other method, so that a comparison is of Delta alone.
 Elsewhere: the authors' code adds one sample after the other in O(l^2 P), and gets the same Delta.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ listing (n_q / n with ``weighting="samples"``), or as in the text those times e^
 adapts batch sizes to a client's resources, without a rule and with a fixed batch in its experiments; here it is left out.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -15,8 +15,6 @@ Elsewhere: the authors' code keeps classes that were never seen in the sum, with
 divides aggregation weights by the rows of all clients, so that they sum to less than 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

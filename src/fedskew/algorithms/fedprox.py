@@ -15,8 +15,6 @@ Elsewhere: some frameworks only send mu and leave the term to the client, or sho
 solver such as AdamW normalises the term together with the loss, so that mu loses its scale.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Elsewhere: the norm is sometimes guarded by adding up to 1e-7 to it, which short
 weight decay is added after the second gradient, at w_k.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ three server means, as in FedDyn. Weight decay belongs to F_k. Under a codec w_k
 Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections; here none are clipped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

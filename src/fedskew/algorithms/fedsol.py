@@ -15,8 +15,6 @@ Departures: weight decay belongs to F_k, so its gradient too is taken at w_k + e
 Elsewhere: weight decay is added at w_k, and the perturbation can be kept to the classifier or to the layers before it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ draws. An upload is w_k - theta_{j_k}, so that drift and update norms are what c
 on all their rows; of more steps the sum stands for the gradient. Lower layers that all clusters share are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Elsewhere: each score's own distance of 0 is assumed to sort first, which goes w
 is weighted by examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -7,8 +7,6 @@ Fewer than half of the clients may send anything. Under label skew it has its pr
 pushes for, such as a class that only they hold, is removed. Updates that are not finite are left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

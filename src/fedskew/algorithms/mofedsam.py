@@ -13,8 +13,6 @@ gradient (FedNova's), so that D stays a mean of gradients. As D is 0 in round 0,
 Elsewhere: one number of steps, that of the first client, stands for all of them, and the sign of D differs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ CIFAR-100 and Tiny-ImageNet; on CIFAR-10 its best is 5.
 Elsewhere: the authors' code has 0.1 as its default learning rate where the paper trains with 0.01.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

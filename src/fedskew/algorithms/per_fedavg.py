@@ -16,8 +16,6 @@ which makes alpha = 0 exactly local SGD.
 Elsewhere: an implementation calls single steps local epochs; others take one batch for b1 and b2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

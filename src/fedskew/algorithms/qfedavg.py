@@ -14,8 +14,6 @@ makes one step of plain SGD a gradient: momentum and AdamW are refused, unless q
 Elsewhere: some libraries compute one loss on the server and use it for every client, which cannot tell clients apart.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

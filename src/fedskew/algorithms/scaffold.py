@@ -13,8 +13,6 @@ Elsewhere: control variates that start from a random network, or one client's nu
 after the momentum step, or as a linear term of the loss, where clipping and weight decay act on it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -8,8 +8,6 @@ Up to b clients may send anything: each coordinate stays within the range of the
 are left out before m is counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal

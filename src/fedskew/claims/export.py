@@ -1,7 +1,5 @@
 """Exports: the numbers behind the tables and verdicts of a document, as a small JSON file without the store."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Verdicts on the claims of a document, and its tables with our numbers beside its own."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """``check``: a method's promises, one line each."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 

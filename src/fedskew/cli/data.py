@@ -1,7 +1,5 @@
 """``data``: list, download, verify and locate data sets."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``flower``: an app, a node, a check of the SuperLink, a demo."""
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """``diagnose``: how clients differ, on the terminal, as JSON, and as a page."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Mapping

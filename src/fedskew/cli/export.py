@@ -1,7 +1,5 @@
 """``export``: the model of a run, out of the store."""
 
-from __future__ import annotations
-
 import argparse
 
 from fedskew.cli.output import warn

@@ -1,7 +1,5 @@
 """``landscape``: the loss around the model of a run, as a picture and in numbers."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``report --live``: a local web page of the report that is updated while its runs continue."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The `fedskew` command: parses the arguments, calls the verb, and turns errors into one line and an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

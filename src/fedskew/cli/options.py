@@ -1,7 +1,5 @@
 """The options of the command line, each described once: its help, and the setting of an experiment that it overrides."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress of runs and of long computations, and the way that a user stops them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """``reproduce``: a document's experiments, its numbers beside ours, and a verdict on each claim."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

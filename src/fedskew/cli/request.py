@@ -1,7 +1,5 @@
 """From parsed options to an experiment."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

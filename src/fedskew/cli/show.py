@@ -1,7 +1,5 @@
 """``list``, ``show``, ``report`` and ``cite``."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """``skew``: split data among clients, show the result, write it to a folder."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The one way to the terminal: a user's words are shown as they are, never as markup, and never as commands to the terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from typing import Any

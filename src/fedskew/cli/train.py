@@ -1,7 +1,5 @@
 """``run``, ``compare`` and ``resume``."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping, Sequence

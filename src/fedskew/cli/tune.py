@@ -1,7 +1,5 @@
 """``tune``, and the tuning before ``compare --tuned``."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The verbs of the command line: their options, and the function that carries each out. Importing it loads nothing heavy."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """``watch``: follow runs that another process carries out."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

@@ -1,7 +1,5 @@
 """The cost of a method: sizes of states and messages, and evaluations, measured in a round of the miniature federation."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """A federation that runs a hundred times a second: seven clients of 1 to 40 rows, three classes, a tanh network, float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The promises of every method, one function each. It plays a miniature federation and raises `Broken` with the reason."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import tempfile

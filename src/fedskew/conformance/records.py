@@ -1,7 +1,5 @@
 """All numbers of a run by name, and the first difference between two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

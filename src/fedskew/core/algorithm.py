@@ -4,8 +4,6 @@ Client hooks are written for one client. They see a `View`, and return what they
 values and no boolean indexing, so that engines can stack them over clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, final

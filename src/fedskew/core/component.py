@@ -4,8 +4,6 @@ A component is a frozen dataclass; its fields are its options. A catalogue maps 
 in a user's file, ``"./mine.py::Mine:mu=0.1"``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -4,8 +4,6 @@ A part of an experiment may have a method ``accepts(setup)``. It returns why the
 instead, worded so that the part's name can stand before it; an empty text accepts. `Need` is such a check for methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

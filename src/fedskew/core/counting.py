@@ -1,7 +1,5 @@
 """Numbers of things, in words."""
 
-from __future__ import annotations
-
 
 def count(number: int, noun: str) -> str:
     """``1 seed``, ``3 seeds``."""

@@ -1,7 +1,5 @@
 """The errors a user can meet. Each message is one line: what is wrong, where, what to write instead."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import struct

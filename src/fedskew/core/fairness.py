@@ -4,8 +4,6 @@ Everything follows from ``counts`` (..., 2, 2, 2): rows by group, label and pred
 outcome. A gap is NaN where a rate that it compares is 0 / 0.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Refuse work that needs more memory than the machine has. A process that runs out of memory ends without a message."""
 
-from __future__ import annotations
-
 import os
 
 from fedskew.core.errors import require

@@ -1,7 +1,5 @@
 """Read arrays of NumPy's compressed files. The unpacked size is checked before unpacking."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

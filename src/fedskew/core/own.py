@@ -4,8 +4,6 @@ A run stores the file's absolute path and a hash of its contents, so that it is 
 decides whether a file may run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import inspect

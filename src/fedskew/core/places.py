@@ -1,7 +1,5 @@
 """Paths of files that an experiment names."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

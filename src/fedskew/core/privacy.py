@@ -11,8 +11,6 @@ instead, or an empty text. Most components use one of the two functions below, `
 is refused. A subclass does not inherit it.
 """
 
-from __future__ import annotations
-
 from fedskew.core.errors import require
 from fedskew.core.records import Privacy
 

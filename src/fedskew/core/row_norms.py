@@ -7,8 +7,6 @@ backward pass gives the gradients at all outputs: those of zeros that are added 
 For 128 rows this takes 4 ms instead of 186 on an MLP of 36,000 parameters, 0.8 s instead of 4.4 on a CNN of 1.7 million.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar

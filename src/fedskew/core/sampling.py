@@ -1,7 +1,5 @@
 """A fair random sample of groups of unequal size, also from a stream."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The probability simplex: where mixtures of clients live."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

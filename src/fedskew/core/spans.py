@@ -1,7 +1,5 @@
 """A profile by named spans that exclude each other. Nothing is measured unless `profiled` is active."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

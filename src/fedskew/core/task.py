@@ -1,7 +1,5 @@
 """A model's task: logits, features, the loss and the scores of each row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Reading TOML."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Nested dicts and named tuples of tensors, and the few operations on them that the loops need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 

@@ -4,8 +4,6 @@ A run store may come from someone else, and names files and modules that a run n
 list: a file by the hash of its contents, a module of an installed package by its name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterator

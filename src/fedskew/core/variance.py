@@ -1,7 +1,5 @@
 """Variance of a client's gradients or losses over its rows, and selection and weights by it."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

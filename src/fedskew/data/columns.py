@@ -1,7 +1,5 @@
 """Columns as numbers: numeric, categorical and text columns, fitted on some rows and applied to others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias

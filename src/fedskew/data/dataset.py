@@ -1,7 +1,5 @@
 """The result of every loader: training rows, test rows, and the natural client of each training row, if there is one."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

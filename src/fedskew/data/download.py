@@ -3,8 +3,6 @@
 Archives are never unpacked to disk. Loaders read their members in place, so no name inside an archive can reach another folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import re

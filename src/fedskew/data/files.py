@@ -1,7 +1,5 @@
 """CSV, JSON lines, Parquet and Arrow files as a stream of small tables. Memory does not grow with the files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -3,8 +3,6 @@
 Files are searched in the folder named by ``FEDSKEW_DATA``, then in a per-user cache folder.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import lzma

@@ -1,7 +1,5 @@
 """Readers of image formats, without unpickling, and the standardisation of pixels."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """Stray quotes in CSV files. A quote that is not closed turns all rows up to the next quote into one cell, which parsers accept."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """A data set for worker processes on this machine: its arrays are in one file, which all workers map without a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass

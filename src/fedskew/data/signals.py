@@ -4,8 +4,6 @@ The same families of quantities as Anguita et al., "A Public Domain Dataset for 
 2013, tables 2 and 3), computed from the raw windows; their filters and normalisation are not repeated, so values differ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

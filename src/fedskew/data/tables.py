@@ -1,7 +1,5 @@
 """The user's own tables: labels and clients counted over all rows, and a random sample of the rows, in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

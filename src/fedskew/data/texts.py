@@ -1,7 +1,5 @@
 """Texts as integer matrices: words, a vocabulary of the training rows only, and a split of texts without leaks."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Choose the engine and the number of threads by a short trial on the experiment's first round with clients."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ A checkpoint holds the position and the checksum of each client's record. These 
 checkpoint is written: a run that ends in between resumes from the states of the checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Every rank plays the same rounds and keeps the server and all client states, so 
 process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

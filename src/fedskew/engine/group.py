@@ -1,7 +1,5 @@
 """The ranks of PyTorch's process group, and their collectives."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the C library does with freed memory."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from functools import cache

@@ -1,7 +1,5 @@
 """One client after the other: the reference, and the fastest where models are large or convolutional."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ The cohort is sorted by number of steps and cut into blocks. Within a block, ste
 that has finished keeps its carry. Blocks of large models get narrower as clients finish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

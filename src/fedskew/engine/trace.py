@@ -7,8 +7,6 @@ A step of a large model costs passes over its weights: the graph changes them in
 a run. This file is the only one that uses private parts of PyTorch. Without them `PRIVATE` is False: steps run unrecorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from operator import getitem
 from types import BuiltinFunctionType, MethodDescriptorType

@@ -1,7 +1,5 @@
 """Assemble an experiment and its data to a federation that can run, and check that all parts fit together."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from dataclasses import dataclass

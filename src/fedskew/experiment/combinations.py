@@ -4,8 +4,6 @@
 without its perturbation; ``fedper`` is FedAvg of a model whose last layers stay with the clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

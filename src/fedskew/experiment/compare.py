@@ -1,7 +1,5 @@
 """Compare methods on the same partitions and seeds, one run after the other or side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Give each client of an experiment its rows, with its features and its labels."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

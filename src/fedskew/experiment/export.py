@@ -1,7 +1,5 @@
 """Export the model of a run to a file for other programs."""
 
-from __future__ import annotations
-
 import io
 import logging
 import warnings

@@ -1,7 +1,5 @@
 """Measures of a round that depend on the stored rounds before it."""
 
-from __future__ import annotations
-
 from fedskew.experiment.config import Experiment
 from fedskew.measure.recovery import recovery
 from fedskew.skew.concept import Concept

@@ -1,7 +1,5 @@
 """The loss landscape around the model of a stored run, on the test set and on chosen clients' rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The machine that runs are carried out on."""
 
-from __future__ import annotations
-
 import os
 import platform
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What is stored of a round: the rows of the store, from the round's outcome and the models' scores."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

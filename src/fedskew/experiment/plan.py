@@ -1,7 +1,5 @@
 """Planning: check experiments before anything is stored, deal their rows, and choose engine and threads."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

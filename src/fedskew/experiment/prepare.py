@@ -3,8 +3,6 @@
 Engines get rows and a module. Only this file knows that the rows may be activations, and the module the rest of an encoder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Beside a method that bounds its privacy loss every part of an experiment must answer for itself."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fedskew.core.errors import require

@@ -1,7 +1,5 @@
 """The works that components are based on: the packaged BibTeX file, and the citations of a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Plan a document's runs, each arm on the same seeds, estimate their time, and read their results from the store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy

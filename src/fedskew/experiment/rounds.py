@@ -1,7 +1,5 @@
 """Play and measure the rounds of a run, and say what the next round depends on. Nothing is written here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Execute one run: play its rounds, store every number, save checkpoints, and resume to the last bit."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 from collections.abc import Callable, Iterator, Mapping

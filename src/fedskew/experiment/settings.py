@@ -1,7 +1,5 @@
 """The plain settings of an experiment: one class a section."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Load data and deal them to clients from Python, without an experiment."""
 
-from __future__ import annotations
-
 from fedskew.core.component import build
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset

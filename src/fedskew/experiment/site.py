@@ -1,7 +1,5 @@
 """The site of a run's clients: this process, or other machines."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

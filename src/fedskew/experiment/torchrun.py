@@ -1,7 +1,5 @@
 """A run on the ranks that ``torchrun`` starts: rank 0 owns the store and leads, the others train their share of each round."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -3,8 +3,6 @@
 Every tried setting is a run in the store, so a second call goes on where the first stopped.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

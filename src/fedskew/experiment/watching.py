@@ -1,7 +1,5 @@
 """Warnings during a run, from the rows of each round, stored in the run's facts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The server's app: a fedskew run over Flower's grid, as the app's configuration describes it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version

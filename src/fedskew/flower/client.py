@@ -3,8 +3,6 @@
 It does not load PyTorch.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Client

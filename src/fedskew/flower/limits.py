@@ -1,7 +1,5 @@
 """The limits that a node's owner sets for a server. A recipe is checked before it costs time or memory."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 

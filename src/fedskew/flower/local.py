@@ -1,7 +1,5 @@
 """A SuperLink and its SuperNodes on this machine, over loopback: for `fedskew flower demo` and for tests."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

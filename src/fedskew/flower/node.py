@@ -1,7 +1,5 @@
 """A node: one client with its own rows, and its own state on its own disk. It answers the server's requests, without Flower."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server's connections: which node is which client, how nodes are asked, and which replies are accepted."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Start Flower's commands, and end them with everything that they started."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

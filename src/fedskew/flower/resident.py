@@ -3,8 +3,6 @@
 Flower starts a process for every message. Loading Flower in it takes longer than the rest, so this process forks it instead.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """The file of a client's rows: arrays ``x`` and ``y``, and ``x_measured`` and ``y_measured`` if some are held out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Execute a run whose clients are on nodes. It lies in the same run store as simulated runs."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import uuid

@@ -1,7 +1,5 @@
 """Write a Flower app of three small files. It runs the experiment in its configuration."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """The server's side of updates as messages of the experiment's codec."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Messages between server and nodes: a typed head in JSON and tensors as safetensors, under a checksum. No pickle."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from typing import Literal, NamedTuple, TypeVar

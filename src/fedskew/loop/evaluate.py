@@ -1,7 +1,5 @@
 """Scores of a model on the test set, and on the rows of each client."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Which client fails and how is a function of (seed, round, client), the same for 
 have no faults.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal, get_args

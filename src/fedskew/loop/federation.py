@@ -1,7 +1,5 @@
 """A federation: everything that is constant over the rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ It does not include the point at which FedSAM and its variants take a gradient. 
 0: solved exactly. 1: no nearer than at the start. Above 1: overshot.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

@@ -1,7 +1,5 @@
 """Reject updates that no honest client sends: longer than a fixed limit, or far longer than those of the others."""
 
-from __future__ import annotations
-
 from math import inf, sqrt
 from typing import Protocol
 

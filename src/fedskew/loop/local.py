@@ -1,7 +1,5 @@
 """The local loop, as pure functions of one client. Engines run them for one client or for a stack of clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple

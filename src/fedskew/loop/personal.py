@@ -4,8 +4,6 @@ An engine runs a program that starts from the personal model, trains it on the p
 it like a local model.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

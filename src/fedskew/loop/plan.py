@@ -1,7 +1,5 @@
 """Plans of batches: a function of (seed, round, client), so that all methods and engines train on the same batches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, Protocol
 

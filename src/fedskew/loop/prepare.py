@@ -1,7 +1,5 @@
 """Prepare a round: select clients, make their views, plan their batches, and let the method survey them first."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

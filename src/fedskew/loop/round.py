@@ -1,7 +1,5 @@
 """One round of the server: prepare it, let an engine train the cohort, transmit and aggregate the updates."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

@@ -4,8 +4,6 @@ It is a function of (seed, round, client), the same for every method. Each rando
 population, so that a client's number does not depend on its cohort.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Send updates through the codec, and join the states that a client keeps between rounds."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Shifted and mirrored images, by one gather: the same numbers for one client and for many."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Records of a round: the work that an engine gets, what it returns, and the outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Distances between the local models of a round. Norms are Euclidean over the trainable parameters, in float64."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

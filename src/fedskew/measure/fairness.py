@@ -1,7 +1,5 @@
 """The clients' values of a score such as accuracy, (K,) from worst to best, as one number: typical, worst, and how even."""
 
-from __future__ import annotations
-
 import math
 
 import torch

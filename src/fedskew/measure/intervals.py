@@ -1,7 +1,5 @@
 """Confidence intervals of means over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

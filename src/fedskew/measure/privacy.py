@@ -1,7 +1,5 @@
 """Differential privacy of a run: the accountant of the Gaussian mechanism on Poisson samples."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 from functools import lru_cache

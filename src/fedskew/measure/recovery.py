@@ -1,7 +1,5 @@
 """The time that a model needs to recover after a change of the concept."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 SHARE, BEFORE = 0.95, 10

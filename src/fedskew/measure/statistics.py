@@ -1,7 +1,5 @@
 """Comparing methods over paired seeds and over data sets: intervals, effect sizes, corrections for many comparisons, ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple

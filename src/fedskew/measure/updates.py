@@ -1,7 +1,5 @@
 """Further measures of one cohort's updates (C, P): cosines by layer, signal to noise."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm

@@ -1,7 +1,5 @@
 """Warnings of a run, found in its measurements while it goes: each with its value, threshold, source and remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

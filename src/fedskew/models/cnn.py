@@ -4,8 +4,6 @@ The ReLU comes after the pooling: results and gradients are the same, for a quar
 rows are flattened, so that it and its gradient have the same layout in memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -10,8 +10,6 @@ checkpoint and never travel in a round.
 Departure: dropout is off, so that a step depends on its batch only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

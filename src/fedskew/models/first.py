@@ -5,8 +5,6 @@ feed-forward part of one. Of a BERT layer's twelve H x H products a token two ar
 last two layers on texts of 64 tokens takes 0.18 s a batch of 16 instead of 0.32 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import MethodType
 from typing import Any

@@ -1,7 +1,5 @@
 """Initial parameters from a generator of our own: PyTorch's default distribution, without its global generator."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A recurrent network for sensor windows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

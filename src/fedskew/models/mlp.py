@@ -1,7 +1,5 @@
 """A multi-layer perceptron with ReLU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod

@@ -1,7 +1,5 @@
 """The user's own module: a class in a file or in an importable package."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

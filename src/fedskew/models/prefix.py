@@ -1,7 +1,5 @@
 """The frozen layers at the front of an encoder: their result for a text never changes, so it is computed once."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Callable

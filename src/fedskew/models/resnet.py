@@ -1,7 +1,5 @@
 """ResNet-18 for small images, with GroupNorm: BatchNorm's running statistics do not federate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

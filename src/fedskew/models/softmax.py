@@ -1,7 +1,5 @@
 """Softmax regression: one linear layer; convex."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar

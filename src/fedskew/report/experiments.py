@@ -1,7 +1,5 @@
 """Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

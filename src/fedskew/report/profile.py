@@ -1,7 +1,5 @@
 """The time of runs by part of the work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedskew.report import words

@@ -1,7 +1,5 @@
 """Dirichlet label skew: on clients of equal sizes, and as in the code of the failure-modes study."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Label skew by construction: shards, a fixed number of classes a client, similarity, blocks of classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

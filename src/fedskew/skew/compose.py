@@ -1,7 +1,5 @@
 """Several skews at once: one deals the rows, one may set the sizes, any number change features and concepts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Concept skew: clients give the same row different labels, from the start or from a round on."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

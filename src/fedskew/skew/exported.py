@@ -1,7 +1,5 @@
 """A partition as plain files that any program reads: arrays without pickle, JSON, and a README that explains them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Feature skew: each client's rows are changed in its own way. Labels and the test set stay as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Feature skew of images: rotation, blur, and styles of clusters of clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

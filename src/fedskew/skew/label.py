@@ -1,7 +1,5 @@
 """Label skew: clients see the classes in different proportions."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from dataclasses import dataclass

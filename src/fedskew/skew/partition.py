@@ -1,7 +1,5 @@
 """A partition: which rows of the training set belong to which client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Partitions without label skew: IID, natural clients, all rows on one client."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

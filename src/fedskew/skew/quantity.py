@@ -1,7 +1,5 @@
 """Quantity skew: clients hold different numbers of rows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable

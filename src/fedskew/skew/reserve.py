@@ -1,7 +1,5 @@
 """Rows that are not dealt: a class-balanced draw for the server or a public share, which every client gets a part of."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

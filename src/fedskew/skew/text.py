@@ -1,7 +1,5 @@
 """Feature skew of texts: a style of writing for each cluster of clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

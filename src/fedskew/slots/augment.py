@@ -1,7 +1,5 @@
 """Augmentations: random changes of training rows each time they are drawn. Evaluation uses the rows as they are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Availability: the clients that can be reached in a round, the same for every method with the same seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

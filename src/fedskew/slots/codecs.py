@@ -8,8 +8,6 @@ decodes what ``unpack`` gives. A number costs what it costs in the model's type.
 besides travels as it is.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple

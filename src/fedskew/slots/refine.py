@@ -1,7 +1,5 @@
 """Refinements: training of the new global model on the server's rows, after the server optimiser's step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

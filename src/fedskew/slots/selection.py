@@ -1,7 +1,5 @@
 """Selection of the clients that take part in a round, from those that are online."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Server optimisers: a step of the global model along minus the cohort's mean delta, taken as a gradient."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

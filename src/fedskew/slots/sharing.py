@@ -4,8 +4,6 @@ A kept entry is never sent, averaged or counted in bytes. A client starts each r
 from its own kept part. The server's model keeps its initial values there, so its test accuracy means little.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar

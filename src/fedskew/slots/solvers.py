@@ -1,7 +1,5 @@
 """Local solvers: one step on a flat vector. Their state is fresh in every round."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

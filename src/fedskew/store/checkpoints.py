@@ -1,7 +1,5 @@
 """Checkpoints: tensors as safetensors, the rest as JSON, written under a temporary name, synced, then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Types of a stored run: its columns, and the facts that other code reads."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
 

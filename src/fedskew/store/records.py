@@ -1,7 +1,5 @@
 """Records of runs, as they are read from the store."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The tables of the run store, and how to open its file for writing or reading."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """UCI Adult: census rows of 48,842 people in the USA in 1994; does somebody earn more than 50,000 dollars a year?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """AG News: titles and first sentences of news articles, four topics."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bitext's made-up messages of customers to a help desk, labelled by intent: customer support in general, and online shops."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour photographs of 32 x 32 pixels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain

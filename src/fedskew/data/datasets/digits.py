@@ -1,7 +1,5 @@
 """The handwritten digits that scikit-learn carries (a part of the UCI optical recognition set): 8 x 8 pixels, 10 classes."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import dataclass
 from importlib.metadata import files

@@ -1,7 +1,5 @@
 """FEMNIST: handwritten digits and letters by the people who wrote them, as the LEAF benchmark prepares them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

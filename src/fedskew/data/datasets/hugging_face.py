@@ -1,7 +1,5 @@
 """Any data set of the Hugging Face hub, or a folder that its library reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

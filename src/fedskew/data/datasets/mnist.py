@@ -1,7 +1,5 @@
 """MNIST and Fashion-MNIST: 70,000 grey images of 28 x 28 pixels, in the IDX files of their own pages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

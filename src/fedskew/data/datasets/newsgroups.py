@@ -1,7 +1,5 @@
 """20 Newsgroups, the version split by date: posts to twenty discussion groups."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from dataclasses import dataclass

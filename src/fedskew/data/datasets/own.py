@@ -1,7 +1,5 @@
 """Data that a program passed in: the experiment records only their fingerprint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol

@@ -1,7 +1,5 @@
 """synthetic(alpha, beta) of the FedProx paper: each device has a softmax model and inputs of its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

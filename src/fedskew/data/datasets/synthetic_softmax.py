@@ -1,7 +1,5 @@
 """The mixture of Gaussians of the book section on non-IID data (its listing 14.4.1), with its order of draws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

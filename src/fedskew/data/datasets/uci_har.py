@@ -1,7 +1,5 @@
 """UCI-HAR: 30 people, six activities, windows of 128 samples at 50 Hz on nine channels; the signals, or features of them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Parts of documents that need no run store, by the names under which a document's file and ``--only`` list them."""
 
-from __future__ import annotations
-
 from fedskew.experiment.documents.exercise import repeat_exercise
 from fedskew.experiment.documents.extra import Repeat
 from fedskew.experiment.documents.listing import repeat_listing

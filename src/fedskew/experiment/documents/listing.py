@@ -5,8 +5,6 @@ random generator with seed 0 draws the data, the IID permutation and the batches
 Drift is averaged over the rounds; accuracy is measured on the training rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Distance between the labels that clients give to the same inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import linalg
 

@@ -1,7 +1,5 @@
 """Further measures of heterogeneity of the literature, beside the four faces of `diagnose`."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The diagnosis: one number on one scale for each of the four faces, with its interval, its value by chance and a test."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Distances between two sets of rows, (m, d) and (n, d), in the unit of the columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

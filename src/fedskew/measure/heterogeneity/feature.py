@@ -1,7 +1,5 @@
 """Distance between the clients' inputs beyond the effect of their labels."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by, table

@@ -1,7 +1,5 @@
 """Dissimilarity of the clients' gradients at a common model."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, sums_by

@@ -1,7 +1,5 @@
 """Distances between the clients' label frequencies. Counts are (clients, classes); logarithms are to base 2."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

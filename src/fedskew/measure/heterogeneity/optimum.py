@@ -1,7 +1,5 @@
 """The gap between the clients' own optima and the common optimum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

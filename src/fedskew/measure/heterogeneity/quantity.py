@@ -1,7 +1,5 @@
 """Inequality of the clients' numbers of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Rows of any kind as a few dozen standardised columns, so that images, signals and tables are compared in the same way."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -219,6 +219,7 @@ HERE = (Path(os.environ.get("FEDSKEW_DATA", "/nowhere")) / "adult.data.gz").is_f
 needs_data = pytest.mark.skipif(not HERE and not os.environ.get("CI"), reason="UCI Adult is not here")
 
 
+@pytest.mark.slow
 @needs_data
 def test_adult_counts() -> None:
     data = Adult().load()

@@ -56,7 +56,9 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> list[tuple]:
     return stored(folder, 1)
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("how", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)]
+)
 def test_a_stopped_run_is_resumed_to_the_same_numbers(
     tmp_path: Path, whole_run: list[tuple], how: signal.Signals, code: int
 ) -> None:

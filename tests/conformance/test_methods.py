@@ -35,8 +35,15 @@ from tests.small import RAGGED, X0
 
 torch.set_num_threads(1)
 
+VARIANTS = [spec if spec in FIRST else pytest.param(spec, marks=pytest.mark.slow) for spec in SPECS]
+"""Each method with its first options; its other variants are in the slow suite."""
 
-@pytest.mark.parametrize("spec", SPECS)
+
+def spec_of(variant: Any) -> str:
+    return variant if isinstance(variant, str) else variant.values[0]
+
+
+@pytest.mark.parametrize("spec", VARIANTS)
 def test_every_method_keeps_every_promise(spec: str) -> None:
     """A server optimiser with a state takes part. Weightings alone do not change what engines compute."""
     subject = Subject(algorithm(spec), Yogi(lr=0.05, bias_correction=True), ALGORITHMS)
@@ -149,7 +156,7 @@ def relabelled(fed: Federation) -> Federation:
     return replace(fed, partition=other, planner=planner, selection=selection)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.startswith(BY_NUMBER)])
+@pytest.mark.parametrize("spec", [v for v in VARIANTS if not spec_of(v).startswith(BY_NUMBER)])
 def test_the_numbers_of_clients_do_not_matter(spec: str) -> None:
     ours, theirs = reference(spec), run(relabelled(federation(spec)), Sequential())
     assert set(ours) == set(theirs)
@@ -179,7 +186,7 @@ class Only:
         return np.asarray(self.chosen)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.startswith(COHORT_MATTERS)])
+@pytest.mark.parametrize("spec", [v for v in VARIANTS if not spec_of(v).startswith(COHORT_MATTERS)])
 def test_a_client_does_not_depend_on_the_rest_of_the_cohort(spec: str) -> None:
     """Clients 2 and 5 in a cohort of four and in one of two, bit by bit if each works alone."""
     fed = federation(spec, selection=Only((1, 2, 5, 6)))

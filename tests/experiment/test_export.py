@@ -70,6 +70,7 @@ def test_onnx_gives_the_logits_of_torchscript_for_any_number_of_rows(stored: Run
         assert torch.allclose(torch.as_tensor(session.run(["logits"], {"x": x.numpy()})[0]), logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Strange(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,9 @@ OPTIONS = {
 }
 """Methods whose defaults need more clients, or that have to act on a few."""
 METHODS = {name: OPTIONS.get(name, name) for name in ALGORITHMS}
+UNLIKE = ("fedavg", "scaffold", "fednova", "feddyn", "dp-fedavg", "fedmd", "ifca", "fedbs", "drfa", "krum", "ditto")
+"""Methods that together use every hook. They are in the fast suite; the slow one has all."""
+
 SECONDS = 15
 """That the slow test takes for each method at most."""
 
@@ -88,7 +91,7 @@ def report(method: str, case: Case) -> str:
     return f"{method} {unlike}: {found}"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [m if m in UNLIKE else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_every_method_keeps_what_must_hold_beside_every_slot(method: str) -> None:
     own = [case for case in cases() if case["method"] == method]
     assert own, "the method is refused beside everything"

@@ -312,6 +312,7 @@ def test_five_clients_fine_tune_minilm_on_ag_news(tmp_path):
     assert by_round[5] >= 0.88
 
 
+@pytest.mark.slow
 def test_minilm_is_the_six_layer_encoder_and_learns_a_little():
     """Its last two layers and the head: two times 1,774,464, and 384 x 384 + 384 and 384 x 3 + 3."""
     model = MiniLm(frozen=4, length=12)

@@ -139,6 +139,7 @@ def test_the_untrained_model_stands_for_no_method(tmp_path, asked: str, enough: 
     assert summary(made, made.runs(), budget_from(enough))["accuracy"].min() > 0.12
 
 
+@pytest.mark.slow
 def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys, monkeypatch) -> None:
     """``late`` wins in the end and ``early`` after one round; two data sets, of which one was run for longer."""
     monkeypatch.setattr("fedskew.report.files.FORMATS", ("png",))

@@ -74,6 +74,7 @@ def test_numbers_and_bars() -> None:
     assert markdown(pd.DataFrame({"a": ["x|y"], "b": [1]})).splitlines()[2] == "| x\\|y | 1 |"
 
 
+@pytest.mark.slow
 def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_again(store, tmp_path, capsys) -> None:
     words = ["report", "9", "--runs", str(store.folder), "--output", str(tmp_path / "page.html"), "--json"]
     assert main([*words, "--figures", str(tmp_path / "f"), "--tables", str(tmp_path / "t")]) == 0

@@ -19,8 +19,8 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(PYTEST) -n 2 --dist worksteal $(LIMITS)
+	@$(BIN)/mypy & types=$$!; $(PYTEST) -n 2 --dist worksteal $(LIMITS); tests=$$?; \
+	  wait $$types || { echo "make test: mypy found errors, see above"; exit 1; }; exit $$tests
 
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow -v --durations=0

@@ -281,6 +281,7 @@ def test_without_its_own_rate_the_mixture_stays() -> None:
         assert_close(outcome.server.state["lambda"], [0.25, 0.75])
 
 
+@pytest.mark.slow
 def test_ends_near_the_model_where_the_worst_loss_is_least() -> None:
     """The losses of the pair are equal at 2, while the uniform optimum is 2.4."""
     late = trajectory(play(sized_pair(Drfa(gamma=0.01), (2, 2), lr=0.03), [1.0], 600))[-400:, 0]

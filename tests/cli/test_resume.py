@@ -74,6 +74,7 @@ def test_a_stopped_run_is_resumed_to_the_same_numbers(
     assert whole_run
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_is_resumed_and_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "--algorithms", "fedavg", "scaffold", "--seeds", "1", "--rounds", "60", "--epochs", "1"]
     process = start_run(tmp_path, *words, "--engine", "stacked", "--jobs", "1")

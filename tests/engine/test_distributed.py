@@ -129,6 +129,7 @@ def test_the_case_of_empty_rounds_has_one() -> None:
     assert 0 in [len(call(fed, round_)[0]) for round_ in range(table.ROUNDS)]
 
 
+@pytest.mark.slow
 def test_a_failed_check_on_a_rank_shows_its_output() -> None:
     with pytest.raises(AssertionError, match=r"(?s)rank 0:.*unheard of"):
         check_on_ranks(["unheard of"], size=1)

@@ -120,7 +120,9 @@ def test_an_export_of_nothing_is_refused(tmp_path, capsys) -> None:
     assert not (tmp_path / "x.json").exists()
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize(
+    "name", [name if name == "fedpbs" else pytest.param(name, marks=pytest.mark.slow) for name in DOCUMENTS]
+)
 def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> None:
     """Tables and claims of each document are made from an export of its own alone, whatever they are about."""
     document, store = load(name).at("quick"), RunStore(tmp_path)

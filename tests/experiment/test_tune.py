@@ -182,6 +182,7 @@ def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, 
     assert found.score == own["value"].item()
 
 
+@pytest.mark.slow
 def test_optuna_prunes_what_falls_behind_and_replays_what_is_stored(tmp_path) -> None:
     pytest.importorskip("optuna")
     store, seen = RunStore(tmp_path), []

@@ -198,12 +198,20 @@ NEED_MORE = {"fairfed": "adult", "f3": "adult", "f3-gradient": "adult"}
 
 ADAPTED = [name for name in sorted(set(ALGORITHMS) - set(NEED_MORE)) if ALGORITHMS[name]().contract().shares_model]
 WHOLE = ["fedavg", "scaffold", "moon"]
+UNLIKE = [*WHOLE, "fednova", "feddyn", "ditto", "ifca", "dp-fedavg"]
 
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [*((name, {"lora": 1, "frozen": 2}) for name in ADAPTED), *((name, {}) for name in WHOLE)],
-    ids=[*(f"{name} lora" for name in ADAPTED), *WHOLE],
+    [
+        *(
+            pytest.param(
+                name, {"lora": 1, "frozen": 2}, id=f"{name} lora", marks=[pytest.mark.slow] * (name not in UNLIKE)
+            )
+            for name in ADAPTED
+        ),
+        *(pytest.param(name, {}, id=name) for name in WHOLE),
+    ],
 )
 def test_every_method_fine_tunes_and_uploads_only_trained_parameters(bert, tmp_path, method, options):
     spec, changes = method, {"server_data": {"share": 0.1}}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fedskew.report.plots import SERIES, styled
+from fedskew.report.style import SERIES, styled
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- made by benchmarks/growth.py -->\n", "<!-- until here -->"

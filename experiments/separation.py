@@ -28,7 +28,8 @@ from fedskew.core.errors import FedskewError
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.compare import execute_all, register_all
 from fedskew.experiment.plan import prepare
-from fedskew.experiment.tune import Search, tune
+from fedskew.experiment.search import Search
+from fedskew.experiment.tune import tune
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import decided, holm, paired_p
 from fedskew.report.words import MISSING, interval

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedskew.report.plots import SERIES, styled
+from fedskew.report.style import SERIES, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ import pytest
 
 from fedskew.cli.progress import stop_on_signal
 from fedskew.experiment import workers
-from fedskew.store.lease import alive, began
+from fedskew.store.owner import alive, began
 from fedskew.store.runs import RunStore
 from tests.cli.test_resume import wait_for_round
 

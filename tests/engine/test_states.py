@@ -17,7 +17,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.landscape import landscape
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
-from fedskew.store.lease import TakenOver
+from fedskew.store.owner import TakenOver
 from fedskew.store.runs import RunStore
 
 CLIENTS = 9

@@ -158,6 +158,20 @@ def test_a_right_import_is_not_found(room, source):
     assert wrong_imports(source, room, ["fedskew", room]) == []
 
 
+def test_files_import_each_other_in_no_circle():
+    """Also not within functions or for type checkers."""
+    files = {".".join(["fedskew", *path.relative_to(SOURCE).with_suffix("").parts]): path for path in FILES}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    left = {}
+    for name, path in files.items():
+        found = imported(ast.parse(path.read_text(encoding="utf-8")), package_of(path))
+        left[name] = {target if target in files else target.rpartition(".")[0] for target in found} - {name}
+    while ready := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert sorted(left) == []
+
+
 def test_the_order_of_rooms_has_no_circle():
     done: set[str] = set()
     while len(done) < len(MAY_IMPORT):

@@ -9,6 +9,7 @@ import pytest
 
 from fedskew.core.errors import BadInput
 from fedskew.report import plots
+from fedskew.report.style import SERIES, WIDTH
 from fedskew.store.runs import RunStore
 from tests.report import add
 
@@ -18,7 +19,7 @@ OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks"]
 @pytest.mark.parametrize("what", OF_ONE_DATA_SET)
 def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
     figure = plots.plot(store, store.runs(), what)
-    assert figure.get_size_inches()[0] * 72 == pytest.approx(plots.WIDTH)
+    assert figure.get_size_inches()[0] * 72 == pytest.approx(WIDTH)
     lines = {line.get_label() for line in figure.axes[0].get_lines()}
     if what != "partition":
         assert "fedavg" in lines
@@ -34,9 +35,9 @@ def test_unknown_figure_is_refused_with_the_nearest_name(store: RunStore) -> Non
 def test_colour_belongs_to_the_method_even_where_others_have_no_numbers(store: RunStore) -> None:
     axes = plots.plot(store, store.runs(), "clients").axes[0]
     colours = {str(line.get_label()): line.get_color() for line in axes.get_lines()}
-    assert colours["fedprox:mu=0.1"] == plots.SERIES[1]
+    assert colours["fedprox:mu=0.1"] == SERIES[1]
     axes = plots.plot(store, [r for r in store.runs() if r.name != "fedavg"], "clients").axes[0]
-    assert axes.get_lines()[0].get_color() == plots.SERIES[0]
+    assert axes.get_lines()[0].get_color() == SERIES[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from fedskew.core.errors import BadInput
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
 from fedskew.store import lease
-from fedskew.store.lease import Owner, TakenOver, alive, began, held, machine
+from fedskew.store.lease import held
+from fedskew.store.owner import Owner, TakenOver, alive, began, machine
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, numbers, small
 

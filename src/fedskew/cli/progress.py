@@ -16,8 +16,7 @@ from rich.text import Text
 
 from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
-from fedskew.experiment.compare import Ended
-from fedskew.experiment.run import Progress
+from fedskew.experiment.run import Ended, Progress
 from fedskew.measure.registry import shown
 from fedskew.report.words import value
 

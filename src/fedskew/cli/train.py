@@ -20,9 +20,9 @@ from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import Ended, cross, execute_all, register_all, seeds_from, worst_error
+from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
 from fedskew.experiment.plan import Plan, Trial, prepare
-from fedskew.experiment.run import register
+from fedskew.experiment.run import Ended, register
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from

@@ -12,11 +12,11 @@ from fedskew.cli.progress import duration, stop_on_signal
 from fedskew.cli.request import experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
-from fedskew.experiment.compare import Ended
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.run import Progress
+from fedskew.experiment.run import Ended, Progress
+from fedskew.experiment.search import Search, words
 from fedskew.experiment.torchrun import on_ranks
-from fedskew.experiment.tune import Search, Tuned, space_from, tuned_methods, words
+from fedskew.experiment.tune import Tuned, space_from, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.store.runs import RunStore
 

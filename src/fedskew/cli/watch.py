@@ -21,7 +21,7 @@ from fedskew.measure.registry import shown
 from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import heading, listed, plain
-from fedskew.store.lease import Owner
+from fedskew.store.owner import Owner
 from fedskew.store.runs import RunRecord, RunStore
 
 OPEN = ("planned", "running")

@@ -6,19 +6,18 @@ absent; the engine adds it when it stacks clients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.core.batch import Batch as Batch
 from fedskew.core.seeding import Seed
+from fedskew.core.task import Task
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import Dispersion, weighted_sum
-
-if TYPE_CHECKING:
-    from fedskew.core.task import Task
 
 
 class Info(NamedTuple):
@@ -44,24 +43,6 @@ class View(NamedTuple):
 
 OWN = ("state", "info", "before", "steps")
 """The parts of a view that differ between clients: in a cohort's view they have a leading axis, the others are shared."""
-
-
-class Batch(NamedTuple):
-    """Rows with a 0/1 mask over them: padding never changes a number."""
-
-    x: Tensor  # (B, ...)
-    y: Tensor  # (B,)
-    mask: Tensor  # (B,)
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Sum of (B, ...) over the real rows."""
-        if values.dim() == 1:
-            return (self.mask * values).sum()
-        return torch.tensordot(self.mask, values, dims=1)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of (B, ...) over the real rows."""
-        return self.sum(values) / self.mask.sum().clamp(min=1)
 
 
 def rows_of(values: object, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedskew.core.batch import Batch
 from fedskew.core.errors import require
-from fedskew.core.records import Batch
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import ParameterSpace
 

@@ -1,7 +1,6 @@
 """Compare methods on the same partitions and seeds, one run after the other or side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
@@ -10,19 +9,11 @@ from fedskew.engine.group import Lost
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.plan import Plan
-from fedskew.experiment.run import Listener, Stop, begin, execute, register
+from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
 from fedskew.store.runs import RunStore
 
 MOST_RUNS = 10_000
 """Maximum number of runs of a comparison: all are dealt, checked and stored before the first begins."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The outcome of one run of several."""
-
-    run: int
-    error: FedskewError | None  # None: finished
 
 
 EndListener = Callable[[Ended], None]

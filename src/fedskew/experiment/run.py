@@ -35,7 +35,8 @@ from fedskew.loop.work import Engine
 from fedskew.measure.registry import shown
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
-from fedskew.store.lease import TakenOver, held
+from fedskew.store.lease import held
+from fedskew.store.owner import TakenOver
 from fedskew.store.runs import Row, RunRecord, RunStore
 
 SHOWN_CLIENTS = 1000
@@ -66,6 +67,14 @@ class Progress:
     def drift(self) -> float | None:
         """The round's drift, where it was measured."""
         return self.values.get("drift")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The outcome of one run of several."""
+
+    run: int
+    error: FedskewError | None  # None: finished
 
 
 Listener = Callable[[Progress], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.errors import BadInput, Interrupted, require
 from fedskew.experiment.reproduce import DONE
-from fedskew.experiment.tune import Setting, Tried, Work, is_number
+from fedskew.experiment.search import Setting, Tried, Work, is_number
 
 if TYPE_CHECKING:
     import optuna

@@ -3,69 +3,24 @@
 Every tried setting is a run in the store, so a second call goes on where the first stopped.
 """
 
-import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypedDict, TypeGuard
+from dataclasses import dataclass
+from typing import TypedDict
 
-from fedskew.core.algorithm import Algorithm
-from fedskew.core.component import literal, parse, shown, split
-from fedskew.core.errors import Diverged, FedskewError, require
+from fedskew.core.component import literal, parse, split
+from fedskew.core.errors import FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
-from fedskew.experiment.combinations import with_method
-from fedskew.experiment.compare import Ended, EndListener, execute_all, worst_error
-from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_table_of_sections
-from fedskew.experiment.plan import Plan, prepare
-from fedskew.experiment.reproduce import DONE
-from fedskew.experiment.run import Listener, Stop, register
-from fedskew.measure.registry import primary
-from fedskew.slots import All
+from fedskew.experiment.compare import EndListener
+from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
+from fedskew.experiment.run import Listener, Stop
+from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number
+from fedskew.experiment.trials import by_optuna
 from fedskew.store.runs import RunStore
-
-Setting = dict[str, object]
-"""SECTION.OPTION or METHOD.OPTION -> value."""
-
-ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
-"""The SQL condition for runs of a search."""
 
 FACTORS = (0.3, 1.0, 3.0)
 """The default grid: these multiples of the experiment's learning rate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What a search tries, on which seeds, and how it scores.
-
-    ``space`` has the values of each SECTION.OPTION, for every method, or of METHOD.OPTION, for one; empty: three learning rates.
-    With 0 ``trials`` every point of the grid is run. Otherwise Optuna tries so many settings, numbers between the smallest and the
-    largest on a logarithmic scale, and prunes those that fall behind. ``held_out`` is the share (0..1) of each client's rows to
-    score on, if the experiment holds none out. ``by`` says whether the global model or the personal models are scored.
-    """
-
-    space: Mapping[str, tuple[object, ...]]
-    seeds: tuple[int, ...] = (1000, 1001)
-    trials: int = 0
-    held_out: float = 0.2
-    by: Literal["clients", "personal"] = "clients"
-
-    def __post_init__(self) -> None:
-        require(bool(self.seeds) and len(set(self.seeds)) == len(self.seeds), "tune: seeds must be different numbers")
-        require(self.trials >= 0, f"tune: trials must be at least 0, got {self.trials}")
-        require(0 < self.held_out < 1, f"tune: held_out must be above 0 and below 1, got {self.held_out}")
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A tried setting. ``score`` is the clients' mean accuracy over all seeds, 0..1; -inf if it diverged or was pruned."""
-
-    setting: Setting
-    score: float
-    seconds: float
-    runs: tuple[int, ...]
-    ended: Literal["finished", "diverged", "pruned"]
 
 
 class Facts(TypedDict):
@@ -148,106 +103,9 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
         )
 
 
-def at(base: Experiment, method: str, setting: Setting) -> Experiment:
-    """The experiment with the method and the setting. Its name is the method."""
-    name, options = parse(method, "algorithm")
-    own = {key.partition(".")[2]: value for key, value in setting.items() if key.partition(".")[0] == name}
-    options |= own
-    spec = f"{name}:{','.join(f'{key}={shown(value)}' for key, value in options.items())}" if own else method
-    table = with_method(base, spec).table()
-    for key, value in setting.items():
-        section, _, option = key.partition(".")
-        if section != name:
-            require(isinstance(table.get(section), dict), f"tune: there are several skews, so {key} means none of them")
-            table[section][option] = value
-    return from_table_of_sections({**table, "name": method}, "tune")
-
-
 def grid(space: Mapping[str, tuple[object, ...]]) -> list[Setting]:
     """Every point of the grid; the last key varies fastest."""
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
-
-
-def words(setting: Setting) -> str:
-    """``solver.lr=0.1, fedprox.mu=1``."""
-    return ", ".join(f"{key}={shown(value)}" for key, value in setting.items())
-
-
-@dataclass(frozen=True)
-class Work:
-    """The tuning of one method: registers, executes and scores its runs."""
-
-    store: RunStore
-    base: Experiment
-    method: str
-    search: Search
-    dataset: Dataset | None
-    jobs: int
-    listener: Listener
-    ended: EndListener
-    stop: Stop
-    plans: dict[int, Plan] = field(default_factory=dict)  # of runs that have not begun
-
-    def experiment(self, setting: Setting, seed: int) -> Experiment:
-        made = at(self.base, self.method, setting).replace(training__seed=seed, clients__partition_seed=seed)
-        return made.replace(name=f"{self.method} @ {words(setting)}") if setting else made
-
-    def registered(self, settings: Sequence[Setting], seeds: Sequence[int]) -> dict[tuple[int, int], int]:
-        """Run numbers by index of the setting and seed. New runs are added to the store."""
-        wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
-        require(
-            self.search.by == "clients" or all(map(personal, wanted.values())),
-            f"tune: {self.method} makes no personal models to judge by; leave out --by personal",
-        )
-        known = {r.facts["asked"]: r.id for r in self.store.runs(ASKED)}
-        missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
-        if missing:
-            # one name, so that the engine is tried once for all settings
-            asked = [wanted[at].replace(name=self.method) for at in missing]
-            plans, _ = prepare(asked, self.dataset, self.jobs)
-            comparison = self.store.add_comparison(f"tune {self.method}")
-            for place, plan in zip(missing, plans, strict=True):
-                asked_for = wanted[place]
-                experiment = plan.experiment.replace(name=asked_for.name)
-                run = register(self.store, experiment, plan.trial, comparison)
-                note = {"method": self.method, "setting": settings[place[0]]}
-                self.store.add_facts(run, {"asked": asked_for.hash(), "tuning": note})
-                known[asked_for.hash()] = run
-                self.plans[run] = dataclasses.replace(plan, experiment=experiment)
-        return {place: known[experiment.hash()] for place, experiment in wanted.items()}
-
-    def judged(self, setting: Setting, runs: Sequence[int]) -> Tried:
-        """Score the runs of a setting."""
-        statuses = [self.store.run(run).status for run in runs]
-        seconds = self.seconds(runs)
-        if "diverged" in statuses:
-            return Tried(setting, -math.inf, seconds, tuple(runs), "diverged")
-        if len(runs) < len(self.search.seeds) or statuses != ["finished"] * len(runs):
-            return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
-        curves = [self.curve(run) for run in runs]
-        score = sum(curve[max(curve)] for curve in curves) / len(curves)
-        return Tried(setting, score, seconds, tuple(runs), "finished")
-
-    def curve(self, run: int) -> dict[int, float]:
-        """The primary measure that the search scores, by round."""
-        query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
-        return dict(self.store.query(query, (run, self.search.by, f"{primary().name}_mean")))
-
-    def seconds(self, runs: Sequence[int]) -> float:
-        marks = ",".join("?" * len(runs))
-        query = f"SELECT total(value) FROM measurements WHERE run IN ({marks}) AND split='round' AND name='seconds'"
-        return float(self.store.query(query, list(runs))[0][0])
-
-    def carry_out(self, runs: Sequence[int], stop: Stop) -> None:
-        """Execute the unfinished runs. One that diverges does not stop the others."""
-        unfinished = [run for run in runs if self.store.run(run).status not in DONE]
-        results: list[Ended] = []
-        if unfinished:
-            planned = {run: self.plans.pop(run, None) for run in unfinished}
-            results = execute_all(self.store, planned, self.dataset, self.jobs, self.listener, self.ended, stop)
-        error = worst_error(results)
-        if error and not isinstance(error, Diverged):
-            raise error
 
 
 def tune(
@@ -273,8 +131,6 @@ def tune(
     work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)
     space = space_of(search, base, method)
     if search.trials:
-        from fedskew.experiment.trials import by_optuna
-
         return Tuned(method, tuple(by_optuna(work, space)))
     settings = grid(space)
     runs = work.registered(settings, search.seeds)
@@ -302,13 +158,3 @@ def at_best(base: Experiment, tuned: Mapping[str, Tuned], planned: Sequence[Expe
         )
         for e in planned
     ]
-
-
-def personal(experiment: Experiment) -> bool:
-    """Whether clients have personal models."""
-    own = type(experiment.algorithm).personal is not Algorithm.personal
-    return own or experiment.evaluation.adapt_steps > 0 or not isinstance(experiment.sharing, All)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -19,9 +19,8 @@ from typing import Literal
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.data.shared import shared
-from fedskew.experiment.compare import Ended
 from fedskew.experiment.plan import Plan
-from fedskew.experiment.run import Listener, Progress, Stop, begin, execute
+from fedskew.experiment.run import Ended, Listener, Progress, Stop, begin, execute
 from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
-from fedskew.report.plots import INK, MUTED, SERIES, blank, draw_partition, styled
+from fedskew.report.plots import draw_partition
+from fedskew.report.style import INK, MUTED, SERIES, blank, styled
 from fedskew.report.svg import inline
 
 if TYPE_CHECKING:

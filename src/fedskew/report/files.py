@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
+from fedskew.report.style import styled
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def write_figures(
                 figure = plots.plot(store, records, what, budget)
             except BadInput:  # not measured, or not what these runs can show
                 continue
-            with plots.styled(SAVING):
+            with styled(SAVING):
                 for form in FORMATS:
                     written.append(folder / f"{what}.{form}")
                     figure.savefig(written[-1], dpi=200, metadata=UNDATED[form])

@@ -16,6 +16,7 @@ from fedskew.report import experiments, plots, profile, series, tables, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.ranks import draw_ranks, ranking
+from fedskew.report.style import LINE, SERIES
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -150,8 +151,8 @@ def legend(methods: Sequence[str]) -> list[dict[str, str]]:
     return [
         {
             "method": method,
-            "colour": f"var(--series-{index % len(plots.SERIES) + 1})",
-            "dashes": " ".join(f"{plots.LINE * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]),
+            "colour": f"var(--series-{index % len(SERIES) + 1})",
+            "dashes": " ".join(f"{LINE * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]),
         }
         for index, method in enumerate(methods)
     ]

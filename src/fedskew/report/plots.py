@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from fedskew.measure.registry import Measure, primary, shown
 from fedskew.report import series, tables
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, kinds_of_rows
+from fedskew.report.ranks import draw_ranks
+from fedskew.report.style import DASHES, MUTED, SERIES, STYLE, blank, styled
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -22,48 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-SERIES = ("#00539c", "#d55e00", "#00896a", "#c0489a", "#6b5900", "#3a97e0", "#4a4f57")
-"""Colours that differ for the three common kinds of colour blindness."""
-
-DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
-"""Line styles in line widths; with seven colours the pair repeats after 28 methods."""
-
-INK, MUTED, GRID = "#1c1f23", "#5b636e", "#dde1e6"
-WIDTH = 380
-"""Width of a figure in points; text is set to be read at this many pixels."""
-
 SHOWN_CLIENTS = 60
 WITH_COUNTS = (30, 12)
 """Most clients and classes for which the partition's counts are printed in the cells."""
 
 FEW = 20
 """Most points for which each gets a marker."""
-
-LINE = 1.8
-"""Width of a line in points."""
-
-STYLE: dict[str, object] = {
-    "font.size": 11,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "text.color": INK,
-    "text.parse_math": False,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "lines.linewidth": LINE,
-    "lines.markersize": 4,
-    "lines.scale_dashes": True,
-    "legend.frameon": False,
-}
 
 
 def curves() -> dict[str, Measure]:
@@ -92,8 +57,6 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
-        from fedskew.report.ranks import draw_ranks
-
         return draw_ranks(store, records, budget)
     rows = store.partition(records[0].id)
     require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
@@ -229,24 +192,6 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
     names = [shorten(label, 14) for label in labels]
     crowded = max(map(len, names)) * 6 > 290 / len(names)
     axes.set_xticks(range(len(names)), names, rotation=90 if crowded else 0, fontsize=9)
-
-
-@contextmanager
-def styled(more: dict[str, object] | None = None) -> Iterator[None]:
-    """Apply the style of all figures, and ``more`` settings, within the context."""
-    import matplotlib
-
-    settings: Any = STYLE | (more or {})
-    with matplotlib.rc_context(settings):
-        yield
-
-
-def blank(height: float) -> tuple[Figure, Axes]:
-    """An empty figure of `WIDTH` by ``height`` points."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def line_style(index: int, points: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedskew.measure.registry import primary
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, parsed
-from fedskew.report.plots import INK, MUTED, SERIES, WIDTH, styled
+from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 from fedskew.report.tables import methods, per_seed, read
 from fedskew.store.runs import RunRecord, RunStore
 

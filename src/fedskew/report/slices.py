@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.plots import INK, SERIES, WIDTH, styled
+from fedskew.report.style import INK, SERIES, WIDTH, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

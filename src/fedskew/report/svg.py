@@ -8,7 +8,7 @@ import warnings
 from html import escape
 from typing import TYPE_CHECKING
 
-from fedskew.report.plots import GRID, INK, MUTED, SERIES, styled
+from fedskew.report.style import GRID, INK, MUTED, SERIES, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

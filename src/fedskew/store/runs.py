@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.measure.registry import stored
-from fedskew.store.lease import Owner, TakenOver
+from fedskew.store.owner import Owner, TakenOver
 from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
 from fedskew.store.schema import VERSION, opened_for_reading, opened_for_writing, version_of
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.documents.listing import CLIENTS, dealt_data
-from fedskew.report.plots import SERIES, WIDTH, styled
+from fedskew.report.style import SERIES, WIDTH, styled
 from fedskew.skew.partition import Ints
 
 if TYPE_CHECKING:

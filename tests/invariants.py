@@ -13,7 +13,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
-from fedskew.experiment.site import Here
+from fedskew.experiment.site import LocalClients
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.loop.transmit import shared_model, transmit
@@ -65,7 +65,7 @@ def play(assembly: Assembly, rounds: int = 3) -> None:
     given: Given = []
     fed = replace(assembly.federation, algorithm=watched(assembly.federation.algorithm, given))
     experiment = assembly.experiment
-    site, states = Here(Sequential(), experiment.faults), ClientStates()
+    site, states = LocalClients(Sequential(), experiment.faults), ClientStates()
     every, measured = measured_every(assembly), measured_clients(assembly)
     server, copies = start(fed, assembly.x0), []
     for t in range(rounds):
@@ -179,7 +179,7 @@ def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Coh
     assert off < 1e-9, f"all {cohort.size} clients take one step, and the model moves otherwise, by {off:.1e} of it"
 
 
-def resumed(fed: Federation, site: Here, copy: Any, server: Server, states: ClientStates, rounds: int) -> None:
+def resumed(fed: Federation, site: LocalClients, copy: Any, server: Server, states: ClientStates, rounds: int) -> None:
     """The last round from exported states is the last round, to the last bit."""
     before, (ids, rows) = copy
     again = ClientStates.restore(ids, map_leaves(torch.clone, rows))
@@ -190,7 +190,7 @@ def resumed(fed: Federation, site: Here, copy: Any, server: Server, states: Clie
     assert same(again.export()[1], states.export()[1]), "a resumed round differs"
 
 
-def empty_rounds_move_nothing(fed: Federation, site: Here, server: Server, states: ClientStates) -> None:
+def empty_rounds_move_nothing(fed: Federation, site: LocalClients, server: Server, states: ClientStates) -> None:
     kept = states.export()
     outcome = site.play_round(replace(fed, selection=Nobody()), server, states, False)
     after = outcome.server
@@ -202,7 +202,7 @@ def empty_rounds_move_nothing(fed: Federation, site: Here, server: Server, state
         assert same((after.opt, after.state), (server.opt, server.state)), "an empty round changes the server"
 
 
-def an_empty_first_round_is_only_counted(fed: Federation, site: Here, x0: torch.Tensor, first: Server) -> None:
+def an_empty_first_round_is_only_counted(fed: Federation, site: LocalClients, x0: torch.Tensor, first: Server) -> None:
     """What sums to one after the first round (``first``) sums to one after an empty round and then one with clients."""
     states = ClientStates()
     server = site.play_round(replace(fed, selection=Nobody()), start(fed, x0), states, False).server

@@ -75,9 +75,9 @@ def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
 def test_progress_shows_the_remaining_time(capsys, monkeypatch):
     times = iter([0.0, 1.0, 6.0, 7.0])
     monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
-    tell = prepare.printed_progress()
+    on_progress = prepare.printed_progress()
     for done in (500, 3000, 3500):
-        tell(done, 4000)
+        on_progress(done, 4000)
     assert capsys.readouterr().err == "frozen layers: 3,000 of 4,000 texts, 2 s left\n"
 
 

@@ -176,16 +176,16 @@ def test_where_runs_differ_is_said(tmp_path: Path) -> None:
     add(store, "a", 2, [0.1, 0.5], experiment=toml("a", 2, 0, 1) + '[engine]\nname = "sequential"\n')
     add(store, "b", 0, [0.1, 0.5], lr=0.5)
     add(store, "b", 1, [0.1, 0.5, 0.6], lr=0.7)
-    asked = {
-        line.label: [(answer.text, answer.methods) for answer in line.answers]
-        for line in experiments.asked(store.runs())
+    settings = {
+        line.label: [(value.text, value.methods) for value in line.values]
+        for line in experiments.settings(store.runs())
     }
-    assert asked["dataset"] == [("digits", "")]
-    assert asked["skew"] == [("label-dirichlet (alpha = 0.1)", "")]
-    assert asked["solver"] == [("sgd (lr = 0.1)", "a"), ("sgd (lr = 0.5)", "b"), ("sgd (lr = 0.7)", "b")]
-    assert asked["rounds"] == [("1", "a and b"), ("2", "b")]
-    assert asked["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
-    assert "seed" not in asked["clients"][0][0]
+    assert settings["dataset"] == [("digits", "")]
+    assert settings["skew"] == [("label-dirichlet (alpha = 0.1)", "")]
+    assert settings["solver"] == [("sgd (lr = 0.1)", "a"), ("sgd (lr = 0.5)", "b"), ("sgd (lr = 0.7)", "b")]
+    assert settings["rounds"] == [("1", "a and b"), ("2", "b")]
+    assert settings["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
+    assert "seed" not in settings["clients"][0][0]
     assert tables.methods(experiments.distinct(store.runs())) == [
         "a",
         "b, solver.lr=0.5, training.rounds=1",

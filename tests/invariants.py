@@ -42,7 +42,7 @@ DUAL = {"Scaffold": ("c", "c_k"), "FedDyn": ("h", "g_k"), "FedSmoo": ("lambda", 
 
 
 @dataclass(frozen=True)
-class Nobody:
+class NoClients:
     def select(self, clients: Any, rng: Any) -> Any:
         return clients[:0]
 
@@ -125,8 +125,8 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
         sent += sum(num_bytes(fed.codec.pack(pick(encoded.coded, i), model)) for i in range(len(rows)))
         # each field of a message is whole bytes, and so is their sum
         slack = len(rows) * len(model.space.layers())
-    asked = outcome.bytes_up - sent
-    assert -slack <= asked <= 0 or (fed.program.convenes and asked >= -slack), (outcome.bytes_up, sent)
+    survey_bytes = outcome.bytes_up - sent
+    assert -slack <= survey_bytes <= 0 or (fed.program.convenes and survey_bytes >= -slack), (outcome.bytes_up, sent)
 
 
 def kept_entries_stay(fed: Federation, x0: torch.Tensor, server: Server) -> None:
@@ -192,7 +192,7 @@ def resumed(fed: Federation, site: LocalClients, copy: Any, server: Server, stat
 
 def empty_rounds_move_nothing(fed: Federation, site: LocalClients, server: Server, states: ClientStates) -> None:
     kept = states.export()
-    outcome = site.play_round(replace(fed, selection=Nobody()), server, states, False)
+    outcome = site.play_round(replace(fed, selection=NoClients()), server, states, False)
     after = outcome.server
     assert after.round == server.round + 1
     assert (outcome.bytes_down, outcome.bytes_up) == (0, 0)
@@ -205,7 +205,7 @@ def empty_rounds_move_nothing(fed: Federation, site: LocalClients, server: Serve
 def an_empty_first_round_is_only_counted(fed: Federation, site: LocalClients, x0: torch.Tensor, first: Server) -> None:
     """What sums to one after the first round (``first``) sums to one after an empty round and then one with clients."""
     states = ClientStates()
-    server = site.play_round(replace(fed, selection=Nobody()), start(fed, x0), states, False).server
+    server = site.play_round(replace(fed, selection=NoClients()), start(fed, x0), states, False).server
     server = site.play_round(fed, server, states, False).server
     if not len(states.clients):
         return

@@ -123,7 +123,7 @@ def test_token_ids_of_another_length_are_others(bert):
 
 
 def test_another_tokenizer_in_the_same_folder_reads_the_texts_anew(tmp_path):
-    """As where somebody trains a vocabulary again, or where two projects have a folder of one name."""
+    """For example a retrained vocabulary, or two projects with folders of the same name."""
 
     def first_ids() -> list[int]:
         return assemble(small(str(tmp_path)), DATA).federation.x[0].tolist()

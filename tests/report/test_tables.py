@@ -67,7 +67,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "told"),
+    ("methods", "warning"),
     [
         ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
         ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
@@ -76,7 +76,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     ],
 )
 def test_the_table_counts_seeds_and_not_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], warning: str
 ) -> None:
     store = RunStore(tmp_path)
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_the_table_counts_seeds_and_not_runs(
             for seed, status in runs.items():
                 add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
     print_summary(store, store.runs())
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert warning in " ".join(capsys.readouterr().out.split())
 
 
 def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:

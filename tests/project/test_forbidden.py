@@ -17,7 +17,7 @@ INITIAL = {"xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_nor
 
 
 def global_randomness(source: str) -> list[str]:
-    """Uses of a generator that belongs to nobody."""
+    """Uses of the global random generators."""
     tree, found = ast.parse(source), []
     for name in imported(tree, ["fedskew"]):
         parts = name.split(".")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """Rows with a 0/1 mask over them: padding never changes a number."""
+    """Rows with a mask of 0 and 1. Padding has mask 0 and never changes a result."""
 
     x: Tensor  # (B, ...)
     y: Tensor  # (B,)

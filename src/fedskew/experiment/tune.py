@@ -1,6 +1,6 @@
 """Tune methods: find the settings with the best accuracy on the clients' held-out rows. Test rows take no part.
 
-Every tried setting is a run in the store, so a second call goes on where the first stopped.
+Every tried setting is a run in the store, so a second call continues where the first stopped.
 """
 
 import itertools

@@ -10,7 +10,7 @@ Allowed = Callable[[Case], bool]
 def covering(factors: Mapping[str, Sequence[str]], allowed: Allowed = lambda case: True) -> list[Case]:
     """Cases, each with one option of every factor, that cover all pairs that are ``allowed``.
 
-    ``allowed`` is asked of two options at a time. The first option of every factor must go with everything that goes with itself.
+    ``allowed`` takes two options at a time. The first option of a factor must be allowed with every option that is allowed alone.
     Greedy and deterministic: a case starts with a pair that is still open, and each further factor takes the allowed option
     that closes most pairs.
     """

@@ -13,7 +13,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.measurements import inexactness_rows, measured_clients, measured_every, model_rows, round_rows
-from fedskew.experiment.site import Here
+from fedskew.experiment.site import LocalClients
 from fedskew.loop.federation import Federation
 from fedskew.loop.round import start
 from fedskew.loop.transmit import shared_model, transmit
@@ -42,7 +42,7 @@ DUAL = {"Scaffold": ("c", "c_k"), "FedDyn": ("h", "g_k"), "FedSmoo": ("lambda", 
 
 
 @dataclass(frozen=True)
-class Nobody:
+class NoClients:
     def select(self, clients: Any, rng: Any) -> Any:
         return clients[:0]
 
@@ -65,7 +65,7 @@ def play(assembly: Assembly, rounds: int = 3) -> None:
     given: Given = []
     fed = replace(assembly.federation, algorithm=watched(assembly.federation.algorithm, given))
     experiment = assembly.experiment
-    site, states = Here(Sequential(), experiment.faults), ClientStates()
+    site, states = LocalClients(Sequential(), experiment.faults), ClientStates()
     every, measured = measured_every(assembly), measured_clients(assembly)
     server, copies = start(fed, assembly.x0), []
     for t in range(rounds):
@@ -125,8 +125,8 @@ def bytes_add_up(fed: Federation, outcome: Outcome) -> None:
         sent += sum(num_bytes(fed.codec.pack(pick(encoded.coded, i), model)) for i in range(len(rows)))
         # each field of a message is whole bytes, and so is their sum
         slack = len(rows) * len(model.space.layers())
-    asked = outcome.bytes_up - sent
-    assert -slack <= asked <= 0 or (fed.program.convenes and asked >= -slack), (outcome.bytes_up, sent)
+    survey_bytes = outcome.bytes_up - sent
+    assert -slack <= survey_bytes <= 0 or (fed.program.convenes and survey_bytes >= -slack), (outcome.bytes_up, sent)
 
 
 def kept_entries_stay(fed: Federation, x0: torch.Tensor, server: Server) -> None:
@@ -179,7 +179,7 @@ def a_common_step_is_taken(algorithm: Algorithm, server: ServerView, cohort: Coh
     assert off < 1e-9, f"all {cohort.size} clients take one step, and the model moves otherwise, by {off:.1e} of it"
 
 
-def resumed(fed: Federation, site: Here, copy: Any, server: Server, states: ClientStates, rounds: int) -> None:
+def resumed(fed: Federation, site: LocalClients, copy: Any, server: Server, states: ClientStates, rounds: int) -> None:
     """The last round from exported states is the last round, to the last bit."""
     before, (ids, rows) = copy
     again = ClientStates.restore(ids, map_leaves(torch.clone, rows))
@@ -190,9 +190,9 @@ def resumed(fed: Federation, site: Here, copy: Any, server: Server, states: Clie
     assert same(again.export()[1], states.export()[1]), "a resumed round differs"
 
 
-def empty_rounds_move_nothing(fed: Federation, site: Here, server: Server, states: ClientStates) -> None:
+def empty_rounds_move_nothing(fed: Federation, site: LocalClients, server: Server, states: ClientStates) -> None:
     kept = states.export()
-    outcome = site.play_round(replace(fed, selection=Nobody()), server, states, False)
+    outcome = site.play_round(replace(fed, selection=NoClients()), server, states, False)
     after = outcome.server
     assert after.round == server.round + 1
     assert (outcome.bytes_down, outcome.bytes_up) == (0, 0)
@@ -202,10 +202,10 @@ def empty_rounds_move_nothing(fed: Federation, site: Here, server: Server, state
         assert same((after.opt, after.state), (server.opt, server.state)), "an empty round changes the server"
 
 
-def an_empty_first_round_is_only_counted(fed: Federation, site: Here, x0: torch.Tensor, first: Server) -> None:
+def an_empty_first_round_is_only_counted(fed: Federation, site: LocalClients, x0: torch.Tensor, first: Server) -> None:
     """What sums to one after the first round (``first``) sums to one after an empty round and then one with clients."""
     states = ClientStates()
-    server = site.play_round(replace(fed, selection=Nobody()), start(fed, x0), states, False).server
+    server = site.play_round(replace(fed, selection=NoClients()), start(fed, x0), states, False).server
     server = site.play_round(fed, server, states, False).server
     if not len(states.clients):
         return

@@ -31,11 +31,11 @@ def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
         case(0.95, ("far", 0.2, "higher")),
     ]
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
-    told = advice.advise("label", {"label": 0.55, "quantity": 0.4})
-    assert [line["method"] for line in told["methods"]] == ["better", "good"]
-    assert told["command"] == "fedskew compare --held-out 0.2 --algorithms fedavg better good"
-    assert "Thin evidence: digits only, 5 seeds" in told["caution"]
-    assert "quantity" in told["caution"]
+    advised = advice.advise("label", {"label": 0.55, "quantity": 0.4})
+    assert [line["method"] for line in advised["methods"]] == ["better", "good"]
+    assert advised["command"] == "fedskew compare --held-out 0.2 --algorithms fedavg better good"
+    assert "Thin evidence: digits only, 5 seeds" in advised["caution"]
+    assert "quantity" in advised["caution"]
 
 
 def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch):
@@ -44,22 +44,22 @@ def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch
         case(0.5, ("local", 0.5, "higher"), ("both", 0.1, "higher"), measure="own", model="mlp:norm=group"),
     ]
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
-    told = advice.advise("label", {"label": 0.55}, "--dataset digits")
-    assert [(line["method"], line["measure"]) for line in told["methods"]] == [
+    advised = advice.advise("label", {"label": 0.55}, "--dataset digits")
+    assert [(line["method"], line["measure"]) for line in advised["methods"]] == [
         ("global", "test"),
         ("local", "own"),
         ("both", "own"),
     ]
-    assert "none of these" not in told["because"]
-    assert told["command"] == (
+    assert "none of these" not in advised["because"]
+    assert advised["command"] == (
         "fedskew compare --dataset digits --held-out 0.2 --model mlp:norm=group --algorithms fedavg global local both"
     )
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [cases[1], case(0.5, ("vain", 0.01, "undecided"))]})
-    told = advice.advise("label", {"label": 0.55})
-    assert {line["measure"] for line in told["methods"]} == {"own"}
+    advised = advice.advise("label", {"label": 0.55})
+    assert {line["measure"] for line in advised["methods"]} == {"own"}
     assert (
         "For one model for all, on the test set, none of these did better than FedAvg beyond chance: vain."
-        in told["because"]
+        in advised["because"]
     )
 
 
@@ -77,9 +77,9 @@ def test_methods_against_an_absent_face_are_not_advised(monkeypatch):
 def test_without_evidence_advice_says_so(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.9, ("far", 0.2, "higher"))]})
     for face, strength in (("label", 0.2), ("concept", 0.9)):
-        told = advice.advise(face, {face: strength})
-        assert told["methods"] == []
-        assert "no runs of our own near that" in told["caution"]
+        advised = advice.advise(face, {face: strength})
+        assert advised["methods"] == []
+        assert "no runs of our own near that" in advised["caution"]
     assert "plain averaging" in advice.advise("", dict.fromkeys(MEANINGS, 0.0))["because"]
 
 
@@ -90,8 +90,8 @@ def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
         case(0.78, ("b", 0.2, "higher"), quantity=0.3, concept=0.1),
     ]
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
-    told = advice.advise("label", {"label": 0.74})["caution"]
-    assert told == (
+    advised = advice.advise("label", {"label": 0.74})["caution"]
+    assert advised == (
         "Our runs near that (0.65, 0.78) also show the face quantity and concept, which your data do not, "
         "so no method is recommended: compare some."
     )
@@ -100,8 +100,8 @@ def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
 
 def test_untried_methods_are_not_called_failed(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
-    told = advice.advise("label", {"label": 0.5})["because"]
-    assert told.endswith("on its own held-out rows, nothing was tried.")
+    advised = advice.advise("label", {"label": 0.5})["because"]
+    assert advised.endswith("on its own held-out rows, nothing was tried.")
 
 
 def test_the_packaged_evidence_is_whole():

@@ -104,11 +104,11 @@ def test_an_empty_round_adds_noise_only() -> None:
     dp = DpFedAvg(clip=0.5, noise=2.0, q=0.3)
     fed = ragged(dp)
     server = fed.view(start(fed, X0))._replace(round=3)
-    nobody = Cohort(pick(fed.info, torch.arange(0)), Upload(X0.new_zeros(0, len(X0)), {}, {}))
-    delta, state = dp.aggregate(server, nobody)
+    empty_cohort = Cohort(pick(fed.info, torch.arange(0)), Upload(X0.new_zeros(0, len(X0)), {}, {}))
+    delta, state = dp.aggregate(server, empty_cohort)
     assert_close(delta, 2.0 * 0.5 * drawn(7, 3, len(X0)) / (0.3 * 7))
     assert state == {}
-    assert_close(replace(dp, noise=0.0).aggregate(server, nobody)[0], torch.zeros_like(X0), 0.0)
+    assert_close(replace(dp, noise=0.0).aggregate(server, empty_cohort)[0], torch.zeros_like(X0), 0.0)
 
 
 def test_noise_has_its_size_and_is_new_in_every_round_and_seed() -> None:

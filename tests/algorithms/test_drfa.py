@@ -82,7 +82,7 @@ def test_golden_mixture_in_plain_numbers() -> None:
 
 
 def convened(mixture, proposed, *, round_=1, seed=0, gamma=0.0, tau=0.0, answers=None):
-    """The state after the server has heard the proposed clients."""
+    """The state after the server has received the proposed clients' answers."""
     k = len(mixture)
     method = Drfa(gamma=gamma)
     fed = exact_clients(Quadratic(), [[1.0, 0.0]] * k, (1,) * k, method, lr=0.1)
@@ -196,7 +196,7 @@ def test_proposed_clients_answer_and_drawn_clients_train() -> None:
 
 
 def test_bytes_sent_down_and_up() -> None:
-    """Down: the model and the snapshot to those who are asked, a number to those who train, the model if they were not asked."""
+    """Down: model and snapshot to surveyed clients, a number to training ones, the model to those not surveyed."""
     fed = ragged(Drfa(), selection=Uniform(clients=3))
     outcome, asked = play(fed, X0, 1)[0], call(fed, 0)[0]
     model, m, trained = 8 * len(X0), 3, len(outcome.work.clients)
@@ -255,7 +255,7 @@ def test_under_dropout_tau_is_that_of_the_clients_that_answered() -> None:
 
 
 def test_a_snapshot_moves_the_mixture_once() -> None:
-    """Nobody trains in round 2: in round 3 there are no new steps that could move lambda."""
+    """No client trains in round 2, so in round 3 there are no new steps that could move lambda."""
     fed = sized_pair(Drfa(gamma=0.005))
     first, second = play(fed, [1.0], 2)
     states = ClientStates()

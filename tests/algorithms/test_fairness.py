@@ -122,13 +122,13 @@ def test_fairfed_round_by_hand() -> None:
 
 def test_fairfed_pooled_gap_follows_from_the_clients_counts() -> None:
     fed = federation(FairFed())
-    told = play(fed, X0, 1)[0].done.uploads.report["counts"]
-    assert_close(opportunity(told.sum(0)), plain_gap(X0, fed.x, fed.y))
+    counts = play(fed, X0, 1)[0].done.uploads.report["counts"]
+    assert_close(opportunity(counts.sum(0)), plain_gap(X0, fed.x, fed.y))
 
 
 def test_fairfed_equal_gaps_keep_the_weights() -> None:
-    told = torch.rand(2, 2, 2, dtype=torch.float64).expand(4, 2, 2, 2)
-    assert_close(FairFed().differences(told), [0.0] * 4)
+    counts = torch.rand(2, 2, 2, dtype=torch.float64).expand(4, 2, 2, 2)
+    assert_close(FairFed().differences(counts), [0.0] * 4)
 
 
 def test_fairfed_a_perfect_match_gains_and_the_sum_stays() -> None:

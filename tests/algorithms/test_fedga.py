@@ -253,7 +253,7 @@ def test_the_weight_moves_to_the_client_that_averaging_costs_most() -> None:
 
 
 class Logits:
-    """The parameters are the logits of the rows, three each; x tells which row."""
+    """The parameters are the logits of the rows, three each; x is the row's index."""
 
     num_classes = 3
 

@@ -126,16 +126,16 @@ def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: F
         net = TinyNet().double() if k % 2 == 0 else Logits(nn.Linear(6, 3).double())
         nn.utils.vector_to_parameters(starts[k % 2].clone(), net.parameters())
         models.append(net)
-    told, server = None, play(fed, x0, 1)[0].server
+    consensus, server = None, play(fed, x0, 1)[0].server
     public = fed.server_data.x
     for t in range(rounds):
-        rows, asked = (method.drawn(fed.view(server), r) for r in (t, t + 1))
+        rows, next_rows = (method.drawn(fed.view(server), r) for r in (t, t + 1))
         answers = []
         for k, net in enumerate(models):
             optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
-            for step in range(method.steps if told is not None else 0):
+            for step in range(method.steps if consensus is not None else 0):
                 order = [(step * method.batch_size + i) % len(rows) for i in range(method.batch_size)]
-                difference = net(public[rows][order])[1] - told[order]
+                difference = net(public[rows][order])[1] - consensus[order]
                 optimiser.zero_grad()
                 (difference.abs() if method.distance == "absolute" else difference**2).mean().backward()
                 optimiser.step()
@@ -143,8 +143,8 @@ def by_plain_torch(fed: Federation, x0: Tensor, nets: list[nn.Module], method: F
             optimiser.zero_grad()
             nn.functional.cross_entropy(net(fed.x[at])[1], fed.y[at]).backward()
             optimiser.step()
-            answers.append(net(public[asked])[1].detach())
-        told = torch.stack(answers).mean(0)
+            answers.append(net(public[next_rows])[1].detach())
+        consensus = torch.stack(answers).mean(0)
     return [nn.utils.parameters_to_vector(net.parameters()).detach() for net in models]
 
 
@@ -167,11 +167,11 @@ def test_measures_are_each_clients_own_architectures() -> None:
     fed, x0, _ = two_architectures(FedMd(rows=11, steps=3))
     states = ClientStates()
     outcome = play(fed, x0, 2, states=states)[-1]
-    told = evaluate_personal(fed, Stacked(), outcome.server, states, np.arange(7))["loss"]
+    losses = evaluate_personal(fed, Stacked(), outcome.server, states, np.arange(7))["loss"]
     for k, model in enumerate(own(states)):
         at = torch.as_tensor(fed.partition.rows(k))
         expected = nn.functional.cross_entropy(fed.tasks[k % 2].logits(model, fed.x[at]), fed.y[at])
-        torch.testing.assert_close(told[k], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(losses[k], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(outcome.done.scores["loss"][k] / len(at), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -213,7 +213,7 @@ def test_what_travels_is_scores_alone(rows) -> None:
     assert [o.bytes_down for o in outcomes] == [0, scores, scores]
 
 
-class Nobody:
+class NoClients:
     """In one round."""
 
     def __init__(self, missing: int = 1) -> None:
@@ -224,7 +224,7 @@ class Nobody:
 
 
 def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None:
-    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody())
+    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=NoClients())
     outcomes = play(fed, X0, 3)
     digested = outcomes[2].work.view.extras["public"]["digested"]
     assert torch.equal(digested, outcomes[0].work.view.extras["public"]["asked"])
@@ -234,8 +234,8 @@ def test_scores_and_rows_belong_together_after_a_round_without_answers() -> None
 
 
 def test_after_an_empty_first_round_there_is_nothing_to_digest() -> None:
-    """The initial model's scores are nobody's knowledge: clients of other architectures would learn its random start."""
-    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=Nobody(0))
+    """The initial model's scores carry no knowledge: clients of other architectures would learn its random start."""
+    fed = replace(ragged(FedMd(rows=9), selection=Everyone()), availability=NoClients(0))
     _, second, third = play(fed, X0, 3)
     assert second.work.view.extras.keys() == {"public"}
     assert torch.equal(third.work.view.extras["scores"], second.server.state["scores"])

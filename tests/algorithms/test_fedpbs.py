@@ -113,7 +113,7 @@ def test_a_scaled_mu() -> None:
 
 
 def test_the_threshold_on_batches_is_a_share_of_the_populations_largest() -> None:
-    """Batches of min(7, n): 5, 7, 7, 3, 1, 7, 7; half of 7 is 3.5, whoever is proposed."""
+    """Batches of min(7, n): 5, 7, 7, 3, 1, 7, 7; half of 7 is 3.5, whichever clients are proposed."""
     fed = ragged(FedPBS(mu=0.5, variance_threshold=float("inf"), selection="random"))
     assert play(fed, X0, 1)[0].done.uploads.report["mu"].tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
     object.__setattr__(fed, "selection", Only((0, 3)))
@@ -148,7 +148,7 @@ def test_bytes_sent_down_and_up() -> None:
     """Down two thresholds with the model; up a variance and a mu with it."""
     model, m = 8 * len(X0), 4
     outcome = play(ragged(FedPBS(), selection=Uniform(clients=m)), X0, 1)[0]
-    assert outcome.bytes_down == m * (model + 2 * 16)  # the thresholds go to those who are asked and to those who train
+    assert outcome.bytes_down == m * (model + 2 * 16)  # the thresholds go to the surveyed and to the training clients
     assert outcome.bytes_up == m * (model + 16)
 
 

@@ -41,7 +41,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("alpha", "weight"), [(None, 3 / 4), (0.2, 0.2)])
 def test_golden_two_rounds(alpha: float | None, weight: float) -> None:
     # features and logits are w; x = (ln 1, ln 2, ln 3, ln 4), eta = 0.6, one full-batch step, T = 4
-    # client 1 holds the labels 0, 0, 2, client 2 the labels 1, 2, nobody holds 3; p = 3/5, 2/5
+    # client 1 holds the labels 0, 0, 2, client 2 the labels 1, 2, no client holds 3; p = 3/5, 2/5
     # round 0: cross-entropy, q = (0.1, 0.2, 0.3, 0.4)
     x, eta = np.log([1.0, 2.0, 3.0, 4.0]), 0.6
     w_1 = x - eta * np.array([0.1 - 2 / 3, 0.2, 0.3 - 1 / 3, 0.4])

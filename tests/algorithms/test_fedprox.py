@@ -163,12 +163,12 @@ def test_the_explicit_proximal_part_contracts_by_one_minus_eta_mu(eta_mu: float)
     ],
 )
 def test_limit_of_stability(form: str, lr: float, mu: float, grows: bool) -> None:
-    def spread(steps: int) -> float:
+    def distance(steps: int) -> float:
         """Distance to the proximal solution."""
         fed = exact_clients(Quadratic(), [[2.0, 0.0]], (steps,), FedProx(mu=mu, step=form), lr=lr)
         return abs(float(play(fed, [1.0], 1)[0].server.x) - mu / (2 + mu))
 
-    assert (spread(40) > spread(20)) is grows
+    assert (distance(40) > distance(20)) is grows
 
 
 def test_a_divergent_explicit_step_is_reported_with_its_cause() -> None:

@@ -152,13 +152,13 @@ def test_the_estimate_counts_every_run() -> None:
 
 
 def test_a_pass_over_all_rows_is_told_from_some(monkeypatch) -> None:
-    told = []
+    sizes = []
     clock = iter([10.0, 10.25])
     monkeypatch.setattr(reproduce, "SCORED", 2)
-    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: told.append((len(x), len(y))))
+    monkeypatch.setattr(reproduce, "evaluate", lambda task, w, x, y: sizes.append((len(x), len(y))))
     monkeypatch.setattr(reproduce.time, "perf_counter", lambda: next(clock))
     assert reproduce.scoring(SimpleNamespace(task=None), None, np.zeros((10, 3)), np.zeros(10)) == 1.25  # type: ignore[arg-type]
-    assert told == [(2, 2)]
+    assert sizes == [(2, 2)]
 
 
 def test_one_table_alone_needs_its_arms_only() -> None:

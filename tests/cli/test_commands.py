@@ -69,15 +69,15 @@ def test_wrong_number_of_jobs_gives_one_line(verb, jobs, message, tmp_path, caps
     assert message in err.splitlines()[-1]
 
 
-def asked(*words: str) -> Experiment:
+def requested(*words: str) -> Experiment:
     """The experiment of a command line."""
     return experiment_from(parser().parse_args(["run", *words]))
 
 
 def test_another_component_by_set_comes_with_its_own_options() -> None:
-    first = asked("--lr", "0.02", "--set", "server.name=adam", "--set", "solver.name=adamw")
-    second = asked("--set", "server.lr=0.5", "--set", "server.name=sgd")
-    third = asked("--set", "algorithm.mu=1.0", "--set", "algorithm.name=fedprox")
+    first = requested("--lr", "0.02", "--set", "server.name=adam", "--set", "solver.name=adamw")
+    second = requested("--set", "server.lr=0.5", "--set", "server.name=sgd")
+    third = requested("--set", "algorithm.mu=1.0", "--set", "algorithm.name=fedprox")
     assert (first.server.lr, first.solver.lr, first.solver.weight_decay) == (0.01, 0.02, 0.01)
     assert second.server.lr == 0.5
     assert third.algorithm.mu == 1
@@ -212,7 +212,7 @@ def test_options_reach_the_experiment() -> None:
         "--lr 0.05 --momentum 0.5 --clients 7 --cohort 3 --steps 2 --seed 4 --batch-size all --held-out 0.2 --rounds 1"
     )
     words += " --server-data 0.02 --skew label-dirichlet-per-class:alpha=0.7 --server adam:lr=0.02 --partition-seed 9"
-    e = asked(*words.split(), "--set", "evaluation.every=2")
+    e = requested(*words.split(), "--set", "evaluation.every=2")
     assert (e.solver.lr, e.solver.momentum) == (0.05, 0.5)
     assert (e.clients.number, e.clients.partition_seed, e.clients.held_out) == (7, 9, 0.2)
     assert e.server_data.share == 0.02

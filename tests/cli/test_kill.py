@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: nothing but the round in flight is lost, and the numbers are those of a run that nobody killed."""
+"""`kill -9` at random moments: nothing but the round in flight is lost, and the numbers are those of an uninterrupted run."""
 
 import multiprocessing
 import random

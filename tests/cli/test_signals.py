@@ -25,9 +25,9 @@ COMPARE += ["--engine", "stacked", "--jobs", "2", "--set", "training.threads=1"]
 def test_each_way_to_end_a_command_asks_for_a_stop(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(number)
     with stop_on_signal() as stopper:
-        assert not stopper.asked
+        assert not stopper.requested
         os.kill(os.getpid(), number)
-        assert stopper.asked
+        assert stopper.requested
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
@@ -39,7 +39,7 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     try:
         with stop_on_signal() as stopper:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stopper.asked
+            assert not stopper.requested
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -114,9 +114,9 @@ def test_watch_ends_with_a_line_after_a_run_lost_its_process(store, monkeypatch,
 def test_runs_that_were_planned_just_now_are_waited_for(tmp_path, monkeypatch) -> None:
     store = RunStore(tmp_path)
     store.add_run(name="fedavg", experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=3)
-    assert watch.going_on(watch.look(store, []))
+    assert watch.going_on(watch.watched_runs(store, []))
     monkeypatch.setattr(watch, "PATIENCE", -1.0)
-    assert not watch.going_on(watch.look(store, []))
+    assert not watch.going_on(watch.watched_runs(store, []))
 
 
 def test_wrong_interval_is_refused(store) -> None:

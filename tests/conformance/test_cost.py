@@ -54,7 +54,7 @@ FIGURES = {
     "trimmed-mean": ("—", "—", "1", "1", "1"),
     "krum": ("—", "—", "1", "1", "1"),
     "dp-fedavg": ("—", "—", "1", "1", "1"),
-    # the chosen clients tell their variance once more
+    # the chosen clients send their variance again
     "fedbs": ("—", "—", "1 to all candidates", "1 + s, and s from all candidates", "1, 1 pass a round"),
     "parallel-sgd": ("—", "—", "1", "1", "1"),
     "local-sgd": ("—", "—", "1", "1", "1"),

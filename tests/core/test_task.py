@@ -101,8 +101,8 @@ def test_a_batch_counts_its_real_rows_only():
     assert float(batch.sum(values)) == 9
     assert float(batch.mean(values)) == 3
     assert batch.sum(torch.stack([values, -values], 1)).tolist() == [9, -9]
-    nobody = batch._replace(mask=torch.zeros(4))
-    assert float(nobody.mean(values)) == 0
+    empty = batch._replace(mask=torch.zeros(4))
+    assert float(empty.mean(values)) == 0
 
 
 def test_score_sums_over_the_real_rows():

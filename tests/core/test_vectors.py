@@ -123,13 +123,13 @@ def test_a_round_adds_up_its_updates_once(
     codec: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measures' pass over the updates also gives their mean, unless a codec changed the updates."""
-    asked = []
+    calls = []
 
     def counted(weights: Tensor, rows: Tensor) -> Tensor:
-        asked.append(rows)
+        calls.append(rows)
         return weighted_sum(weights, rows)
 
     monkeypatch.setattr(records, "weighted_sum", counted)
     experiment = Experiment(training={"rounds": 2}, codec=codec)
     run(experiment, folder=tmp_path)
-    assert len(asked) == times
+    assert len(calls) == times

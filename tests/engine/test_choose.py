@@ -74,17 +74,17 @@ def test_labels_say_what_is_not_as_usual() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """A machine that takes so many seconds a round under each option (`_` in a label for a space); what was asked."""
+    """A machine that takes so many seconds a round under each option (`_` in a label for a space); what was tried."""
 
     def made(**speeds: float) -> list[str]:
-        asked: list[str] = []
+        tried: list[str] = []
 
         def measured(fed, work, option, limit=np.inf):
-            asked.append(option.label)
+            tried.append(option.label)
             return {label.replace("_", " "): value for label, value in speeds.items()}[option.label]
 
         monkeypatch.setattr(trial, "measured", measured)
-        return asked
+        return tried
 
     return made
 
@@ -94,15 +94,15 @@ def chosen(rounds: int, threads: list[int]) -> Option:
 
 
 def test_a_short_run_tries_the_two_engines_only(machine) -> None:
-    asked = machine(sequential=0.02, stacked=0.01)
+    tried = machine(sequential=0.02, stacked=0.01)
     assert chosen(10, [1, 2]) == Option(Stacked())
-    assert asked == ["sequential", "stacked"]
+    assert tried == ["sequential", "stacked"]
 
 
 def test_a_long_run_tries_all_threads(machine) -> None:
-    asked = machine(sequential=9, stacked=4, stacked_4_threads=2)
+    tried = machine(sequential=9, stacked=4, stacked_4_threads=2)
     assert chosen(1000, [1, 4]) == Option(Stacked(), threads=4)
-    assert asked[2:] == ["stacked 4 threads"]
+    assert tried[2:] == ["stacked 4 threads"]
 
 
 def test_one_thread_stays_where_all_hardly_gain(machine) -> None:
@@ -116,13 +116,13 @@ def test_an_engine_that_loses_on_one_thread_may_win_on_all(machine) -> None:
 
 
 def test_given_threads_are_kept(machine) -> None:
-    asked = machine(sequential_3_threads=2, stacked_3_threads=1)
+    tried = machine(sequential_3_threads=2, stacked_3_threads=1)
     assert chosen(1000, [3]) == Option(Stacked(), threads=3)
-    assert len(asked) == 2
+    assert len(tried) == 2
 
 
 def test_a_model_that_cannot_be_stacked_is_tried_alone(machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = machine(sequential=2)
+    tried = machine(sequential=2)
     monkeypatch.setattr(trial, "stackable", lambda task: False)
     assert chosen(1, [1]) == Option(Sequential())
-    assert asked == ["sequential"]
+    assert tried == ["sequential"]

@@ -47,13 +47,13 @@ CASES: dict[str, tuple[Recipe, Engine]] = {
     "error feedback": (partial(by_table, "scaffold", codec=TopK(share=0.2)), Sequential()),
     "a part kept": (partial(by_table, "scaffold", kept=Kept.of(torch.arange(5), len(X0))), Sequential()),
     "fewer than ranks": (partial(by_table, "scaffold", selection=Uniform(clients=1)), Sequential()),
-    "nobody at times": (partial(by_table, "scaffold", selection=Poisson(rate=0.1)), Sequential()),
+    "rounds without clients": (partial(by_table, "scaffold", selection=Poisson(rate=0.1)), Sequential()),
     "two architectures": (lambda: two_architectures(FedMd(rows=11, steps=3))[:2], Sequential()),
 }
 
 SAMPLE = [
     *("scaffold", "ditto:lam=0.5", "median", "drfa:gamma=0.1", "dp-fedavg:clip=0.3,noise=0.5,q=0.5", "fedavg stacked"),
-    *("error feedback", "a part kept", "fewer than ranks", "nobody at times", "two architectures"),
+    *("error feedback", "a part kept", "fewer than ranks", "rounds without clients", "two architectures"),
 ]
 """States, personal models, methods that need each update, drawn cohorts and empty ones, codecs with memory."""
 
@@ -125,7 +125,7 @@ def test_all_methods_on_ranks_equal_one_process(size: int) -> None:
 
 
 def test_the_case_of_empty_rounds_has_one() -> None:
-    fed, _ = CASES["nobody at times"][0]()
+    fed, _ = CASES["rounds without clients"][0]()
     assert 0 in [len(call(fed, round_)[0]) for round_ in range(table.ROUNDS)]
 
 

@@ -44,15 +44,15 @@ def test_the_terminal_stays_within_eighty_columns(quick, capsys):
 
 def test_json_and_page_hold_the_same(quick, capsys, tmp_path):
     assert main([*COMMAND, "--json", "--html", str(tmp_path / "d.html")]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["dominant"] == "label"
-    assert [face["face"] for face in told["faces"]] == list(MEANINGS)
-    assert told["clients"] == 8 == len(told["label_counts"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["dominant"] == "label"
+    assert [face["face"] for face in result["faces"]] == list(MEANINGS)
+    assert result["clients"] == 8 == len(result["label_counts"])
     page = (tmp_path / "d.html").read_text()
     assert page.count("<svg") == 2
     assert "The clients differ mostly by label" in page
     assert "0 alike, at most 1 − 1/clients" in page
-    assert f"{told['faces'][0]['value']:.2f}" in page
+    assert f"{result['faces'][0]['value']:.2f}" in page
     # self-contained: nothing is fetched, nothing runs
     assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)|<script', page)
     assert "prefers-color-scheme: dark" in page
@@ -128,8 +128,8 @@ def test_the_advised_command_names_files_and_skews():
     )
     assert table_arguments([Path("a.csv"), Path("b.csv")], "y", "k") == ""
     odd = shlex.split(table_arguments([Path("it's [1].csv")], "2020", "site,no"))
-    told = build("dataset", {"table": Table}, odd[1])
-    assert (told.path, told.label, told.client) == ("it's [1].csv", "2020", "site,no")
+    result = build("dataset", {"table": Table}, odd[1])
+    assert (result.path, result.label, result.client) == ("it's [1].csv", "2020", "site,no")
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]
-    told = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
-    assert told == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"
+    result = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
+    assert result == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"

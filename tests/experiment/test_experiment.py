@@ -123,10 +123,10 @@ RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta
 
 @pytest.mark.parametrize("method", RESUMED)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    asked = small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True})
-    whole = run(asked, data=DATA, folder=tmp_path / "whole")
+    requested = small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True})
+    whole = run(requested, data=DATA, folder=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
-    experiment = asked.replace(dataset=from_toml(whole.records[0].experiment).dataset)
+    experiment = requested.replace(dataset=from_toml(whole.records[0].experiment).dataset)
     number = register(store, experiment)
     rounds_seen: list[int] = []
     while store.run(number).status != "finished":
@@ -328,11 +328,11 @@ def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path)
     accuracy = frame[(frame["split"] == "class") & (frame["name"] == "accuracy")].pivot(
         index="round", columns="client", values="value"
     )
-    told = frame[(frame["split"] == "class") & (frame["name"] == "forgetting")].pivot(
+    stored = frame[(frame["split"] == "class") & (frame["name"] == "forgetting")].pivot(
         index="round", columns="client", values="value"
     )
     expected = (accuracy.cummax() - accuracy).loc[1:]
     assert float(expected.to_numpy().max()) > 0.1
-    assert np.allclose(told.to_numpy(), expected.to_numpy(), atol=1e-15)
+    assert np.allclose(stored.to_numpy(), expected.to_numpy(), atol=1e-15)
     mean = frame[(frame["split"] == "test") & (frame["name"] == "forgetting")].set_index("round")["value"]
     assert np.allclose(mean, expected.mean(axis=1), atol=1e-15)

@@ -115,13 +115,13 @@ def test_a_place_that_cannot_be_written_is_one_line(stored: RunStore, form: str,
 
 def test_a_file_is_written_through_and_may_be_read_by_others(stored: RunStore, tmp_path: Path) -> None:
     """What is there is not replaced by another file: it may be a device, or a link."""
-    there = tmp_path / "there"
-    there.write_text("")
-    there.chmod(0o644)
+    existing = tmp_path / "there"
+    existing.write_text("")
+    existing.chmod(0o644)
     link = tmp_path / "link"
-    link.symlink_to(there)
+    link.symlink_to(existing)
     for form in ("safetensors", "torchscript"):
         export(stored, 1, form, link)
         assert link.is_symlink()
-        assert there.stat().st_mode & 0o777 == 0o644
-        assert there.stat().st_size > 1000
+        assert existing.stat().st_mode & 0o777 == 0o644
+        assert existing.stat().st_size > 1000

@@ -174,10 +174,10 @@ def test_a_changed_file_is_refused_before_anything_happens(
     mine.write_text(MINE + f"\nopen({str(marker)!r}, 'w').close()\n")
     capsys.readouterr()
     assert main(["run", toml]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert f"{mine} has changed (hash {own.digest(MINE.encode())} before, now" in told
-    assert "put the old file back, or start a new run" in told
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"{mine} has changed (hash {own.digest(MINE.encode())} before, now" in err
+    assert "put the old file back, or start a new run" in err
     assert not marker.exists(), "a file that is not the right one is not run"
     store = RunStore("runs")
     store.update(1, status="interrupted")
@@ -210,7 +210,7 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "spec", "told"),
+    ("text", "spec", "message"),
     [
         (MINE, "mine.py::Caried", "has no class 'Caried'; did you mean 'Carried'?"),
         (MINE, "mine.py::Carried:bta=1", "unknown option 'bta'; did you mean 'beta'?"),
@@ -235,12 +235,12 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(
-    mine: Path, capsys: pytest.CaptureFixture[str], text: str, spec: str, told: str
+    mine: Path, capsys: pytest.CaptureFixture[str], text: str, spec: str, message: str
 ) -> None:
     mine.write_text(text)
     assert main(["check", spec]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
     assert not list(mine.parent.glob("runs"))
 

@@ -61,7 +61,7 @@ def test_the_warm_up_runs_on_the_threads_of_the_run(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def thread_choices(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The threads that trials were to choose from; the trial takes the most of them."""
     seen: list[list[int]] = []
 
@@ -79,10 +79,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("jobs", "given", "threads"), [(1, 0, [1, 6]), (2, 0, [1, 4]), (8, 0, [1]), (99, 0, [1]), (2, 3, [3])]
 )
-def test_threads_to_choose_from(asked: list[list[int]], jobs: int, given: int, threads: list[int]) -> None:
+def test_threads_to_choose_from(thread_choices: list[list[int]], jobs: int, given: int, threads: list[int]) -> None:
     """One or all of PyTorch's; a share of the cores for runs side by side; those that the user gives."""
     made, facts = settled(AUTO.replace(training__threads=given), jobs)
-    assert asked == [threads]
+    assert thread_choices == [threads]
     assert made.engine == Stacked()
     assert made.training.threads == threads[-1]
     label = Option(Stacked(), threads[-1]).label
@@ -90,9 +90,9 @@ def test_threads_to_choose_from(asked: list[list[int]], jobs: int, given: int, t
     assert facts == {"name": "stacked", "choice": label, "estimated_seconds_a_round": expected}
 
 
-def test_a_named_engine_is_not_tried(asked: list[list[int]]) -> None:
+def test_a_named_engine_is_not_tried(thread_choices: list[list[int]]) -> None:
     made, facts = settled(AUTO.replace(engine="sequential"), jobs=2)
-    assert (made.training.threads, facts, asked) == (4, None, [])
+    assert (made.training.threads, facts, thread_choices) == (4, None, [])
 
 
 def test_the_head_of_a_run_shows_the_trial() -> None:

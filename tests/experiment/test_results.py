@@ -36,7 +36,7 @@ def two_arms() -> Document:
 
 
 def filled(store: RunStore, document: Document) -> Results:
-    """Its runs with made-up numbers; nobody's worst client was measured."""
+    """Its runs with made-up numbers; the worst client was not measured."""
     random = np.random.default_rng(0)
     planned = plan(document, "quick")
     for number in registered(store, planned, "t"):

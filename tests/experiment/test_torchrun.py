@@ -28,7 +28,7 @@ SECONDS = 100
 
 
 def quick(**training: object) -> Experiment:
-    """SCAFFOLD with personal models and inexactness, for which the engine is asked, too."""
+    """SCAFFOLD with personal models and inexactness, which uses the engine as well."""
     return Experiment(
         algorithm="scaffold",
         selection="uniform:clients=5",
@@ -115,7 +115,7 @@ def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("states", ["memory", "disk"])
 def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) -> None:
-    """With torch's own reports of what it sees left aside: each rank ends, rank 0 in one line, and `resume` goes on."""
+    """Apart from torch's own reports: each rank ends, rank 0 with a one-line message, and `resume` continues."""
     alone = run(long(), folder=tmp_path / "alone")
     store = RunStore(tmp_path)
     number = register(store, long(states))
@@ -214,8 +214,8 @@ def test_a_script_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.
         run(quick(), folder=tmp_path)
 
 
-class Told:
-    """A group that notes its flags."""
+class BroadcastRecorder:
+    """A group that records its broadcast flags."""
 
     def __init__(self) -> None:
         self.flags = list[bool]()
@@ -225,7 +225,7 @@ class Told:
 
 
 def test_other_ranks_leave_a_run_when_rank_0_does() -> None:
-    whole, broken = Told(), Told()
+    whole, broken = BroadcastRecorder(), BroadcastRecorder()
     assert list(in_step(whole, iter("abc"))) == ["a", "b", "c"]  # type: ignore[arg-type]
     assert whole.flags == [False, False, False]
     rounds = in_step(broken, iter("abc"))  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def test_an_error_in_the_rounds_is_the_same_on_every_rank() -> None:
         yield 1
         raise FedskewError("everywhere")
 
-    group = Told()
+    group = BroadcastRecorder()
     with pytest.raises(FedskewError, match="everywhere"):
         list(in_step(group, failing()))  # type: ignore[arg-type]
     assert group.flags == [False]

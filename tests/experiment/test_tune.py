@@ -78,16 +78,16 @@ def test_poisoned_test_rows_change_nothing(tmp_path) -> None:
     """The test labels are turned so that by the test set the rate at which nothing is learnt were the best."""
     search = Search(space={"solver.lr": (1e-7, 0.1)})
     poisoned = dataclasses.replace(DATA, y_test=(DATA.y_test + 1) % 3)
-    told = []
+    results = []
     for name, data in (("clean", DATA), ("poisoned", poisoned)):
         store = RunStore(tmp_path / name)
         tuned = tune(store, base(), "fedavg", search, dataset=data)
         frame = store.measurements([t.runs[0] for t in tuned.tried], per_client=False)
         tested = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 3)]
-        told.append(([t.score for t in tuned.tried], tuned.best.setting, tested["value"].tolist()))
-    assert told[0][:2] == told[1][:2]
-    assert told[1][2] != told[0][2]
-    assert told[1][2][0] > told[1][2][1]
+        results.append(([t.score for t in tuned.tried], tuned.best.setting, tested["value"].tolist()))
+    assert results[0][:2] == results[1][:2]
+    assert results[1][2] != results[0][2]
+    assert results[1][2][0] > results[1][2][1]
 
 
 def test_stored_settings_are_not_run_again(tmp_path) -> None:
@@ -211,9 +211,9 @@ def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> No
     common += ["--set", "training.threads=1", "--set", "evaluation.local_models=false"]
     words = ["--algorithms", "fedavg", "fedprox", "--grid", "solver.lr=1e-7,0.1", "--tuning-seeds", "7", *common]
     assert main(["tune", *words, "--runs", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [m["setting"] for m in told] == [{"solver.lr": 0.1}] * 2
-    assert len(told[0]["settings"]) == 2
+    results = json.loads(capsys.readouterr().out)
+    assert [m["setting"] for m in results] == [{"solver.lr": 0.1}] * 2
+    assert len(results[0]["settings"]) == 2
     before = len(RunStore(tmp_path).runs())
     assert main(["compare", "--tuned", *words, "--seeds", "1", "--runs", str(tmp_path)]) == 0
     assert "solver.lr=0.1" in capsys.readouterr().err

@@ -24,8 +24,8 @@ def server(most_rows: int = 1000, labels: bool = False) -> Nodes:
 
 
 def test_a_reply_to_another_request_is_rejected() -> None:
-    asked = {"run": RUN, "round": 1, "kind": "train", "client": 2}
-    reply, _ = server().opened(pack(Reply(**asked)), "train", 1, 2)
+    fields = {"run": RUN, "round": 1, "kind": "train", "client": 2}
+    reply, _ = server().opened(pack(Reply(**fields)), "train", 1, 2)
     assert reply.client == 2
     for change, fault in (
         ({"run": "1" * 32}, "other_round"),
@@ -35,7 +35,7 @@ def test_a_reply_to_another_request_is_rejected() -> None:
         ({"kind": "refused"}, "refused"),
     ):
         with pytest.raises(Rejected) as rejected:
-            server().opened(pack(Reply(**{**asked, **change})), "train", 1, 2)
+            server().opened(pack(Reply(**{**fields, **change})), "train", 1, 2)
         assert rejected.value.fault == fault
 
 
@@ -154,8 +154,8 @@ def test_a_node_imports_only_what_its_owner_listed(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     node = nodes_of(small(), tmp_path)[0]
     experiment = small(model="module:evil_package.Net")
-    asked = pack(request(experiment, "train", steps=1), {"x": torch.zeros(650)})
-    refused, _ = unpack(node.answer(asked), Reply)
+    message = pack(request(experiment, "train", steps=1), {"x": torch.zeros(650)})
+    refused, _ = unpack(node.answer(message), Reply)
     assert refused.reason.startswith("recipe: model evil_package.Net is not fedskew's own")
     assert not (tmp_path / "ran").exists()
     assert Limits(allow=("evil_package.Net",)).recipe(experiment.toml()).model == experiment.model
@@ -187,9 +187,9 @@ def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> No
 def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reason, tmp_path: Path) -> None:
     """The node refuses in one line, before it costs memory. The server counts the fault "refused"."""
     node = nodes_of(small(), tmp_path)[0]
-    asked = request(small().replace(**change), "train", **{"steps": 1, **facts})
+    oversized = request(small().replace(**change), "train", **{"steps": 1, **facts})
     began = time.monotonic()
-    data = node.answer(pack(asked, {"x": torch.zeros(650)}))
+    data = node.answer(pack(oversized, {"x": torch.zeros(650)}))
     assert time.monotonic() - began < 2
     with pytest.raises(Rejected, match=reason) as rejected:
         server().opened(data, "train", 0, 0)

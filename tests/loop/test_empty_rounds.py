@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
-class Nobody:
+class NoClients:
     def select(self, clients: Any, rng: Any) -> Any:
         return clients[:0]
 
@@ -71,7 +71,7 @@ def test_an_empty_round_counts_and_changes_nothing(spec: str, engine) -> None:
     states = ClientStates()
     before = play(fed, X0, 2, states=states)[-1].server
     ids, kept = states.export()
-    outcome = play_round(replace(fed, selection=Nobody()), engine, before, states)
+    outcome = play_round(replace(fed, selection=NoClients()), engine, before, states)
     after = outcome.server
     assert after.round == 3
     assert after.x.isfinite().all()
@@ -100,7 +100,7 @@ def test_training_continues_as_without_the_empty_round(name: str, server: str) -
     """Full batches of quadratics do not depend on the round's number."""
     fed = sized_pair(build("algorithm", ALGORITHMS, name), (2, 3), server=SERVERS[server])
     gapped, states = start(fed, f64([1.0])), ClientStates()
-    for selection in (Nobody(), Everyone(), Nobody(), Nobody(), Everyone(), Nobody(), Everyone()):
+    for selection in (NoClients(), Everyone(), NoClients(), NoClients(), Everyone(), NoClients(), Everyone()):
         gapped = play_round(replace(fed, selection=selection), Sequential(), gapped, states).server
     assert gapped.round == 7
     plain = play(fed, [1.0], 3)[-1].server
@@ -113,7 +113,7 @@ def test_afl_averages_over_rounds_with_clients() -> None:
     """An empty first round, then x = 1 and 1.575 under lambda (1/4, 3/4) and (0.175, 0.825)."""
     fed = sized_pair(build("algorithm", ALGORITHMS, "afl:gamma=0.02"), (1, 1))
     server, states = start(fed, f64([1.0])), ClientStates()
-    for selection in (Nobody(), Everyone(), Nobody(), Everyone()):
+    for selection in (NoClients(), Everyone(), NoClients(), Everyone()):
         server = play_round(replace(fed, selection=selection), Sequential(), server, states).server
     assert_close(server.state["mean_x"], [1.2875])
     assert_close(server.state["mean_lambda"], [0.2125, 0.7875])
@@ -121,7 +121,7 @@ def test_afl_averages_over_rounds_with_clients() -> None:
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform", "unbiased"])
 def test_a_method_that_steps_alone_gets_empty_uploads_and_the_optimiser_steps(weighting: str) -> None:
-    fed = replace(sized_pair(Breeze(weighting=weighting), server=Momentum(lr=1.0, beta=0.5)), selection=Nobody())
+    fed = replace(sized_pair(Breeze(weighting=weighting), server=Momentum(lr=1.0, beta=0.5)), selection=NoClients())
     outcomes = play(fed, [1.0], 3)
     # v = 0.5, 0.75, 0.875
     assert_close(torch.cat([o.server.x for o in outcomes]), [1.5, 2.25, 3.125])
@@ -149,7 +149,7 @@ def test_a_method_may_survey_clients_and_select_none(engine) -> None:
     assert float(outcome.server.state["surveys"]) == 14
     assert outcome.bytes_up == 7 * 8
     # no candidates: no survey
-    assert float(play(replace(ragged(Choosy()), selection=Nobody()), X0, 2, engine)[-1].server.state["surveys"]) == 0
+    assert float(play(replace(ragged(Choosy()), selection=NoClients()), X0, 2, engine)[-1].server.state["surveys"]) == 0
 
 
 def test_engines_agree_on_runs_with_empty_rounds() -> None:
@@ -172,7 +172,7 @@ def test_the_trial_of_engines_waits_for_a_round_with_clients() -> None:
 
 
 def test_engines_are_not_tried_if_no_round_has_clients() -> None:
-    fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=Nobody())
+    fed = replace(ragged(build("algorithm", ALGORITHMS, "fedavg")), selection=NoClients())
     option, facts = try_engines(fed, X0, [1])
     assert option == Option(Sequential(), 1)
     assert facts["estimated_seconds_a_round"] == {"sequential": 0.0}
@@ -180,7 +180,7 @@ def test_engines_are_not_tried_if_no_round_has_clients() -> None:
 
 def test_the_stored_measures_of_a_round_without_clients() -> None:
     assembly = assemble(small(), DATA)
-    fed = replace(assembly.federation, selection=Nobody())
+    fed = replace(assembly.federation, selection=NoClients())
     outcome = play_round(fed, Sequential(), start(fed, assembly.x0), ClientStates())
     rows = {(split, name): value for client, split, name, value in round_rows(assembly, outcome, 0.5)}
     assert rows == {

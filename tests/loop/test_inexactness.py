@@ -147,11 +147,11 @@ def test_every_method_has_a_gamma_on_every_engine(spec: str) -> None:
 
 def test_inexactness_is_stored_on_request_and_changes_no_other_number(tmp_path: Any) -> None:
     plain = run(small(evaluation={"every": 2}), data=DATA, folder=tmp_path / "a")
-    asked = run(small(evaluation={"every": 2, "inexactness": True}), data=DATA, folder=tmp_path / "b")
-    mine = asked.measurements().query("name == 'inexactness'")
+    measured = run(small(evaluation={"every": 2, "inexactness": True}), data=DATA, folder=tmp_path / "b")
+    mine = measured.measurements().query("name == 'inexactness'")
     assert set(mine["round"]) == {2, 4}
     by_client = mine.query("split == 'client'").groupby("round")["value"]
     assert (by_client.size() == 4).all()
     means = mine.query("split == 'round'").set_index("round")["value"]
     assert means.tolist() == pytest.approx(by_client.mean().tolist())
-    assert numbers(plain) == [row for row in numbers(asked) if row[3] != "inexactness"]
+    assert numbers(plain) == [row for row in numbers(measured) if row[3] != "inexactness"]

@@ -165,12 +165,12 @@ def test_selection_draws_from_the_available_clients_or_takes_all_of_a_few() -> N
     fed = unreliable(availability=Random(p=0.5), selection=Uniform(clients=4))
     sizes = set()
     for t in range(40):
-        there = np.flatnonzero(fed.availability.available(fed.info, t, fed.seed))
+        available = np.flatnonzero(fed.availability.available(fed.info, t, fed.seed))
         cohort, _, turnout = call(fed, t)
-        assert set(cohort) <= set(there)
-        assert len(cohort) == min(4, len(there))
-        assert turnout == (len(there), len(cohort), len(cohort), 0)
-        sizes.add(len(there))
+        assert set(cohort) <= set(available)
+        assert len(cohort) == min(4, len(available))
+        assert turnout == (len(available), len(cohort), len(cohort), 0)
+        sizes.add(len(available))
     assert min(sizes) < 4 < max(sizes)
 
 
@@ -311,8 +311,8 @@ def test_a_method_that_selects_all_clients_gets_those_that_are_available_and_ans
     options = {"algorithm": Greedy(), "dropout": 0.3, "stragglers": 0.5, "drop_stragglers": True}
     fed = unreliable(availability=Random(p=0.7), selection=Uniform(clients=3), **options)
     for t, outcome in enumerate(play(fed, X0, 12)):
-        there = Random(p=0.7).available(fed.info, t, fed.seed) & System(dropout=0.3).reached(7, t, fed.seed)
-        cohort = np.flatnonzero(there) if outcome.work.turnout.answered else np.arange(0)
+        available = Random(p=0.7).available(fed.info, t, fed.seed) & System(dropout=0.3).reached(7, t, fed.seed)
+        cohort = np.flatnonzero(available) if outcome.work.turnout.answered else np.arange(0)
         late = fed.system.late(cohort, 7, t, fed.seed)
         assert outcome.work.turnout.stragglers == len(late)
         assert outcome.work.clients.tolist() == [k for k in cohort if k not in late]

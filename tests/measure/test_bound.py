@@ -94,7 +94,7 @@ def test_on_the_books_data_the_bounds_hold_and_are_drawn() -> None:
 
 
 def test_the_books_objective_is_as_smooth_as_is_said() -> None:
-    """L is half the largest eigenvalue of X'X / n; two steps' bound zeta (2 rate + rate^2 L) tells which L was taken."""
+    """L is half the largest eigenvalue of X'X / n; two steps' bound zeta (2 rate + rate^2 L) shows which L was used."""
     x = SyntheticSoftmax(test="train").draw(np.random.default_rng(0)).x
     for part in drift_bound(rate=0.1, steps=2).values():
         taken = (float(part.smooth[1]) / float(part.zeta) - 0.2) / 0.01

@@ -145,7 +145,7 @@ def test_the_label_measures_rank_alphas(name):
     if name not in LIGHT[:3]:
         real_data()
     loaded = Experiment(dataset=name).dataset.load()
-    told: dict[str, list[float]] = {}
+    measured: dict[str, list[float]] = {}
     for alpha in (100.0, 1.0, 0.5, 0.1, 0.01):
         means: dict[str, float] = {}
         for seed in range(8):
@@ -159,8 +159,8 @@ def test_the_label_measures_rank_alphas(name):
                     means.get(name, 0) + (-value if name in ("effective classes", "classes held") else value) / 8
                 )
         for name, value in means.items():
-            told.setdefault(name, []).append(value)
-    for name, values in told.items():
+            measured.setdefault(name, []).append(value)
+    for name, values in measured.items():
         # two classes: everybody holds both down to small alphas
         assert values == sorted(values), (name, values)
 
@@ -214,15 +214,15 @@ def test_details_name_every_measure_and_their_chance():
     x = rng.standard_normal((600, 4)) + client[:, None]
     counts = np.zeros((3, 2), dtype=np.int64)
     np.add.at(counts, (client, y), 1)
-    told = details(x, y, client, counts)
-    assert told["feature"]["sliced Wasserstein"] > 3 * told["feature"]["sliced Wasserstein by chance"]
-    assert told["feature"]["classifier AUC"] > 0.6 > told["feature"]["classifier AUC by chance"]
-    assert told["gradient"]["B^2 at zero"] >= 1
+    measured = details(x, y, client, counts)
+    assert measured["feature"]["sliced Wasserstein"] > 3 * measured["feature"]["sliced Wasserstein by chance"]
+    assert measured["feature"]["classifier AUC"] > 0.6 > measured["feature"]["classifier AUC by chance"]
+    assert measured["gradient"]["B^2 at zero"] >= 1
     # the labels are of no client and of no input: what is best for one is best for all
-    assert 0 <= told["gradient"]["optimum gap"] < 0.05
+    assert 0 <= measured["gradient"]["optimum gap"] < 0.05
     swapped = details(x, ((x[:, 0] > client) ^ (client == 0)).astype(int), client, counts)["gradient"]
     assert swapped["optimum gap"] > 2 * swapped["optimum gap by chance"]
-    assert told["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
+    assert measured["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
 
 
 def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_out(monkeypatch):
@@ -231,7 +231,7 @@ def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_ou
     y, client = np.r_[1, np.zeros(599, dtype=np.int64)], rng.integers(0, 3, 600)
     counts = np.zeros((3, 2), dtype=np.int64)
     np.add.at(counts, (client, y), 1)
-    told = details(rng.standard_normal((600, 4)), y, client, counts)["gradient"]
-    assert {name for name, value in told.items() if value is None} == {
+    measured = details(rng.standard_normal((600, 4)), y, client, counts)["gradient"]
+    assert {name for name, value in measured.items() if value is None} == {
         f"{name} at the pooled fit" for name in ("zeta^2", "B^2", "G^2")
     }

@@ -25,11 +25,11 @@ def plain(models: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
     weighted = sum(p[k] * models[k] for k in clients)
     norm = [math.sqrt(sum(v * v for v in models[k])) for k in clients]
     distance = [float(np.linalg.norm(models[k] - weighted)) for k in clients]
-    spread, length = sum(p[k] * distance[k] ** 2 for k in clients), sum(p[k] * norm[k] ** 2 for k in clients)
+    squared_distance, length = sum(p[k] * distance[k] ** 2 for k in clients), sum(p[k] * norm[k] ** 2 for k in clients)
     return {
         "divergence": np.mean([np.linalg.norm(models[k] - uniform) for k in clients]),
         "drift": np.mean(distance),
-        "relative_drift": spread / length if length else 0.0,
+        "relative_drift": squared_distance / length if length else 0.0,
         "update_norm": np.array(norm),
         "distance": np.array(distance),
         "alignment": np.array([models[k] @ weighted / (norm[k] * np.linalg.norm(weighted) or 1) for k in clients]),
@@ -109,9 +109,11 @@ def test_identities_of_drift(models, sizes):
     sizes = np.array(sizes[: len(models)], dtype=float)
     p, got = sizes / sizes.sum(), measured(models, sizes)
     scale = 1 + (models**2).sum()
-    spread = (p * got["distance"] ** 2).sum()
+    squared_distance = (p * got["distance"] ** 2).sum()
     # sum p ||w - mean||^2 = sum p ||d||^2 - ||mean d||^2
-    assert spread == pytest.approx((p * got["update_norm"] ** 2).sum() - ((p @ models) ** 2).sum(), abs=1e-12 * scale)
+    assert squared_distance == pytest.approx(
+        (p * got["update_norm"] ** 2).sum() - ((p @ models) ** 2).sum(), abs=1e-12 * scale
+    )
     # bounds
     assert -1e-15 <= got["relative_drift"] <= 1 + 1e-12
     assert got["divergence"] >= 0
@@ -185,7 +187,7 @@ def test_relative_drift_has_no_unit():
 
 
 def test_float32_updates_are_measured_in_float64():
-    """A spread of 1e-3 around 1e4, where float32 sums would lose it."""
+    """A squared_distance of 1e-3 around 1e4, where float32 sums would lose it."""
     models = torch.full((2, 5000), 1e4)
     models[1] += 2**-9
     got = drift(models, torch.ones(2))

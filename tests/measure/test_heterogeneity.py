@@ -170,7 +170,7 @@ def test_classes_with_enough_rows_on_both_sides_count_and_no_others():
         assert np.isnan(within_classes(apart, z[left], y[left], client[left], np.arange(2), fewest=5))
 
 
-# the two faces that look at inputs
+# the two faces that use inputs
 
 
 def rows(seed: int, clients: int = 6, n: int = 3000, classes: int = 3, spread: float = 4.0):

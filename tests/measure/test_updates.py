@@ -67,8 +67,8 @@ def test_limits_of_evenness() -> None:
 
 
 def test_layers_and_classes_are_stored_on_demand(tmp_path) -> None:
-    asked = {"evaluation": {"layers": True, "classes": True}, "training": {"rounds": 2}, "engine": "stacked"}
-    runs = run(Experiment(model="mlp:hidden=[8]", **asked), folder=tmp_path)
+    settings = {"evaluation": {"layers": True, "classes": True}, "training": {"rounds": 2}, "engine": "stacked"}
+    runs = run(Experiment(model="mlp:hidden=[8]", **settings), folder=tmp_path)
     frame = runs.measurements()
     layers = frame[frame["split"] == "layer"]
     assert runs.records[0].facts["layers"] == ["hidden.0", "out"]

@@ -29,7 +29,7 @@ def test_new_adapters_change_nothing(bert):
 
 
 def errors(assembly) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """For each pair the product of the averages less the average of the products, and what it should be, after two rounds."""
+    """For each pair, after two rounds: product of the averages minus average of the products, and its expected value."""
     outcome = rounds(assembly)[1]
     p = outcome.work.view.info.num_examples / outcome.work.view.info.num_examples.sum()
     local = [adapters(assembly, outcome.work.view.x + delta) for delta in outcome.done.uploads.delta]
@@ -37,8 +37,8 @@ def errors(assembly) -> list[tuple[torch.Tensor, torch.Tensor]]:
     for i, (a_mean, b_mean) in enumerate(adapters(assembly, outcome.server.x)):
         pairs = [client[i] for client in local]
         product = sum(w * b @ a for w, (a, b) in zip(p, pairs, strict=True))
-        spread = sum(w * (b - b_mean) @ (a - a_mean) for w, (a, b) in zip(p, pairs, strict=True))
-        found.append((b_mean @ a_mean - product, -spread))
+        covariance = sum(w * (b - b_mean) @ (a - a_mean) for w, (a, b) in zip(p, pairs, strict=True))
+        found.append((b_mean @ a_mean - product, -covariance))
     return found
 
 

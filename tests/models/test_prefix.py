@@ -75,9 +75,9 @@ def test_the_frozen_layers_see_each_text_once(bert, monkeypatch):
 def test_progress_shows_the_remaining_time(capsys, monkeypatch):
     times = iter([0.0, 1.0, 6.0, 7.0])
     monkeypatch.setattr(prepare.time, "perf_counter", lambda: next(times))
-    tell = prepare.printed_progress()
+    on_progress = prepare.printed_progress()
     for done in (500, 3000, 3500):
-        tell(done, 4000)
+        on_progress(done, 4000)
     assert capsys.readouterr().err == "frozen layers: 3,000 of 4,000 texts, 2 s left\n"
 
 
@@ -123,7 +123,7 @@ def test_token_ids_of_another_length_are_others(bert):
 
 
 def test_another_tokenizer_in_the_same_folder_reads_the_texts_anew(tmp_path):
-    """As where somebody trains a vocabulary again, or where two projects have a folder of one name."""
+    """For example a retrained vocabulary, or two projects with folders of the same name."""
 
     def first_ids() -> list[int]:
         return assemble(small(str(tmp_path)), DATA).federation.x[0].tolist()

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.project.test_structure import ALGORITHM_FILES, FILES, IDS, SOURCE, imported, name_of
+from tests.project.test_structure import ALGORITHM_FILES, FILES, imported, name_of, offenders
 
 # randomness comes from streams
 
@@ -17,7 +17,7 @@ INITIAL = {"xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_nor
 
 
 def global_randomness(source: str) -> list[str]:
-    """Uses of a generator that belongs to nobody."""
+    """Uses of the global random generators."""
     tree, found = ast.parse(source), []
     for name in imported(tree, ["fedskew"]):
         parts = name.split(".")
@@ -43,11 +43,11 @@ def global_randomness(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_no_global_generator_is_used(path):
-    """But where code of others is given one of our seeds."""
-    seeded = ["torch.default_generator.manual_seed", "torch.default_generator"] * (path.name == "initial.py")
-    assert sorted(global_randomness(path.read_text(encoding="utf-8"))) == sorted(seeded)
+def test_no_global_generator_is_used():
+    """Only code that is not ours draws from it, after `initial.py` has seeded it."""
+    seeded = ["torch.default_generator", "torch.default_generator.manual_seed"]
+    found = offenders(FILES, lambda _, source: sorted(global_randomness(source)))
+    assert found == {"models/initial.py": seeded}
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,6 @@ def test_streams_are_not_found(source):
 # nothing that executes what it reads
 
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-PICKLES_ITS_OWN = (
-    SOURCE / "conformance" / "promises.py"
-)  # checks that methods can be pickled, and reads only what it wrote
 
 
 def unpickling(source: str) -> list[str]:
@@ -111,9 +108,9 @@ def unpickling(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_nothing_is_pickled(path):
-    assert unpickling(path.read_text(encoding="utf-8")) == (["pickle"] if path == PICKLES_ITS_OWN else [])
+def test_nothing_is_pickled():
+    """Only `fedskew check` pickles: it tests that methods can be, and reads what it wrote."""
+    assert offenders(FILES, lambda _, source: unpickling(source)) == {"conformance/promises.py": ["pickle"]}
 
 
 @pytest.mark.parametrize(
@@ -144,9 +141,8 @@ def leaves_torch(source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", ALGORITHM_FILES, ids=[path.name for path in ALGORITHM_FILES])
-def test_hooks_do_not_read_values(path):
-    assert leaves_torch(path.read_text(encoding="utf-8")) == []
+def test_hooks_do_not_read_values():
+    assert offenders(ALGORITHM_FILES, lambda _, source: leaves_torch(source)) == {}
 
 
 @pytest.mark.parametrize("source", ["x.item()", "x.sum().item()", "x.tolist()", "f = x.item"])

@@ -265,8 +265,8 @@ def values_of(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from values_of(value)
 
 
-def asked(seed: int) -> None:
-    """A node answers whatever comes, and keeps nothing that it was not asked for."""
+def answered_message(seed: int) -> None:
+    """A node answers any damaged message, and stores nothing that no valid request needs."""
     text = Experiment().replace(clients__number=2).toml()
     luck = random.Random(seed)
     recipe = damaged(text.encode(), seed).decode(errors="replace")
@@ -309,7 +309,7 @@ TEXTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[Any]]] = {
     ),
     "document": (changed_document, st.tuples(st.integers(0, 10**6), PLAIN)),
     "evidence": (changed_evidence, st.tuples(st.integers(0, 10**6), PLAIN)),
-    "message": (asked, SEEDS),
+    "message": (answered_message, SEEDS),
     "runs": (chosen, st.lists(st.sampled_from(["latest", "c", "-", "0", "7", "99", " "]), max_size=5)),
 }
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,13 @@ from fedskew.core.algorithm import Algorithm
 
 SOURCE = Path(fedskew.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-IDS = [str(path.relative_to(SOURCE)) for path in FILES]
+
+
+def offenders(paths: Iterable[Path], rule: Callable[[Path, str], object]) -> dict[str, object]:
+    """The files of which ``rule(path, source)`` finds something, with what it finds."""
+    found = {path.relative_to(SOURCE).as_posix(): rule(path, path.read_text(encoding="utf-8")) for path in paths}
+    return {path: value for path, value in found.items() if value}
+
 
 # What each room may import besides itself. Top to bottom; a room may stand here before it is built.
 LOWER = {"advice", "core", "data", "measure", "models", "slots", "algorithms", "skew", "store", "loop", "engine"}
@@ -93,13 +99,10 @@ def wrong_imports(source: str, room: str, package: list[str]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_imports_point_downwards(path):
-    room = room_of(path)
-    if room is None:
-        return
-    assert room in MAY_IMPORT, f"give the new room {room} a place in MAY_IMPORT"
-    assert wrong_imports(path.read_text(encoding="utf-8"), room, package_of(path)) == []
+def test_imports_point_downwards():
+    rooms = {path: room_of(path) for path in FILES if room_of(path)}
+    assert set(rooms.values()) <= set(MAY_IMPORT), "give the new room a place in MAY_IMPORT"
+    assert offenders(rooms, lambda path, source: wrong_imports(source, rooms[path], package_of(path))) == {}
 
 
 @pytest.mark.parametrize(
@@ -168,11 +171,12 @@ def test_every_room_is_a_package():
     assert {path.parent for path in FILES} == {path.parent for path in FILES if path.name == "__init__.py"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_files_are_short(path):
-    limit = ALGORITHM_LINES if room_of(path) == "algorithms" else LINES
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= limit, f"{lines} lines; the limit is {limit}"
+def test_files_are_short():
+    def too_long(path, source):
+        lines = len(source.splitlines())
+        return lines if lines > (ALGORITHM_LINES if room_of(path) == "algorithms" else LINES) else 0
+
+    assert offenders(FILES, too_long) == {}
 
 
 # methods and slots are flat
@@ -199,9 +203,8 @@ def deep_classes(source: str) -> list[str]:
     return found + ["super()"] * len(calls)
 
 
-@pytest.mark.parametrize("path", FLAT, ids=[str(path.relative_to(SOURCE)) for path in FLAT])
-def test_methods_and_slots_inherit_one_level_without_super(path):
-    assert deep_classes(path.read_text(encoding="utf-8")) == []
+def test_methods_and_slots_inherit_one_level_without_super():
+    assert offenders(FLAT, lambda _, source: deep_classes(source)) == {}
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def sparse(folder, every: int) -> RunStore:
 
 
 @pytest.mark.parametrize(
-    ("asked", "lowered", "rounds"),
+    ("requested", "lowered", "rounds"),
     [
         ("bytes=24", "bytes=16", ["8", "4"]),
         ("bytes=17", "bytes=16", ["8", "4"]),
@@ -119,10 +119,10 @@ def sparse(folder, every: int) -> RunStore:
         ("rounds", "rounds=12", ["12", "12"]),
     ],
 )
-def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, asked: str, lowered: str, rounds: list[str]) -> None:
+def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, requested: str, lowered: str, rounds: list[str]) -> None:
     """All numbers of a row are those that the lowered budget gives where every round was measured."""
     some, every = sparse(tmp_path / "some", 4), sparse(tmp_path / "every", 1)
-    table = summary(some, some.runs(), budget_from(asked))
+    table = summary(some, some.runs(), budget_from(requested))
     assert table["after_round"].tolist() == rounds
     dense = summary(every, every.runs(), budget_from(lowered))
     columns = ["after_round", "accuracy", "megabytes_up", "megabytes_down", "drift", "difference", "verdict"]
@@ -130,12 +130,12 @@ def test_a_budget_ends_at_rounds_that_were_measured(tmp_path, asked: str, lowere
 
 
 @pytest.mark.parametrize(
-    ("asked", "enough"), [("rounds=3", "rounds=4"), ("bytes=15", "bytes=16"), ("steps=1", "steps=8")]
+    ("requested", "enough"), [("rounds=3", "rounds=4"), ("bytes=15", "bytes=16"), ("steps=1", "steps=8")]
 )
-def test_the_untrained_model_stands_for_no_method(tmp_path, asked: str, enough: str) -> None:
+def test_the_untrained_model_stands_for_no_method(tmp_path, requested: str, enough: str) -> None:
     made = sparse(tmp_path, 4)
-    with pytest.raises(BadInput, match=f"{asked} there is no amount .* write {enough} or more, or run again with"):
-        summary(made, made.runs(), budget_from(asked))
+    with pytest.raises(BadInput, match=f"{requested} there is no amount .* write {enough} or more, or run again with"):
+        summary(made, made.runs(), budget_from(requested))
     assert summary(made, made.runs(), budget_from(enough))["accuracy"].min() > 0.12
 
 

@@ -58,7 +58,7 @@ class Outline(HTMLParser):
 def test_page_is_complete(page: str) -> None:
     outline = Outline(page)
     assert outline.open == []
-    assert {"answer", "asked", "summary", "figures", "partition", "unfinished", "repeat"} <= set(outline.ids)
+    assert {"answer", "settings", "summary", "figures", "partition", "unfinished", "repeat"} <= set(outline.ids)
     assert "<title>Which method? · fedskew</title>" in page
     for expected in (
         "Undecided. fedprox:mu=0.1 has the highest mean test accuracy, 84.7\xa0%",

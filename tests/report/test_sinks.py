@@ -46,13 +46,13 @@ class Recorder:
     """A sink that remembers."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, Any]] = []
+        self.received: list[tuple[str, int, Any]] = []
 
     def open(self, record: RunRecord) -> Any:
-        self.told.append((record.name, -1, "opened"))
+        self.received.append((record.name, -1, "opened"))
         return SimpleNamespace(
-            write=lambda round_, values: self.told.append((record.name, round_, values)),
-            end=lambda status: self.told.append((record.name, 99, status)),
+            write=lambda round_, values: self.received.append((record.name, round_, values)),
+            end=lambda status: self.received.append((record.name, 99, status)),
         )
 
 
@@ -63,7 +63,7 @@ def test_every_round_is_sent_once_and_every_run_is_ended(store: RunStore) -> Non
         feed.send(store.runs())
         store.write_round(1, 3, rows_of(3))
         feed.send(store.runs())
-    own = [(round_, what) for name, round_, what in sink.told if name.startswith("fedprox")]
+    own = [(round_, what) for name, round_, what in sink.received if name.startswith("fedprox")]
     assert own == [
         (-1, "opened"),
         (0, {"test/accuracy": 0.0, "round/drift": 2.0}),
@@ -72,7 +72,7 @@ def test_every_round_is_sent_once_and_every_run_is_ended(store: RunStore) -> Non
         (3, {"test/accuracy": 0.75, "round/drift": 2.0}),
         (99, "interrupted"),
     ]
-    other = [(round_, what) for name, round_, what in sink.told if name == "scaffold"]
+    other = [(round_, what) for name, round_, what in sink.received if name == "scaffold"]
     assert [round_ for round_, _ in other] == [-1, 0, 1, 99]
     assert other[-1] == (99, "diverged")
 
@@ -104,7 +104,7 @@ def test_watch_follows_into_a_sink_until_all_have_ended(store: RunStore, tmp_pat
     monkeypatch.setattr(watch.time, "sleep", sleep)
     with held(store, 1):
         assert main(["watch", "1-2", "--to", "tensorboard", "--runs", str(store.folder)]) == 0
-    assert [r for n, r, _ in sink.told if n.startswith("fedprox")] == [-1, 0, 1, 2, 3, 99]
+    assert [r for n, r, _ in sink.received if n.startswith("fedprox")] == [-1, 0, 1, 2, 3, 99]
     assert capsys.readouterr().out.count("3/3") == 1
 
 
@@ -157,26 +157,26 @@ def test_what_mlflow_is_told(store: RunStore, monkeypatch) -> None:
 
 
 def test_what_wandb_is_told(store: RunStore, monkeypatch) -> None:
-    told: list[Any] = []
+    received: list[Any] = []
     page = SimpleNamespace(
-        log=lambda values, step: told.append((step, values)),
-        finish=lambda exit_code: told.append(exit_code),
+        log=lambda values, step: received.append((step, values)),
+        finish=lambda exit_code: received.append(exit_code),
         summary={},
     )
 
     def init(**options: Any) -> Any:
-        told.append(options)
+        received.append(options)
         return page
 
     monkeypatch.setattr(sinks, "import_module", lambda name: SimpleNamespace(init=init))
     with Feed(store, [build("sink", SINKS, "wandb:mode=offline,project=p")]) as feed:
         feed.send([store.run(2)])
-    assert (told[0]["project"], told[0]["mode"], told[0]["config"]) == (
+    assert (received[0]["project"], received[0]["mode"], received[0]["config"]) == (
         "p",
         "offline",
         {"solver": {"name": "sgd", "lr": 0.1}},
     )
-    assert told[1:] == [(0, {"test/accuracy": 0.0, "round/drift": 2.0}), (1, {"test/accuracy": 0.25}), 1]
+    assert received[1:] == [(0, {"test/accuracy": 0.0, "round/drift": 2.0}), (1, {"test/accuracy": 0.25}), 1]
     assert page.summary == {"status": "diverged"}
 
 
@@ -211,7 +211,7 @@ def test_a_package_that_fails_at_the_end_is_one_line_and_the_other_pages_are_end
         Feed(store, [Lost(), last]) as feed,
     ):
         feed.send(store.runs())
-    assert [(name, status) for name, round_, status in last.told if round_ == 99] == [
+    assert [(name, status) for name, round_, status in last.received if round_ == 99] == [
         ("scaffold", "interrupted"),
         ("fedprox:mu=0.1", "interrupted"),
     ]
@@ -227,7 +227,7 @@ def test_a_run_that_goes_on_after_its_end_gets_a_page_with_all_its_rounds(store:
         store.write_round(2, 2, rows_of(2))
         feed.send([store.run(2)])
         feed.send([store.run(2)])
-    assert [round_ for _, round_, _ in sink.told] == [-1, 0, 1, 99, -1, 0, 1, 2, 99]
+    assert [round_ for _, round_, _ in sink.received] == [-1, 0, 1, 99, -1, 0, 1, 2, 99]
 
 
 def test_a_password_in_an_address_is_refused_and_none_reaches_the_store(store: RunStore) -> None:

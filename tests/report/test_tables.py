@@ -67,7 +67,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "told"),
+    ("methods", "warning"),
     [
         ({"a": {0: "finished", 1: "finished"}, "b": {0: "finished", 1: "interrupted"}}, "over 1 to 2 seeds;"),
         ({"a": {0: "finished", 1: "finished", 2: "interrupted"}}, "over 2 seeds;"),
@@ -76,7 +76,7 @@ def test_a_repeated_run_is_no_new_evidence(tmp_path: Path) -> None:
     ],
 )
 def test_the_table_counts_seeds_and_not_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], methods: Mapping[str, Mapping[int, str]], warning: str
 ) -> None:
     store = RunStore(tmp_path)
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_the_table_counts_seeds_and_not_runs(
             for seed, status in runs.items():
                 add(store, name, seed, [0.1, 0.5 + seed / 10], status=status)
     print_summary(store, store.runs())
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert warning in " ".join(capsys.readouterr().out.split())
 
 
 def test_numbers_that_do_not_exist_are_nan(tmp_path: Path) -> None:
@@ -176,16 +176,16 @@ def test_where_runs_differ_is_said(tmp_path: Path) -> None:
     add(store, "a", 2, [0.1, 0.5], experiment=toml("a", 2, 0, 1) + '[engine]\nname = "sequential"\n')
     add(store, "b", 0, [0.1, 0.5], lr=0.5)
     add(store, "b", 1, [0.1, 0.5, 0.6], lr=0.7)
-    asked = {
-        line.label: [(answer.text, answer.methods) for answer in line.answers]
-        for line in experiments.asked(store.runs())
+    settings = {
+        line.label: [(value.text, value.methods) for value in line.values]
+        for line in experiments.settings(store.runs())
     }
-    assert asked["dataset"] == [("digits", "")]
-    assert asked["skew"] == [("label-dirichlet (alpha = 0.1)", "")]
-    assert asked["solver"] == [("sgd (lr = 0.1)", "a"), ("sgd (lr = 0.5)", "b"), ("sgd (lr = 0.7)", "b")]
-    assert asked["rounds"] == [("1", "a and b"), ("2", "b")]
-    assert asked["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
-    assert "seed" not in asked["clients"][0][0]
+    assert settings["dataset"] == [("digits", "")]
+    assert settings["skew"] == [("label-dirichlet (alpha = 0.1)", "")]
+    assert settings["solver"] == [("sgd (lr = 0.1)", "a"), ("sgd (lr = 0.5)", "b"), ("sgd (lr = 0.7)", "b")]
+    assert settings["rounds"] == [("1", "a and b"), ("2", "b")]
+    assert settings["training seeds"] == [("0–2, 4", "a"), ("0–1", "b")]
+    assert "seed" not in settings["clients"][0][0]
     assert tables.methods(experiments.distinct(store.runs())) == [
         "a",
         "b, solver.lr=0.5, training.rounds=1",

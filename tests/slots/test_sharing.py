@@ -1,4 +1,4 @@
-"""The part of a model that clients keep: found by position, name or type, and refused where a method cannot bear it."""
+"""The part of a model that clients keep: found by position, name or type, and refused for methods that cannot use it."""
 
 import pytest
 import torch

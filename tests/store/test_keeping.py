@@ -1,4 +1,4 @@
-"""What the store keeps and what it never holds: a damaged checkpoint is told of, a secret of the machine is not."""
+"""The store reports a damaged checkpoint, and never stores a secret of the machine."""
 
 from pathlib import Path
 

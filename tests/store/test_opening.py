@@ -55,14 +55,14 @@ def test_a_folder_that_may_not_be_written(ready):
             folder.mkdir()
         folder.chmod(0o555)
         if os.geteuid() == 0:  # whom the rights of files do not bind
-            assert as_nobody(folder) == f"BadInput run store {folder}"
+            assert as_unprivileged_user(folder) == f"BadInput run store {folder}"
         else:
             with refused(BadInput, str(folder)):
                 RunStore(folder)
         folder.chmod(0o755)
 
 
-def as_nobody(folder: Path) -> str:
+def as_unprivileged_user(folder: Path) -> str:
     """What opening the store ends in for another user, without its reason."""
     read, write = os.pipe()
     child = os.fork()
@@ -83,7 +83,7 @@ def as_nobody(folder: Path) -> str:
 
 
 def test_a_store_whose_tables_are_not_readable_is_one_line(tmp_path):
-    """SQLite tells the whole statement that it cannot read, line by line."""
+    """SQLite prints the whole statement that it cannot parse, on several lines."""
     store = RunStore(tmp_path)
     store.close()
     (place,) = (path for path in tmp_path.iterdir() if path.read_bytes()[:6] == b"SQLite")
@@ -126,7 +126,7 @@ def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys, damage):
     assert capsys.readouterr().err.startswith("fedskew: run 1: its record in the store is damaged: ")
 
 
-AS_NOBODY = """
+AS_UNPRIVILEGED_USER = """
 import os, sys
 import pandas.core.indexes.base  # what reading needs: another user may not find it
 from fedskew.store.runs import RunStore
@@ -150,7 +150,7 @@ def test_a_store_that_may_not_be_written_can_be_read(writer):
             path.chmod(0o555 if path.is_dir() else 0o444)
         before = sorted(path.name for path in folder.iterdir())
         done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, str(folder)], capture_output=True, text=True, timeout=100
+            [sys.executable, "-c", AS_UNPRIVILEGED_USER, str(folder)], capture_output=True, text=True, timeout=100
         )
         assert done.stdout == "['scaffold'] 3\n", done.stderr
         assert sorted(path.name for path in folder.iterdir()) == before

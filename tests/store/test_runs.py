@@ -222,7 +222,7 @@ def test_two_processes_write_to_one_store(tmp_path):
 
 
 def test_several_processes_may_make_the_store_at_the_same_moment(tmp_path):
-    """Whoever comes first makes it; nobody is refused."""
+    """The first process creates it; none is refused."""
     for attempt in range(3):
         at = time.time() + 0.4
         writers = [start(WRITER, tmp_path / str(attempt), name, at, 1) for name in "abcd"]

@@ -82,7 +82,7 @@ class Document:
             known(f"document {self.name}: claim {claim.name}", [claim.table], names)
         require(
             len({claim.name for claim in self.claims}) == len(self.claims),
-            f"document {self.name}: a claim stands twice",
+            f"document {self.name}: a claim appears twice",
         )
 
     def scale(self, name: str) -> Scale:

@@ -54,14 +54,14 @@ def plain(document: Document, arm: str, run: Measured) -> ExportedRun:
     """One run of the export."""
     claims = [claim for claim in document.claims if arm in claim.arms]
     single = [claim for claim in claims if claim.kind not in OVER_ROUNDS]
-    asked = [measure for table in document.tables if arm in table.arms for measure in table.measures]
-    asked += [name for claim in single for name in (claim.of, claim.against) if name]
+    names = [measure for table in document.tables if arm in table.arms for measure in table.measures]
+    names += [name for claim in single for name in (claim.of, claim.against) if name]
     curves = dict.fromkeys(claim.of for claim in claims if claim.kind in OVER_ROUNDS)
     return {
         "status": run.status,
         "rounds": run.record.rounds_done,
         "seconds": rounded(float(run.curve("round", "seconds").sum())),
-        "values": {name: rounded(quantity(name, run)) for name in dict.fromkeys(asked)},
+        "values": {name: rounded(quantity(name, run)) for name in dict.fromkeys(names)},
         "curves": {name: [rounded(float(value)) for value in curve(name, run)] for name in curves},
     }
 

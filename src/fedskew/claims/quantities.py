@@ -138,7 +138,7 @@ PREFIXES = {
 TREND = statistic(3, rank_trend)
 
 
-def client_spread(run: Measured) -> float:
+def client_loss_deviation(run: Measured) -> float:
     """Standard deviation over the clients of their local models' losses, mean over the rounds after the fifth."""
     rows = run.clients[(run.clients["name"] == "loss") & (run.clients["round"] > SETTLED)]
     return float(rows.groupby("round")["value"].std(ddof=0).mean()) if len(rows) else NAN
@@ -175,7 +175,7 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     ),
     "early-local-loss": lambda run: local_loss(run, early=True),
     "late-local-loss": lambda run: local_loss(run, early=False),
-    "client-loss-spread": client_spread,
+    "client-loss-spread": client_loss_deviation,
     "first-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=False)),
     "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
     "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,

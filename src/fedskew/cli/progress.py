@@ -125,10 +125,10 @@ class Stopper:
     """Whether the user has asked to stop."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self) -> bool:
-        return self.asked
+        return self.requested
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def stop_on_signal() -> Iterator[Stopper]:
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stopper.asked:
+        if stopper.requested:
             raise KeyboardInterrupt
-        stopper.asked = True
+        stopper.requested = True
         if number == signal.SIGHUP:
             # the terminal is gone; writing to it would raise an error
             for fd in terminals:

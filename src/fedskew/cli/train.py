@@ -44,7 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
 def compare(parsed: argparse.Namespace) -> int:
     """Carry out several methods on the same partitions and seeds."""
     base = experiment_from(parsed)
-    asked_budget(parsed)
+    requested_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
     planned = cross(base, parsed.algorithms, seeds)
     jobs = jobs_for(parsed, len(planned))
@@ -83,7 +83,7 @@ def resume(parsed: argparse.Namespace) -> int:
     return carry_out(store, dict.fromkeys(ids), None, jobs, parsed, again, shown=[r.id for r in chosen])
 
 
-def asked_budget(parsed: argparse.Namespace) -> Budget | None:
+def requested_budget(parsed: argparse.Namespace) -> Budget | None:
     text = getattr(parsed, "budget", None)
     return budget_from(text) if text else None
 
@@ -145,7 +145,7 @@ def carry_out(
     results = play(store, runs, dataset, jobs, f"`{again}`")
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or runs]
-    budget = asked_budget(parsed)
+    budget = requested_budget(parsed)
     comparison = records[0].comparison
     path = getattr(parsed, "report", None) or store.folder / (
         f"c{comparison}.html" if comparison else f"{records[0].id}.html"

@@ -105,7 +105,7 @@ def watch(parsed: argparse.Namespace) -> int:
 def follow(store: RunStore, parsed: argparse.Namespace, feed: Feed) -> Iterator[list[Seen]]:
     """Yield the runs after each pause until all have ended; send new measurements to the sinks."""
     while True:
-        seen = look(store, parsed.runs_wanted)
+        seen = watched_runs(store, parsed.runs_wanted)
         feed.send([s.record for s in seen])
         yield seen
         if not going_on(seen):
@@ -120,7 +120,7 @@ def going_on(seen: Sequence[Seen]) -> bool:
     return any(s.alive for s in seen) or (waiting and not any(s.lost for s in seen))
 
 
-def look(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
+def watched_runs(store: RunStore, wanted: Sequence[str]) -> list[Seen]:
     """The runs as they are now."""
     return [seen(store, record) for record in store.select(wanted)]
 

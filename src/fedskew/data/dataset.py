@@ -82,7 +82,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change with any value, to tell whether two runs used the same data."""
+        """Sixteen hex digits that change with any value. Equal digits mean that two runs used the same data."""
         return self._fingerprint
 
     @cached_property

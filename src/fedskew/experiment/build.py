@@ -31,7 +31,7 @@ from fedskew.loop.plan import SeededPlanner
 from fedskew.loop.round import start
 from fedskew.loop.sharing import Kept
 from fedskew.models import Mixed
-from fedskew.models.prefix import Tell
+from fedskew.models.prefix import OnProgress
 from fedskew.skew.concept import Labels
 from fedskew.skew.partition import Ints, Partition
 
@@ -89,7 +89,7 @@ def assemble(
     experiment: Experiment,
     dataset: Dataset,
     data: ClientData | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     dealt: Partition | None = None,
 ) -> Assembly:
     """Deal the rows, build the model, check that everything fits. Raises `BadInput` with the part, the reason and the fix.

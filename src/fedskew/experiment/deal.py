@@ -238,7 +238,7 @@ def label_shift(experiment: Experiment, dataset: Dataset) -> float:
     labels, groups = dataset.y[others], None if dataset.groups is None else dataset.groups[others]
     bare = dataclasses.replace(skews, features=(), concepts=())
     dealt = bare.deal(labels, groups, who.number, stream(who.partition_seed, "partition"))
-    asked = bare.proportions(labels, groups, who.number, stream(who.partition_seed, "partition"))
-    counts = np.stack([np.bincount(labels[rows], minlength=asked.shape[1]) for rows in dealt])
+    requested = bare.proportions(labels, groups, who.number, stream(who.partition_seed, "partition"))
+    counts = np.stack([np.bincount(labels[rows], minlength=requested.shape[1]) for rows in dealt])
     sizes = counts.sum(1)
-    return float((np.abs(counts - sizes[:, None] * asked).sum(1) / 2).sum() / sizes.sum())
+    return float((np.abs(counts - sizes[:, None] * requested).sum(1) / 2).sum() / sizes.sum())

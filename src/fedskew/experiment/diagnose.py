@@ -23,7 +23,7 @@ from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
 
 Ints = NDArray[np.int64]
-Tell = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,11 @@ class Subject:
 
 
 def from_files(
-    paths: Sequence[Path], label: str, client: str = "", seed: int = 0, on_progress: Tell = lambda what, share: None
+    paths: Sequence[Path],
+    label: str,
+    client: str = "",
+    seed: int = 0,
+    on_progress: OnProgress = lambda stage, fraction: None,
 ) -> Subject:
     """Read clients' rows from CSV, JSON lines, Parquet or Arrow; memory use does not grow with the files."""
     require(label != client, f"diagnose: {label!r} cannot be both the label and the client")
@@ -121,7 +125,9 @@ def arguments_of(experiment: Experiment) -> str:
     return shlex.join([*words, *(["--clients", str(number)] if number != Clients().number else [])])
 
 
-def diagnosis(subject: Subject, seed: int = 0, on_progress: Tell = lambda what, share: None) -> dict[str, Any]:
+def diagnosis(
+    subject: Subject, seed: int = 0, on_progress: OnProgress = lambda stage, fraction: None
+) -> dict[str, Any]:
     """The whole diagnosis as plain values, for ``--json``, the page and the terminal."""
     found = diagnose(
         subject.x,
@@ -129,7 +135,7 @@ def diagnosis(subject: Subject, seed: int = 0, on_progress: Tell = lambda what, 
         subject.client,
         counts=subject.counts,
         seed=seed,
-        on_progress=lambda share: on_progress("measuring against chance", share),
+        on_progress=lambda fraction: on_progress("measuring against chance", fraction),
     )
     on_progress("further measures", 1.0)
     more = details(subject.x, subject.y, subject.client, subject.counts, seed)

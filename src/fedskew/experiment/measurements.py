@@ -212,7 +212,7 @@ def privacy_rows(assembly: Assembly, server: Server) -> list[Row]:
 
 
 def inexactness_rows(assembly: Assembly, engine: Engine, outcome: Outcome) -> list[Row]:
-    """How exactly the clients solved their local problems, where that is wanted and somebody took part."""
+    """How exactly the clients solved their local problems, if this measure is on and a client took part."""
     experiment, clients = assembly.experiment, outcome.work.clients
     if not experiment.evaluation.inexactness or not len(clients):
         return []

@@ -69,10 +69,10 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     for experiment in experiments:
         check_needs(experiment)
         # methods on the same seed mostly share their rows
-        asked = (experiment.skew, experiment.clients, experiment.server_data, experiment.shared_data)
-        if asked not in dealt:
-            dealt[asked] = dealt_rows(experiment, dataset)
-        rows.append(dealt[asked])
+        key = (experiment.skew, experiment.clients, experiment.server_data, experiment.shared_data)
+        if key not in dealt:
+            dealt[key] = dealt_rows(experiment, dataset)
+        rows.append(dealt[key])
         check_clients(experiment, len(finished(experiment, dataset, rows[-1])))
     first: dict[str, Plan] = {}
     for experiment, own_rows in zip(experiments, rows, strict=True):

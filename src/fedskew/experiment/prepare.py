@@ -28,7 +28,7 @@ from fedskew.experiment.config import Architecture, Experiment
 from fedskew.models import Mixed, Module, TextCnn
 from fedskew.models.encoder import Encoder, EncoderNet
 from fedskew.models.mixed import MixedNet
-from fedskew.models.prefix import Tell, activations, key, prefix, suffix
+from fedskew.models.prefix import OnProgress, activations, key, prefix, suffix
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -68,7 +68,7 @@ def prepared(
     x_test: Rows,
     dtype: torch.dtype,
     device: torch.device,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Prepared:
     """Build the modules and their input rows from the clients' rows ``x`` and the test rows ``x_test``.
 
@@ -178,7 +178,7 @@ def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
     return np.split(np.array(ids), [len(dataset.x)])
 
 
-def printed_progress() -> Tell:
+def printed_progress() -> OnProgress:
     """Print progress and the remaining time on standard error every few seconds."""
     began = said = time.perf_counter()
 
@@ -197,7 +197,7 @@ MEMORY: dict[str, Tensor] = {}
 """Activations of the last data set and model in this process, shared by the runs of a comparison."""
 
 
-def computed(task: Classification, ids: Tensor, cache: str, on_progress: Tell) -> Tensor:
+def computed(task: Classification, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
     """Activations (n, L, H) of the frozen layers for token ids (n, L); 0 beyond a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)

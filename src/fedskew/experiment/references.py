@@ -65,7 +65,7 @@ def parsed(text: str) -> dict[str, Reference]:
         entry = Reference(match[2], match[1], fields, match[0])
         for name in entry.names:
             if name in found:
-                raise ValueError(f"references.bib: {name!r} stands there twice")
+                raise ValueError(f"references.bib: duplicate entry {name!r}")
             found[name] = entry
     return found
 

@@ -102,7 +102,7 @@ def stored(record: RunRecord, experiment: Experiment) -> Experiment | None:
 
 
 def registered(store: RunStore, planned: Sequence[Planned], title: str) -> dict[int, Plan | None]:
-    """The runs to carry out, by number. An unfinished run goes on as stored; new ones form a comparison, with a plan each."""
+    """The runs to carry out, by number. An unfinished run continues as stored; new ones form a comparison, with a plan each."""
     comparison = None
     runs: dict[int, Plan | None] = {}
     for p in planned:

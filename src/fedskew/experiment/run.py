@@ -27,7 +27,7 @@ from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
-from fedskew.experiment.site import Here, Site
+from fedskew.experiment.site import LocalClients, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
@@ -217,7 +217,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
     if group:
         engine = Distributed(engine, group)
         lead(group, assembly, server, states)
-    remote, site = site is not None, site or Here(engine, experiment.faults)
+    remote, site = site is not None, site or LocalClients(engine, experiment.faults)
     with contextlib.closing(in_step(group, rounds_of(assembly, site, server, states))) as played:
         for at, rows, seconds in played:
             fresh, last = at.round > server.round, at.round == rounds

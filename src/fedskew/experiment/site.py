@@ -45,7 +45,7 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalClients:
     """Clients whose rows this process holds."""
 
     engine: Engine

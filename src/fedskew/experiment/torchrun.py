@@ -24,7 +24,7 @@ from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.rounds import Kept, on_disk, rounds_of, taken_up
-from fedskew.experiment.site import Here
+from fedskew.experiment.site import LocalClients
 from fedskew.loop.round import start
 from fedskew.loop.transmit import fresh
 from fedskew.store.checkpoints import to_device
@@ -149,7 +149,7 @@ def follow(group: Group, toml: str) -> None:
         states: Kept = DiskStates(file, num_clients) if on_disk(assembly) else ClientStates()
         while part := to_device(group.broadcast_tree(), device):
             states.put(part["ids"].cpu().numpy().astype(np.int64), part.get("states", {}))
-        site = Here(Distributed(assembly.engine, group), experiment.faults)
+        site = LocalClients(Distributed(assembly.engine, group), experiment.faults)
         try:
             for _ in rounds_of(assembly, site, server, states):
                 if group.broadcast_flag():

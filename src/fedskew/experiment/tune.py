@@ -1,6 +1,6 @@
 """Tune methods: find the settings with the best accuracy on the clients' held-out rows. Test rows take no part.
 
-Every tried setting is a run in the store, so a second call goes on where the first stopped.
+Every tried setting is a run in the store, so a second call continues where the first stopped.
 """
 
 import dataclasses
@@ -203,16 +203,16 @@ class Work:
         missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]
         if missing:
             # one name, so that the engine is tried once for all settings
-            asked = [wanted[at].replace(name=self.method) for at in missing]
-            plans, _ = prepare(asked, self.dataset, self.jobs)
+            missing_experiments = [wanted[at].replace(name=self.method) for at in missing]
+            plans, _ = prepare(missing_experiments, self.dataset, self.jobs)
             comparison = self.store.add_comparison(f"tune {self.method}")
             for place, plan in zip(missing, plans, strict=True):
-                asked_for = wanted[place]
-                experiment = plan.experiment.replace(name=asked_for.name)
+                requested = wanted[place]
+                experiment = plan.experiment.replace(name=requested.name)
                 run = register(self.store, experiment, plan.trial, comparison)
                 note = {"method": self.method, "setting": settings[place[0]]}
-                self.store.add_facts(run, {"asked": asked_for.hash(), "tuning": note})
-                known[asked_for.hash()] = run
+                self.store.add_facts(run, {"asked": requested.hash(), "tuning": note})
+                known[requested.hash()] = run
                 self.plans[run] = dataclasses.replace(plan, experiment=experiment)
         return {place: known[experiment.hash()] for place, experiment in wanted.items()}
 

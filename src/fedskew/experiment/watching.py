@@ -60,13 +60,13 @@ def passed_over(store: RunStore, run: int, used: int) -> str:
 
 
 def note_where(store: RunStore, run: int, used: int, every: int) -> None:
-    """Warn if the run goes on from an earlier round than expected with a checkpoint after ``every`` rounds."""
+    """Warn if the run continues from an earlier round than checkpoints after every ``every`` rounds allow."""
     reason = passed_over(store, run, used)
     if not reason and not used and store.run(run).rounds_done >= every:
         reason = f"there is no checkpoint of the {store.run(run).rounds_done} rounds that were done"
     if reason:
         found = f"{reason}, so the run {'continues from this round' if used else 'starts again'}"
-        remedy = "look after the disk if it happens again; the rounds since are played once more"
+        remedy = "check the disk if this happens again; the later rounds are repeated"
         note(
             store, run, [Warned("checkpoint", used, found, "cannot be read, or another checksum", "on resume", remedy)]
         )

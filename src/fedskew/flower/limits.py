@@ -32,11 +32,11 @@ class Limits:
     examples: int = 10_000_000
     allow: tuple[str, ...] = ()
 
-    def check(self, name: str, asked: int) -> None:
+    def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""
         most = getattr(self, name)
-        cure = f"its owner can start it with --limit {name}={asked}"
-        require(0 <= asked <= most, f"the server asks for {asked} {name}, and this node allows {most}; {cure}")
+        cure = f"its owner can start it with --limit {name}={requested}"
+        require(0 <= requested <= most, f"the server asks for {requested} {name}, and this node allows {most}; {cure}")
 
     def check_request(self, request: Request) -> None:
         """Raise `BadInput` if the request itself asks for too much."""

@@ -130,8 +130,8 @@ class RemoteClients:
         if missing := [int(k) for k in work.clients if int(k) not in replies]:
             self.away.update(missing)
             raise Silent(f"round {work.round + 1}: no answer from {len(missing)} of {len(work.clients)} candidates")
-        asked = torch.ones(len(replies), device=work.view.x.device)
-        return {"asked": asked}, self.on_device(stack(list(replies.values())))
+        surveyed = torch.ones(len(replies), device=work.view.x.device)
+        return {"surveyed": surveyed}, self.on_device(stack(list(replies.values())))
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         example = self.example(work)
@@ -177,7 +177,7 @@ class RemoteClients:
 
     def requests(self, kind: Kind, work: Work) -> dict[int, tuple[Request, Body]]:
         """The request to each client of the cohort: the model and what the method broadcasts."""
-        view, asked = work.view, work.view.before.get("asked")
+        view, surveyed = work.view, work.view.before.get("surveyed")
         tensors = {"x": view.x, "extras": view.extras}
         sent, requests = body(tensors), {}
         for i, k in enumerate(work.clients.tolist()):
@@ -189,7 +189,7 @@ class RemoteClients:
                 needed=int(view.state["needed"][i]),
                 steps=len(work.plans[i].index),
                 measured=bool(work.measured),
-                asked=asked is None or bool(asked[i]),
+                asked=surveyed is None or bool(surveyed[i]),
             )
             requests[k] = (request, sent if request.asked else body({**tensors, "before": pick(self.found, 0)}))
         return requests

@@ -40,8 +40,8 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     )
 
 
-def check_enough(fed: Federation, round_: int, usable: int, asked: int, wanted: int = 1, cure: str = "") -> None:
-    """Raise `TooFew` if fewer than ``wanted`` of the ``asked`` clients gave a usable answer, or fewer than the method needs.
+def check_enough(fed: Federation, round_: int, usable: int, selected: int, wanted: int = 1, cure: str = "") -> None:
+    """Raise `TooFew` if fewer than ``wanted`` of the ``selected`` clients gave a usable answer, or fewer than the method needs.
 
     ``cure`` is advice that the error ends with.
     """
@@ -49,7 +49,7 @@ def check_enough(fed: Federation, round_: int, usable: int, asked: int, wanted: 
     if usable >= max(wanted, needed):
         return
     parts = [
-        f"round {round_ + 1}: {usable} of {asked} clients gave a usable answer, and {max(wanted, needed)} are needed"
+        f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, and {max(wanted, needed)} are needed"
     ]
     if usable < needed:
         parts.append("the method needs so many, so select more clients, or let it assume fewer broken ones")

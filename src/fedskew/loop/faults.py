@@ -124,10 +124,8 @@ class Faulty:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         done = self.attacked(program, work, x, y, self.inner.run(program, work, x, y))
-        left, asked = (
-            dict(enumerate(work.clients.tolist())),
-            len(work.clients),
-        )  # by position: clients without a usable reply
+        selected = len(work.clients)
+        left = dict(enumerate(work.clients.tolist()))  # by position: clients without a usable reply
         for attempt in range(self.faults.attempts):
             broken = self.faults.broken(len(self.fed.partition), work.round, self.fed.seed, attempt)
             for i, k in list(left.items()):
@@ -136,13 +134,13 @@ class Faulty:
                     self.rejected.append((k, fault))
                 else:
                     del left[i]
-        at = np.asarray([i for i in range(asked) if i not in left], dtype=np.int64)
+        at = np.asarray([i for i in range(selected) if i not in left], dtype=np.int64)
         sent = pick({"delta": done.uploads.delta, "extras": done.uploads.extras}, at)
         far = too_far(self.fed, work, at, sent, self.faults.longest_ratio)
         self.rejected.extend((int(work.clients[at[i]]), "too_long") for i in far)
         at = np.delete(at, list(far))
         cure = "raise faults.attempts, lower faults.fewest, or select more clients"
-        check_enough(self.fed, work.round, len(at), asked, max(1, ceil(self.faults.fewest * asked)), cure)
+        check_enough(self.fed, work.round, len(at), selected, max(1, ceil(self.faults.fewest * selected)), cure)
         return Done(pick(done.uploads, at), pick(done.states, at), pick(done.scores, at), at)
 
     def fault_of(self, received: Tensor | None, sent: Tensor) -> Kind | None:

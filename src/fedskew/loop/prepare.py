@@ -129,8 +129,8 @@ def prepare(
     down += bytes_down(fed, work.view, int((~np.isin(called, answered)).sum()), len(called))
     known = {int(k): i for i, k in enumerate(answered)}
     at = torch.tensor([known.get(int(k), 0) for k in work.clients], dtype=torch.long, device=fed.x.device)
-    asked = torch.tensor([int(k) in known for k in work.clients], dtype=torch.bool, device=fed.x.device)
-    before = map_leaves(lambda leaf: leaf[at] * asked.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
+    surveyed = torch.tensor([int(k) in known for k in work.clients], dtype=torch.bool, device=fed.x.device)
+    before = map_leaves(lambda leaf: leaf[at] * surveyed.view(-1, *[1] * (leaf.dim() - 1)).to(leaf.dtype), before)
     return server, work._replace(view=work.view._replace(before=before)), (down, num_bytes(answers))
 
 

@@ -58,7 +58,7 @@ class Watch:
     label_counts: Ints  # (clients, classes)
     names: Sequence[str]  # of the clients
     by_rows: bool  # whether the method weights clients by their rows
-    labels_told: bool = True  # whether the counts are of classes, or of rows only
+    has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
     given: set[str] = field(default_factory=set)  # kinds of the warnings so far
     divergences: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Watch:
     def begin(self) -> list[Warned]:
         """Return the warnings of the partition."""
         missing = [self.classes[c] for c in np.flatnonzero(self.label_counts.sum(0) == 0).tolist()]
-        found = f"no client holds any row of {', '.join(missing)}" if missing and self.labels_told else ""
+        found = f"no client holds any row of {', '.join(missing)}" if missing and self.has_labels else ""
         return self.new(0, {"missing class": found})
 
     def after_round(
@@ -95,7 +95,7 @@ class Watch:
             "oscillating": self.oscillating(),
             "dominated": self.dominated(cohort, counts.sum(1)),
         }
-        if self.labels_told:
+        if self.has_labels:
             signs |= {"absent class": self.absent_class(counts.sum(0)), "collapsed": self.collapsed(local_accuracy)}
         return self.new(round_, signs)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedskew.models.encoder import PIECE, EncoderNet, cut, layers_of, real
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Progress callback: called with the number of rows done and of all rows."""
 
 
@@ -44,7 +44,7 @@ def key(net: EncoderNet, x: Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def activations(net: EncoderNet, x: Tensor, out: Tensor, tell: Tell) -> None:
+def activations(net: EncoderNet, x: Tensor, out: Tensor, on_progress: OnProgress) -> None:
     """Fill ``out`` (n, L, H) with the hidden states after the frozen layers for the token ids x (n, L), 0 after a text's end.
 
     Rows of similar length are computed together.
@@ -69,7 +69,7 @@ def activations(net: EncoderNet, x: Tensor, out: Tensor, tell: Tell) -> None:
                 pass
             out[rows.to(out.device), : piece.shape[1]] = torch.where(mask[..., None], hidden[0], 0.0).to(out)
             done += len(rows)
-            tell(done, len(x))
+            on_progress(done, len(x))
     finally:
         hook.remove()
 

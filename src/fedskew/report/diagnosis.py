@@ -48,11 +48,11 @@ def page(found: Mapping[str, Any]) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    here = files("fedskew.report")
+    templates = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update({"figures": words.figures, "count": count, "points": words.points, "two": two})
-    return environment.from_string((here / "diagnosis.html").read_text(encoding="utf-8")).render(
-        css=Markup((here / "page.css").read_text(encoding="utf-8")),
+    return environment.from_string((templates / "diagnosis.html").read_text(encoding="utf-8")).render(
+        css=Markup((templates / "page.css").read_text(encoding="utf-8")),
         found=found,
         answer=answer(found),
         faces=Markup(inline(draw_faces(found), "faces", "the four faces against chance")),

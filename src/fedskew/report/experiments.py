@@ -24,7 +24,7 @@ UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
 
 
 @dataclass(frozen=True)
-class Answer:
+class SettingValue:
     """One value, and the methods that have it; empty if all have it."""
 
     text: str
@@ -32,11 +32,11 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One setting: a single answer, or several if runs differ."""
+class Setting:
+    """One setting: a single value, or several if runs differ."""
 
     label: str
-    answers: list[Answer]
+    values: list[SettingValue]
 
 
 @dataclass(frozen=True)
@@ -91,37 +91,37 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
     }.get(kinds_of_rows(records), "rows (held out from its training in some runs, its training rows in others)")
 
 
-def asked(records: Sequence[RunRecord]) -> list[Question]:
+def settings(records: Sequence[RunRecord]) -> list[Setting]:
     """The settings of the experiments, with rounds and seeds; the most important first."""
     tables = {record.id: without_seeds(record) for record in records}
     for table in tables.values():
         if isinstance(table.get("training"), dict):
             table["training"].pop("rounds", None)
     sections = dict.fromkeys(key for table in tables.values() for key in table)
-    lines = {key: question(key.replace("_", " "), records, values(tables, key)) for key in sections}
+    lines = {key: setting(key.replace("_", " "), records, values(tables, key)) for key in sections}
     return [
         *(lines.pop(section) for section in FIRST if section in lines),
-        question("rounds", records, lambda record: str(record.rounds)),
+        setting("rounds", records, lambda record: str(record.rounds)),
         seeds("training seeds", records, lambda record: record.seed),
         seeds("partition seeds", records, lambda record: record.partition_seed),
         *lines.values(),
     ]
 
 
-def provenance(records: Sequence[RunRecord]) -> list[Question]:
+def provenance(records: Sequence[RunRecord]) -> list[Setting]:
     """Data, model size, versions, tuning and engine of the runs. The engine's trial is that of the first run."""
     facts = {record.id: record.facts for record in records}
     lines = [
-        question(key, records, values(facts, key))
+        setting(key, records, values(facts, key))
         for key in ("data", "parameters", "versions", "tuned")
         if any(key in known for known in facts.values())
     ]
     engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]
     if engines:
-        lines.append(question("engine", records, lambda record: shown(named(record.facts.get("engine")))))
+        lines.append(setting("engine", records, lambda record: shown(named(record.facts.get("engine")))))
         trial = {key: value for key, value in engines[0].items() if key != "name"}
         if trial:
-            lines.append(Question("engine trial", [Answer(shown(trial), "")]))
+            lines.append(Setting("engine trial", [SettingValue(shown(trial), "")]))
     return lines
 
 
@@ -135,22 +135,22 @@ def values(tables: Mapping[int, Mapping[str, object]], key: str) -> Callable[[Ru
     return lambda record: shown(tables[record.id].get(key))
 
 
-def question(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], str]) -> Question:
+def setting(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], str]) -> Setting:
     """One line: the distinct values of ``read``, each with its methods."""
     holders: dict[str, dict[str, None]] = {}
     for record in records:
         holders.setdefault(read(record), {})[record.name] = None
     if len(holders) == 1:
-        return Question(label, [Answer(text, "") for text in holders])
-    return Question(label, [Answer(text, listed(list(names))) for text, names in holders.items()])
+        return Setting(label, [SettingValue(text, "") for text in holders])
+    return Setting(label, [SettingValue(text, listed(list(names))) for text, names in holders.items()])
 
 
-def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], int]) -> Question:
+def seeds(label: str, records: Sequence[RunRecord], read: Callable[[RunRecord], int]) -> Setting:
     """One line: the seeds of the methods' runs."""
     own: dict[str, list[int]] = {}
     for record in records:
         own.setdefault(record.name, []).append(read(record))
-    return question(label, records, lambda record: ranges(own[record.name]))
+    return setting(label, records, lambda record: ranges(own[record.name]))
 
 
 def recipes(records: Sequence[RunRecord]) -> list[Recipe]:

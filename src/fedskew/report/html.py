@@ -41,7 +41,7 @@ PARTITION_NUMBERS = (
     ("size_variation", "variation of sizes, standard deviation over mean"),
     ("label_distance", "label distance, 0 (alike) to 1"),
     ("label_distance_by_chance", "label distance by chance alone"),
-    ("label_shift", "label distance from what was asked"),
+    ("label_shift", "label distance from the requested skew"),
     ("changed_labels", "share of labels changed at the start"),
     ("changed_labels_at_the_end", "share of labels changed at the end"),
     ("test_set", "test set"),
@@ -83,7 +83,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     from markupsafe import Markup
 
     stored, records = records, experiments.distinct(records)
-    here = files("fedskew.report")
+    templates = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
@@ -91,13 +91,13 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     summary = tables.summarise(frame, records)
     methods, profiles = tables.methods(records), profile.profiles(records)
     columns = tables.columns(summary, "page")
-    return environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
-        css=Markup((here / "page.css").read_text(encoding="utf-8")),
+    return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
+        css=Markup((templates / "page.css").read_text(encoding="utf-8")),
         title=title(store, records),
         live=live,
         records=records,
         answer=answer(summary),
-        asked=experiments.asked(records),
+        settings=experiments.settings(records),
         warnings=experiments.warnings(records),
         summary=summary.to_dict("records"),
         budget=budget,

@@ -62,7 +62,7 @@ class Feed:
         for record in records if self.sinks else ():
             rounds = list(self.rounds(record.id, self.sent.get(record.id, -1)))
             if rounds and record.id not in self.pages:
-                # a run that goes on after its end gets a new page with all its rounds
+                # a run that continues after its end gets a new page with all its rounds
                 rounds = list(self.rounds(record.id, -1))
                 self.open(record)
             for round_, values in rounds:

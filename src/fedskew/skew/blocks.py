@@ -170,10 +170,10 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
     variation, because only rows above the room move. The counts must sum to at most the room.
     """
     sizes, spare = counts.sum(1), room.copy()
-    taken, asked = np.zeros_like(counts), counts
+    taken, requested = np.zeros_like(counts), counts
     while True:
-        for c in np.flatnonzero(asked.any(0)):
-            mine = asked[:, c]
+        for c in np.flatnonzero(requested.any(0)):
+            mine = requested[:, c]
             if mine.sum() > spare[c]:
                 mine = rng.multivariate_hypergeometric(mine, int(spare[c]), method="marginals")
             taken[:, c] += mine
@@ -183,8 +183,8 @@ def fitted(counts: Ints, p: NDArray[np.float64], room: Ints, rng: np.random.Gene
             return taken
         odds = p[short] * (spare > 0)
         odds[odds.sum(1) <= 0] = spare
-        asked = np.zeros_like(counts)
-        asked[short] = rng.multinomial((sizes - taken.sum(1))[short], odds / odds.sum(1, keepdims=True))
+        requested = np.zeros_like(counts)
+        requested[short] = rng.multinomial((sizes - taken.sum(1))[short], odds / odds.sum(1, keepdims=True))
 
 
 def dealt_by_counts(labels: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:

@@ -1,4 +1,4 @@
-"""UCI Adult: census rows of 48,842 people in the USA in 1994; does somebody earn more than 50,000 dollars a year?"""
+"""UCI Adult: census rows of 48,842 people in the USA in 1994; does a person earn more than 50,000 dollars a year?"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -43,7 +43,7 @@ class SyntheticSoftmax:
         return self.draw(np.random.default_rng(self.data_seed))
 
     def draw(self, rng: np.random.Generator) -> Dataset:
-        """The data set from the next draws of ``rng``; the listing goes on drawing from the same generator."""
+        """The data set from the next draws of ``rng``; the listing draws its later numbers from the same generator."""
         means = rng.standard_normal((self.classes, self.features)) * self.spread
         y = rng.integers(0, self.classes, size=self.rows)
         x = means[y] + rng.standard_normal((self.rows, self.features))

@@ -78,7 +78,7 @@ def limits(result: dict[str, Any]) -> list[str]:
         "every client's model once, and its upload twice. The limit is the longer time of the two, at the rates of all cores in",
         f"the same run: {single} billion operations a second in a large matrix product of float32, {half} of bfloat16, and",
         f"{memory} GB a second, read and written, in a large copy.",
-        "For a small model, function calls take longer than arithmetic. Then the last column says more: the time of a client's step.",
+        "For a small model, function calls take longer than arithmetic. The last column then says more: the time of a client step.",
         "",
         "| work | billion operations | MB | limit, ms | our best, ms | times the limit | µs a client's step |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -1,4 +1,4 @@
-"""One file a method. Each names its paper and reads like it."""
+"""One method a file. Each file names its paper and follows its notation."""
 
 from fedskew.algorithms.afl import Afl
 from fedskew.algorithms.ditto import Ditto

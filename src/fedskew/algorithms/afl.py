@@ -3,14 +3,14 @@
     client   g_k <- grad F_k(x),  F_k(x) on all local data
     server   x <- x - gamma_w sum_k lambda_k g_k,   lambda <- Pi( lambda + gamma (F_1(x), ..., F_K(x)) )
 
-Pi projects onto the simplex, and both lines use the old x and lambda. gamma_w is the client's rate times the server's.
-lambda starts at n_k / n, or at 1 / K with ``weighting="uniform"``. The last iterate circles around the saddle point, and
-need not settle; the theory is about the means of x and lambda over the rounds, which the state keeps as mean_x and
-mean_lambda.
+Pi projects onto the simplex. Both lines use the old x and lambda. gamma_w is the client's rate times the server's. lambda starts
+at n_k / n, or at 1 / K with ``weighting="uniform"``. The last iterate circles around the saddle point and may not converge. The
+theory covers the means of x and lambda over the rounds. The state keeps them as mean_x and mean_lambda.
 
-Departures: the paper takes one step a round (``local steps = 1``); with more, sum_k lambda_k (w_k - x) stands for the step.
-It asks every client; of a cohort of m we use its stochastic form, with lambda_k and F_k times K / m for those who are there
-and 0 for the others, which is right on average. Evaluation is of the last x, which later rounds train from, and not of mean_x.
+Departures: the paper takes one local step a round (``local steps = 1``). With more steps, sum_k lambda_k (w_k - x) replaces the
+gradient step. The paper asks every client. With a cohort of m clients this method takes the paper's stochastic form: it
+multiplies lambda_k and F_k by K / m for the cohort, and sets them to 0 for all others. This is unbiased. The evaluation measures
+the last x, from which training continues, and not mean_x.
 """
 
 import math

@@ -3,11 +3,13 @@
     client   w_k as FedAvg;  beside it, from its own v_k,  v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - x))
     server   as FedAvg; it never sees v_k
 
-So v_k approximately minimises F_k(v) + lambda/2 ||v - x||^2: local training at lambda = 0, the global model for large lambda.
+v_k approximately minimises F_k(v) + lambda/2 ||v - x||^2. With lambda = 0 this is local training. With a large lambda, v_k is the
+global model.
 
-Departures: v_k takes the round's local steps on the batches that w_k trains on, through a solver with a state of its own that is
-fresh in every round; the paper has a number of steps and a rate for it. v_k begins as the model that the client receives at its
-first participation. One lambda for all clients.
+Departures: the paper gives v_k its own number of steps and its own rate. Here v_k takes the round's local steps, at the same
+rate, on the same batches as w_k. It has its own solver state, fresh in every round. v_k starts as the model that the client
+receives in its first round. All clients have the same lambda.
+
 Elsewhere: some implementations share one optimiser state between w_k and v_k, so that momentum leaks from one to the other.
 """
 
@@ -30,7 +32,7 @@ from fedskew.core.trees import Tree
 class Ditto(Algorithm):
     lam: float = 1.0
 
-    idea: ClassVar[str] = "beside the global model each client keeps its own, pulled towards it"
+    idea: ClassVar[str] = "each client also trains a model of its own, pulled towards the global one"
     changes: ClassVar[str] = "personalisation"
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith 2021, arXiv:2012.04221"
     cites: ClassVar[tuple[str, ...]] = ("ditto",)

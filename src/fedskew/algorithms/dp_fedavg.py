@@ -4,23 +4,23 @@
     client   as FedAvg;  Delta_k <- (w_k - x) min(1, S / ||w_k - x||)
     server   Delta_k <- Delta_k min(1, S / ||Delta_k||);  x <- x + (sum_k Delta_k + N(0, z^2 S^2 I)) / (q K)
 
-``clip`` is S, ``noise`` is z. Adding or removing one client changes the sum by at most S. Therefore all clients have the same
-weight, the denominator is the expected number of clients, and a round without clients adds noise, too. K is public.
+``clip`` is S, ``noise`` is z. Adding or removing one client changes the sum by at most S. For this, all clients have the same
+weight, and the denominator is the expected number of clients. A round without clients adds noise, too. K is public.
 
-The server clips each update again, so that neither a codec nor an attacker exceeds S. Every component that would make one client's
-update depend on another's, or use it without noise, is refused (`fedskew.core.privacy`).
+The server clips each update again, so that neither a codec nor an attacker exceeds S. An experiment refuses every component that
+makes one client's update depend on another's, or that uses an update without noise (`fedskew.core.privacy`).
 
-Departures: the whole update is clipped once, after the local training (the paper also clips after each batch and by layer); all
-weights are 1 (the paper's are at most 1), so W = K. S is fixed: adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is left
-out, since its quantile spends privacy of its own.
+Departures: the client clips the whole update once, after the local training. The paper also clips after each batch, and by layer.
+All weights are 1, so W = K; the paper's are at most 1. S is fixed. Adaptive clipping (Andrew et al. 2021, arXiv:1905.03871) is
+left out, because its quantile has a privacy cost of its own.
 
-Elsewhere: noise is often scaled for a uniform mean but added to a mean weighted by examples, and a fixed number of clients is
-drawn. The usual accountant covers neither.
+Elsewhere: many implementations scale the noise for a uniform mean but add it to a mean weighted by examples. Many draw a fixed
+number of clients. The usual accountant covers neither.
 
-The guarantee covers the models of all rounds, in exact arithmetic. It does not cover other published results: drift (of the clipped
-updates), the clients' accuracy, or that too few clients answered. It does not cover steps before round 0, such as scales and
-vocabularies of all clients' rows. It does not cover simulated runs, whose noise and sampling come from the seed; between machines
-both come from a secret of the server.
+The guarantee covers the models of all rounds, in exact arithmetic. It does not cover other published results: the drift (of the
+clipped updates), the clients' accuracy, or the fact that too few clients answered. It does not cover steps before round 0, such
+as scales and vocabularies of all clients' rows. It does not cover simulated runs: their noise and sampling come from the seed.
+Between machines both come from a secret of the server.
 """
 
 import math

@@ -6,13 +6,14 @@
     server   draw U: m clients, uniformly;  they send F_k(w')
     server   lambda <- Pi( lambda + tau gamma v ),   v_k = K / m F_k(w') for k in U, 0 for the others
 
-It solves AFL's problem with local steps: the random snapshot w' stands for all models between two rounds. The selection
-proposes U, which opens the next round; then lambda moves and S is drawn, so that x takes the paper's path. A client that is
-drawn more than once trains once and counts as often. lambda starts at 1 / K, or at n_k / n with ``weighting="samples"``.
+It solves AFL's problem with local steps. The random snapshot w' stands for all models between two rounds. Here a round starts
+with U, the clients that the selection proposes. Then lambda moves, and the server draws S. x takes the same path as in the paper.
+A client that is drawn more than once trains once, and its model counts once for each draw. lambda starts at 1 / K, or at n_k / n
+with ``weighting="samples"``.
 
-Departures: F_k(w') is taken on all local data, the paper's on a batch. Where clients take different numbers of steps, t' is
-the same share of each one's steps, and tau is their mean over S. Of clients that do not answer, S and U have no copies: m is
-the number of copies that answered. If all of S fail, x and w' stay, and lambda waits for the next steps.
+Departures: F_k(w') is measured on all local data, the paper's on a batch. If clients take different numbers of steps, t' is the
+same share of each client's steps, and tau is the mean number of steps over S. S and U leave out clients that do not answer: m
+counts only the others, once for each draw. If all of S fail, x and w' stay, and lambda does not move until clients train again.
 
 Elsewhere: the authors' code multiplies gamma by 0.9 after each round, keeps lambda above 0.001, and starts at n_k / n.
 """
@@ -39,7 +40,7 @@ class Drfa(Algorithm):
     weighting: Literal["samples", "uniform"] = "uniform"
     gamma: float = 0.01
 
-    idea: ClassVar[str] = "clients train as often as the worst mixture asks for, found at a random model of the round"
+    idea: ClassVar[str] = "draw clients by their weights in the worst mixture, measured at a random model of the round"
     changes: ClassVar[str] = "fairness"
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi 2020, arXiv:2102.12660"
     cites: ClassVar[tuple[str, ...]] = ("drfa",)
@@ -50,7 +51,7 @@ class Drfa(Algorithm):
 
     def server_init(self, server: ServerView) -> Tree:
         n = server.clients.num_examples.double()
-        zero = n.new_zeros(())  # no steps so far: before the first round lambda stays where it is
+        zero = n.new_zeros(())  # no steps so far: lambda does not move before the first round
         mixture = n / n.sum() if self.weighting == "samples" else torch.full_like(n, 1 / len(n))
         return {
             "lambda": mixture,
@@ -70,12 +71,12 @@ class Drfa(Algorithm):
         drawn = torch.multinomial(mixture.cpu(), m, replacement=True, generator=rng)
         copies = torch.bincount(drawn, minlength=len(mixture)).to(mixture)
         share = torch.rand((), generator=rng, dtype=torch.float64).to(mixture)
-        # the snapshot is used up: if nobody trains now, the next round moves lambda no further
+        # each snapshot moves lambda once: if no client trains now, the next round does not move it
         changed = {"lambda": mixture, "copies": copies, "drawn": zero + server.round, "share": share, "tau": zero}
         return {**state, **changed}, copies.nonzero()[:, 0]
 
     def broadcast(self, server: ServerView) -> Tree:
-        """The snapshot to those who are asked, then the place of the next one to those who train."""
+        """The snapshot for the clients of U; then, for those of S, the position of the next snapshot."""
         drawn = int(server.state["drawn"]) == server.round
         return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
 

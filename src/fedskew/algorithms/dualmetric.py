@@ -6,12 +6,14 @@
              approximately minimise  F_k(w) + mu_k/2 ||w - x||^2
     server   as FedAvg
 
-The factors are `intra` and `inter`, 1 in every gap between their cells. Staying 0.05 off the mean takes mu to a bound in 17 rounds.
+The factors are `intra` and `inter`. Each is 1 outside the cases that it lists. With the default options, `inter` alone takes mu
+to mu_max in 17 rounds if a client stays more than 0.05 above the mean, and to mu_min in 15 if it stays as far below.
 
-Departures: the report has no clip, without which mu grows or vanishes without end; its code has these bounds
-(``mu_min=0,mu_max=inf`` leaves them out). As there, mu_k moves once the client has seen two aggregated models. Left out: the test
-set as the source of the global accuracy (it would steer training; the server has rows of its own), and the code's early stopping
-on a split of each client's rows. Only the cohort moves its mu, against its own mean; D_k counts from the last participation.
+Departures: the report has no clip, and without one mu grows or shrinks without bound. The report's code has these bounds.
+``mu_min=0,mu_max=inf`` leaves them out. As in that code, mu_k moves once the client has seen two aggregated models. The report
+takes the global accuracy from the test set, which would then steer training; here the server has rows of its own. The code's
+early stopping on a split of each client's rows is left out. Only clients of the cohort change their mu, and they compare with the
+cohort's mean. D_k counts from the client's last participation.
 """
 
 import math
@@ -39,7 +41,7 @@ def intra(d_local: Tensor, d_global: Tensor) -> Tensor:
 
 
 def inter(lead: Tensor) -> Tensor:
-    """The factor for how far a client's accuracy is above the clients' mean."""
+    """The factor for the lead of a client's accuracy over the clients' mean."""
     f = torch.ones_like(lead)
     f = torch.where(lead < -0.05, 0.85, f)
     f = torch.where((lead > -0.05) & (lead < -0.02), 0.95, f)
@@ -48,7 +50,7 @@ def inter(lead: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
-    """a - b of two shares of rows, without rounding errors: 3 of 20 less 2 of 20 is at the threshold 0.05, not beyond it."""
+    """a - b of two shares of rows, without rounding errors: 3/20 - 2/20 is at the threshold 0.05, not beyond it."""
     return torch.round(a - b, decimals=12)
 
 
@@ -88,7 +90,7 @@ class DualMetric(Algorithm):
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         assert server.data is not None
         state = {**server.state, "mean": answers["accuracy"].mean()}
-        if bool(state["aggregated"]):  # until then nobody has an earlier accuracy to use d_global with
+        if bool(state["aggregated"]):  # before that no client has an earlier accuracy to compare
             now = accuracy(server.task, server.x, server.data)
             state |= {"accuracy": now, "d_global": difference(now, server.state["accuracy"])}
         return state, candidates.index

@@ -6,10 +6,12 @@
              fair-average           x <- mean of the ceil(alpha m) clients with the smallest f_k
              fair-accuracy-average  the same by beta a_k + (1 - beta) (1 - f_k), largest first
 
-Two classes, two groups: the group is a column of the rows that holds 0 and 1 (the last one unless ``column`` says otherwise).
+Two classes, two groups: the group is a column of the rows that holds 0 and 1. It is the last column unless ``column`` names
+another.
 
-Departures: the paper describes the ranking in words; the formula of the third rule is our reading of them. Ties go to the
-client with the smaller number. Its fourth rule, which sends a fairness gradient to the clients, is the method ``f3-gradient``.
+Departures: the paper describes the ranking in words. The formula of the third rule is our interpretation. Of equal scores, the
+client with the smaller id ranks first. The paper's fourth rule sends a fairness gradient to the clients: it is the method
+``f3-gradient``.
 """
 
 import math

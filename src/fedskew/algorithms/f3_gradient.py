@@ -5,9 +5,10 @@
     client   w <- w - eta_l (g_k + lam g_fair)
     server   as FedAvg
 
-Two classes, two groups: the group is a column of the rows that holds 0 and 1 (the last one unless ``column`` says otherwise).
+Two classes, two groups: the group is a column of the rows that holds 0 and 1. It is the last column unless ``column`` names
+another.
 
-Departures: the paper leaves the differentiable fairness loss open; the square of the soft gap is our choice.
+Departures: the paper does not define a differentiable fairness loss. The square of the soft gap is our choice.
 """
 
 import math

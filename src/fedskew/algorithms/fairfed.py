@@ -4,11 +4,11 @@
     server   Delta_k = |F - F_k|, or |Acc - Acc_k| where F_k is undefined;  F, Acc: the same on the pooled data
              omega_k <- omega_k - beta (Delta_k - mean_S Delta),   x <- sum_S omega_k w_k / sum_S omega_k
 
-Two classes, two groups: the group is a column of the rows that holds 0 and 1 (the last one unless ``column`` says otherwise).
-Clients send counts, from which the gap of the pooled data follows exactly.
+Two classes, two groups: the group is a column of the rows that holds 0 and 1. It is the last column unless ``column`` names
+another. Clients send counts. The server computes the gap of the pooled data from them exactly.
 
-Departures: an omega that turns negative counts as 0 in the average, and the cohort's sample weights take over where no weight
-is left; where the pooled gap is undefined, accuracies are compared.
+Departures: a negative omega counts as 0 in the average. If no weight is above 0, the server takes the cohort's sample weights. If
+the pooled gap is undefined, the server compares accuracies.
 """
 
 import math

@@ -3,13 +3,13 @@
     client   w_k <- x;  E epochs of w_k <- w_k - eta_l grad F_k(w_k; b)
     server   x <- x + eta_g sum_k p_k (w_k - x),   p_k = n_k / sum n  or  1 / m
 
-Every hook is the base class's. ``eta_g`` is the server optimiser's rate.
+The class overrides no hook. ``eta_g`` is the rate of the server optimiser.
 
-Departures: the paper's weights over the cohort, n_k / sum n, are biased when clients differ in size and only some take part;
-``weighting="unbiased"`` takes (K / m) n_k / n instead, which does not sum to 1. Local work in epochs keeps the last, shorter batch.
+Departures: the paper's weights over the cohort, n_k / sum n, are biased if clients differ in size and only some take part.
+``weighting="unbiased"`` takes (K / m) n_k / n instead, which does not sum to 1. Local epochs keep the last, shorter batch.
 
-Elsewhere: implementations that average models instead of updates do the same, but only at eta_g = 1. Those that count
-E n_k / B steps, or drop the last batch, train small clients less.
+Elsewhere: some implementations average models instead of updates, which is the same only at eta_g = 1. Some take E n_k / B steps or
+drop the last batch, so that small clients train less.
 """
 
 from dataclasses import dataclass

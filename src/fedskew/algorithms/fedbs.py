@@ -1,19 +1,21 @@
-"""FedBS as AbouNassar, Elshall, Abdulah 2026 (arXiv:2603.13909, eq. 8 to 11) describe it, where it is FedPBS's rival.
+"""FedBS, the baseline of FedPBS (AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, eq. 8 to 11).
 
     client   V_q <- 1/n_q sum_i ||grad l_i(x) - mean_i grad l_i(x)||^2
     server   S <- the B clients with the smallest scores a_q V_q;  only they train, as in FedAvg
     server   x <- sum_S beta_q w_q,   beta_q = e^(-V_q / tau) / sum_S e^(-V_j / tau)
 
-Beware: the steadiest clients are those that the model fits already. Under label skew these may hold a single class, while
-whoever holds the others is never chosen.
+Warning: the variance is smallest for clients whose rows the model already fits. Under label skew, the server may choose only
+clients that hold a single class, and never the clients with the other classes.
 
-Departures: the text leaves much open; this is one reading of it, and no other method called FedBS (local batch statistics,
-balanced subtasks, a layer of biases) is meant. V_q is taken at the model that was sent, on all local data, as in equation 8;
-the algorithm listing has a batch, whose variance is only a noisy estimate of this one. B is ``cohort``, a share of the
-proposed clients; equal scores go by client id. The importance a_q is 1, or mean n / n_q, which favours clients with many
-rows. Neither tau nor its unit is given: ``tau_scale="relative"`` measures it in medians of V over S, ``"absolute"`` takes it
-as it is. The text also speaks of scores in the weights (``weigh_by="score"``), and of the variance of the losses
-(``variance="loss"``). ``weighting="samples"`` puts n_q before the exponential.
+Departures: the text leaves much open; this is our interpretation. Other methods with the name FedBS (local batch statistics,
+balanced subtasks, a layer of biases) are different. V_q is measured at the received model on all local data, as in equation 8.
+The algorithm listing takes a batch, whose variance is only a noisy estimate of V_q. B is ``cohort``, a share of the proposed
+clients. Of equal scores, the smaller client id comes first. The importance a_q is 1, or mean n / n_q, which favours clients with
+many rows.
+
+The text gives neither tau nor its unit. ``tau_scale="relative"`` multiplies tau by the median of V over S, ``"absolute"`` takes
+it as it is. The text also mentions scores in the weights (``weigh_by="score"``) and the variance of the losses
+(``variance="loss"``). ``weighting="samples"`` multiplies the exponential by n_q.
 """
 
 import math
@@ -40,7 +42,7 @@ class FedBS(Algorithm):
     tau: float = 1.0
     tau_scale: Literal["relative", "absolute"] = "relative"
 
-    idea: ClassVar[str] = "train the clients whose rows agree on the gradient, and trust the steadier ones more"
+    idea: ClassVar[str] = "train the clients with the smallest gradient variance; a smaller one gives a larger weight"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "AbouNassar, Elshall, Abdulah 2026, arXiv:2603.13909, eq. 8-11"
     cites: ClassVar[tuple[str, ...]] = ("fedpbs",)

@@ -4,14 +4,15 @@
              g_k <- g_k - alpha (theta_k - x)
     server   h <- h - alpha sum_S (theta_k - x) / K,   x <- mean_S theta_k - h / alpha
 
-Departures: the paper's objective weights clients uniformly. With ``weighting="samples"`` the two server means use n_k: n_k / n in
-h and n_k / sum_S n in x, with one alpha for all clients. The minimisation is the local work: a few epochs, not to the end. Under
-a codec theta_k in g_k is the model that the server decodes, so that h stays the mean of the g_k. Gradients are not clipped; the
-authors' code clips them at norm 10, the linear term included. The default alpha of 0.1 is the largest of the paper's, which keeps
-local models nearest to x; on CIFAR the paper takes 0.01.
+Departures: the paper's objective weights clients uniformly. With ``weighting="samples"`` the server takes n_k / n in h and n_k /
+sum_S n in x, with one alpha for all clients. The local work, a few epochs, replaces the exact minimisation. Under a codec, g_k
+uses the theta_k that the server decodes, so that h stays the mean of the g_k. Gradients are not clipped. The authors' code clips
+them at norm 10, including the linear term. The default alpha of 0.1 is the paper's largest: it keeps local models nearest to x.
+On CIFAR the paper takes 0.01.
 
-Elsewhere: the authors' code scales alpha by each client's rows and keeps the means uniform, which has the same fixed point; doing
-both has not. It keeps the sum of the displacements, -g_k / alpha, and reports the mean of the local models besides x.
+Elsewhere: the authors' code scales alpha by each client's rows and keeps the means uniform. This has the same fixed
+point; doing both has not. The code stores the sum of the displacements, -g_k / alpha, and reports the mean of the local models
+besides x.
 """
 
 import math

@@ -5,11 +5,11 @@
              A <- A + the best such k;  x <- the better of avg(A) and avg(S_t)
              V: the server's labelled rows;  avg: the mean weighted by n_k;  at most m (m + 1) / 2 + 1 values of L_V
 
-Departures: the paper names a progressive search for partially optimal models and its listing is not public, so the lines
-above are our reading of it. A tie goes to the full average, then to the smaller client id. ``score="accuracy"`` puts minus
-the accuracy on V in place of the loss. Models are judged where a server optimiser with rate 1 would put them. An update that
-is not finite is never chosen and the full average leaves it out; the round loop stops a run at such an update before it gets
-here. The greedy choice is never worse on V than the full average of the same round, but over several rounds it may be.
+Departures: the paper names a progressive search for partially optimal models, and its listing is not public. The lines above are
+our interpretation. Of equal values, the full average comes first, then the smaller client id. ``score="accuracy"`` replaces the
+loss by minus the accuracy on V. The server evaluates each model as a server optimiser with rate 1 would produce it. The search
+and the full average leave out an update that is not finite; normally the round loop stops the run at such an update first. In one
+round the greedy choice is never worse on V than the full average. Over several rounds it may be worse.
 """
 
 import math
@@ -32,7 +32,7 @@ class FedGA(Algorithm):
     score: Literal["loss", "accuracy"] = "loss"
     eps: float = 1e-4
 
-    idea: ClassVar[str] = "average only the clients that help on the server's own rows, added greedily"
+    idea: ClassVar[str] = "add clients greedily to the average while they improve it on the server's own rows"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Cong et al. 2024, doi:10.1016/j.knosys.2024.112201"
     cites: ClassVar[tuple[str, ...]] = ("fedga",)

@@ -7,7 +7,7 @@
 The gradient at the logits is p s - t with s = sum_c t_c = 1 + sum_c p_c r_yc. A batch with equally many rows of every class
 gives r = 0 and cross-entropy. The targets may be negative and need not sum to 1, so the value of the loss may be negative.
 
-Departures: taken from the authors' code, which also clips gradients at norm 5; there is no clipping here.
+Departures: the formulas come from the authors' code. That code also clips gradients at norm 5; here nothing is clipped.
 """
 
 from dataclasses import dataclass

@@ -4,17 +4,17 @@
     server   a_k <- a_k + d_t (G_k - mean G) / max_j |G_j - mean G|,  d_t = (1 - (t - 1) / R) d
              a <- a clipped to [0, 1] and divided by its sum;  x <- x + sum_k a_k (w_k - x)
 
-The gaps of the average made in round t - 1 can only be measured where the data are, so the clients measure them on receiving
-it in round t and send them with that round's updates: in time, since the weights they set are first used there, as in the
-paper. a starts at n_k / n, or at 1 / K with ``weighting="uniform"``.
+Only the clients can measure the gap of the average of round t - 1, because they hold the data. They measure it when they receive
+that average in round t, and send it with their updates. The weights of round t use it, as in the paper. a starts at n_k / n, or
+at 1 / K with ``weighting="uniform"``.
 
-Departures: of the whole population's a, a cohort keeps the sum it had, and within the cohort the weights sum to 1 before and
-after the step, so that full participation is the paper's method. A client's gap is that of the model it receives against
-its own last local model, however long ago; one that takes part for the first time has none and its weight stays. Equal gaps
-change nothing. A cohort whose weights are all 0 is averaged as in FedAvg. F_k is measured on the training rows.
+Departures: a cohort keeps its sum of the population's a. Within the cohort the weights sum to 1 before and after the step, so
+that full participation is the paper's method. A gap compares the received model with the client's own last local model, from
+whichever round. A client in its first round has no gap, and its weight does not move. Equal gaps change nothing. If all weights
+of a cohort are 0, its updates are averaged as in FedAvg. F_k is measured on the training rows.
 
-Elsewhere: the authors' code does not subtract the mean gap, divides by the largest |gap|, steps d / 3 for three clients,
-starts at 1 / 3, and by default takes accuracies on rows held out at each client.
+Elsewhere: the authors' code does not subtract the mean gap. It divides by the largest |gap|, steps d / 3 for three
+clients, and starts at 1 / 3. By default it takes accuracies on rows held out at each client.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from fedskew.core.vectors import weighted_sum
 class FedGAGeneralisation(Algorithm):
     d: float = 0.1
 
-    idea: ClassVar[str] = "more weight to clients on whose data averaging costs most"
+    idea: ClassVar[str] = "give more weight to clients whose loss rises most when models are averaged"
     changes: ClassVar[str] = "aggregation"
     paper: ClassVar[str] = "Zhang et al. 2023, CVPR, Federated Domain Generalization with Generalization Adjustment"
     cites: ClassVar[tuple[str, ...]] = ("fedga-generalisation",)
@@ -77,7 +77,7 @@ class FedGAGeneralisation(Algorithm):
 
 
 def adjusted(share: Tensor, gap: Tensor, seen: Tensor, step: float) -> Tensor:
-    """The weights (C,) after a step towards the clients with larger gaps, among those with a gap; they sum to 1."""
+    """The weights (C,), with sum 1, after a step towards clients with larger gaps. Clients without a gap do not count."""
     centred = seen * (gap - (seen * gap).sum() / seen.sum().clamp(min=1))
     largest = centred.abs().max()
     moved = share + step * centred / torch.where(largest > 0, largest, torch.ones_like(largest))

@@ -3,13 +3,14 @@
     client   minimise  -log [ e^(z_y - tau n_y^(-1/4)) / sum_c e^(z_c - tau n_c^(-1/4)) ],  n_c the client's rows of class c
     server   as FedAvg;  predictions use the logits z as they are
 
-Rare classes must win by a larger margin. A class without local rows counts as ``n_min`` rows: with 1e-8 its logit falls by
-100 tau, which in effect takes it out of the softmax, so that local training no longer pushes it down.
+Rare classes need a larger margin. A class without local rows counts as ``n_min`` rows. With 1e-8 its logit falls by 100 tau. This
+in effect removes the class from the softmax, so that local training does not push it down.
 
-Departures: the paper's sum leaves out c = y. That loss has no lower bound: a client with one class can lower it for ever.
-The sum over all classes is the default here, ``denominator="exclude"`` the paper's form; the one is softplus of the other.
+Departures: the paper's sum leaves out c = y. That loss has no lower bound: a client with one class can lower it forever.
+Therefore the default sums over all classes. ``denominator="exclude"`` is the paper's form. The default loss is the softplus of
+the paper's.
 
-Elsewhere: common implementations sum over all classes, and some divide by zero for a class without rows.
+Elsewhere: most implementations sum over all classes, and some divide by zero for a class without rows.
 """
 
 import math

@@ -5,12 +5,13 @@
              communicate: its logits f_k on the public rows X_p of the next round
     server   f~ <- mean over the cohort of f_k(X_p);  draws the next X_p
 
-No model is sent, so clients may have different architectures (model ``mixed``). X_p is ``rows`` of the server's rows, drawn afresh
-in every round from the common seed; clients hold them from the start. What is measured are the clients' own models.
+Clients send no model, so they may have different architectures (model ``mixed``). X_p is ``rows`` of the server's rows. Every
+round draws a new X_p from the common seed; clients hold these rows from the start. The evaluation measures the clients' own
+models.
 
-Departures: the order of a round starts with the digest, so that a round is one message each way; round 0 has nothing to digest. The
-paper first trains every model on the labelled public rows, then on its own until convergence: ``server_data.warm_up`` takes
-steps of the former, and round 0 is the latter. A digest step takes the next ``batch_size`` rows of X_p in their random order.
+Departures: a round starts with the digest, so that it needs one message each way. Round 0 has nothing to digest. The paper first
+trains every model on the labelled public rows: here ``server_data.warm_up`` steps do this. The paper then trains each model on
+its own rows until convergence: here round 0 does this. A digest step takes the next ``batch_size`` rows of X_p, in random order.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from fedskew.core.trees import Tree
 from fedskew.core.vectors import weighted_sum
 
 AGREED = 100
-"""Scores agree up to this many rounding errors: the gradient of an absolute error would follow the rounding."""
+"""Scores that differ by at most this many rounding errors count as equal: their difference has no meaningful sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +43,7 @@ class FedMd(Algorithm):
     batch_size: int = 256
     distance: Literal["absolute", "squared"] = "absolute"
 
-    idea: ClassVar[str] = (
-        "clients exchange class scores on public rows instead of models, which may differ in architecture"
-    )
+    idea: ClassVar[str] = "clients exchange class scores on public rows, not models, so that architectures may differ"
     changes: ClassVar[str] = "personalisation"
     paper: ClassVar[str] = "Li, Wang 2019, arXiv:1910.03581"
     cites: ClassVar[tuple[str, ...]] = ("fedmd",)
@@ -98,7 +97,7 @@ class FedMd(Algorithm):
         return torch.where(differs, difference.abs(), 0.0).mean()
 
     def after(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tree:
-        # summed over the client's rows and divided by their number, since hooks see the model only with a batch
+        # hooks see the model only with a batch: sum over all rows here, divide by their number in `local_final`
         return {"scores": batch.mask.sum() * task.logits(w, view.extras[PUBLIC]["asked"])}
 
     def local_final(self, solver: Solver, view: View, carry: Carry, after: Tree) -> tuple[Upload, Tree]:

@@ -3,14 +3,14 @@
     client   tau_k local steps; the displacement is w_k - x = -eta_l G_k a_k, with G_k the gradients of the steps
     server   x <- x + eta_g tau_eff sum_k p_k (w_k - x) / ||a_k||_1,   tau_eff = sum_k p_k ||a_k||_1 / sum_k p_k
 
-Departures: ||a_k||_1 is read as the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
-momentum it has a closed form; with the proximal term (``mu``) the linear recursion is run beside the training.
-The two agree while all a_k are positive; beyond that only the sum makes equal gradients give equal steps. The paper's momentum on
-the server is the slot ``momentum``. The published tau_eff = sum_k p_k tau_k counts steps (``tau_eff="steps"``); ours makes equal
-clients take FedAvg's step under every solver, and is the same for plain SGD.
+Departures: ||a_k||_1 is the sum of a_k: the solver's displacement over -eta_l along the constant gradient 1. For SGD with
+momentum it has a closed form. With the proximal term (``mu``) the linear recursion runs beside the training. Sum and norm agree
+while all entries of a_k are positive. Otherwise only the sum makes equal gradients give equal steps. The paper's server momentum
+is the server optimiser ``momentum``. The published tau_eff = sum_k p_k tau_k counts steps (``tau_eff="steps"``). Ours makes equal
+clients take FedAvg's step under every solver. For plain SGD both are the same.
 
-Elsewhere: the authors' code counts steps where mu is not 0, and its proximal gradient leaks into the momentum buffer. Dividing
-by the number of steps alone is right for plain SGD only.
+Elsewhere: the authors' code counts steps if mu is not 0, and its proximal gradient leaks into the momentum buffer.
+Division by the number of steps is right for plain SGD only.
 """
 
 import math

@@ -4,10 +4,10 @@
              q~ = softmax of z / tau over the classes other than y, z the logits at w;  q~_g the same at x
     server   as FedAvg
 
-The true class takes no part in the distillation: the term keeps what the global model knows of the other classes and leaves
-this one to the cross-entropy. With two classes in all there is nothing to keep, and it is 0.
+The distillation leaves out the true class. It preserves what the global model knows of the other classes, and the cross-entropy
+alone trains the true one. With two classes in all, the distillation term is 0.
 
-Elsewhere: the authors' code had no tau^2 at first; its default is tau = 3, its configurations say 1.
+Elsewhere: the authors' code had no tau^2 at first. Its default is tau = 3; its configurations say 1.
 """
 
 import math
@@ -29,7 +29,7 @@ class FedNtd(Algorithm):
     beta: float = 1.0
     tau: float = 1.0
 
-    idea: ClassVar[str] = "distil what the global model says about the classes that are not the true one"
+    idea: ClassVar[str] = "distil the global model's predictions for all classes but the true one"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Lee et al. 2022, arXiv:2106.03097"
     cites: ClassVar[tuple[str, ...]] = ("fedntd",)
@@ -61,5 +61,5 @@ class FedNtd(Algorithm):
 
 
 def not_true(z: Tensor, true: Tensor) -> Tensor:
-    """Logits (B, K) without those of the true classes: the lowest finite number, since 0 times an infinite one is undefined."""
+    """Logits (B, K) with the lowest finite number at the true classes. Infinity would give 0 x infinity, which is undefined."""
     return torch.where(true, torch.finfo(z.dtype).min, z)

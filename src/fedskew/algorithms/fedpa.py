@@ -5,14 +5,14 @@
              send  Delta = Sigma^-1 (x_bar - x)
     server   x <- x + eta_g sum_k p_k Delta_k;   FedAvg during the first ``burn_in_rounds``
 
-With the centred samples as the rows of X (l, P), Sigma = rho_l (I + rho X'X), so that the inverse needs l x l numbers only:
+Let the centred samples be the rows of X (l, P). Then Sigma = rho_l (I + rho X'X), and the inverse needs l x l numbers only:
 Delta = (1 + (l - 1) rho) [d - rho X' (I + rho X X')^-1 X d],   d = x_bar - x.
 
-Departures: the paper gives the steps of a window; here the first share ``burn_in`` of a client's steps is burn-in and l
-windows as equal as can be divide the rest, the paper's one epoch each with 5 epochs and the defaults. A client with fewer
-than l steps left makes a sample of every step, and l is their number. ``burn_in_rounds`` counts rounds without clients, too. The
-paper's server has rate 0.5 and momentum 0.9 (``--server momentum:lr=0.5,beta=0.9``); the default here is rate 1 without momentum,
-as for every other method, so that a comparison is of Delta alone.
+Departures: the paper gives the number of steps of a window. Here the first share ``burn_in`` of a client's steps is burn-in, and
+l windows of nearly equal length divide the rest. With 5 epochs and the defaults each window is one epoch, as in the paper. If
+fewer than l steps are left, every step is a sample, and l is their number. ``burn_in_rounds`` counts rounds without clients, too.
+The paper's server has rate 0.5 and momentum 0.9 (``--server momentum:lr=0.5,beta=0.9``). The default here is rate 1 without
+momentum, as for every other method, so that a comparison shows the effect of Delta alone.
 
 Elsewhere: the authors' code adds one sample after the other in O(l^2 P), and gets the same Delta.
 """
@@ -91,7 +91,7 @@ class FedPa(Algorithm):
         sums, counts = carry.scratch["sums"], carry.scratch["counts"]
         drawn = counts.clamp(max=1)
         ell = drawn.sum()
-        samples = sums / counts.clamp(min=1)[:, None]  # less x; 0 where none was drawn
+        samples = sums / counts.clamp(min=1)[:, None]  # minus x; 0 for windows without a sample
         d = samples.sum(0) / ell
         X = drawn[:, None] * (samples - d)
         inner = torch.eye(self.samples, dtype=X.dtype, device=X.device) + self.rho * (X @ X.T)

@@ -4,17 +4,19 @@
              mu_q <- 0 if steady, else mu;   w <- w - eta (grad F_q(w; b) + mu_q (w - x))
     server   x <- 1/m sum_S w_q,   V_th <- the median of V over S
 
-Large batches and small variances train as in FedAvg, all others as in FedProx.
+Clients with large batches and small variances train as in FedAvg, all others as in FedProx.
 
-Departures: the text leaves much open and contradicts itself; this is one reading. Equation 12 lacks the 1/2 that 13 implies,
-and 14 the rate. A client is unsteady by its batch *or* its variance, the negation of the listing's test. V_q is taken at the
-model that was sent, on all local data, not on a batch; ``variance="gradient"`` is FedBS's. No threshold is given: V_th is the
-last round's median (in the first round everybody is unsteady) or a number, B_th is a share of the largest batch in the
-population (1/2: 32 at the paper's 64). Clients come from the experiment's selection, as in the listing, or, as in the text,
-are the share ``cohort`` of the proposed ones with the smallest variance (``selection="stable"``). The weights are 1/m as in the
-listing (n_q / n with ``weighting="samples"``), or as in the text those times e^(-V_q / tau), made to sum to 1
-(``aggregation="softmax"``; see FedBS). ``mu_scale="variance"`` is mu V_q / V_th, between mu / 10 and 10 mu. The text also
-adapts batch sizes to a client's resources, without a rule and with a fixed batch in its experiments; here it is left out.
+Departures: the text leaves much open and contradicts itself; this is our interpretation. Equation 12 lacks the 1/2 that equation
+13 implies, and equation 14 lacks the rate. A client is unsteady by its batch *or* its variance: this negates the test in the
+listing. V_q is measured at the received model on all local data, not on a batch. ``variance="gradient"`` is FedBS's V_q. The text
+gives no thresholds. V_th is the last round's median or a number; with the median, every client is unsteady in the first round.
+B_th is a share of the largest batch in the population (1/2: 32 at the paper's 64).
+
+The experiment's selection chooses the clients, as in the listing. With ``selection="stable"``, as in the text, only the share
+``cohort`` with the smallest variance trains. The weights are 1/m as in the listing, or n_q / sum_S n with
+``weighting="samples"``. ``aggregation="softmax"``, as in the text, multiplies them by e^(-V_q / tau) and normalises them to sum 1
+(see FedBS). ``mu_scale="variance"`` takes mu V_q / V_th, clipped to [mu / 10, 10 mu]. The text also adapts batch sizes to a
+client's resources, but gives no rule and uses a fixed batch in its experiments. This is left out.
 """
 
 import math
@@ -71,7 +73,7 @@ class FedPBS(Algorithm):
         return Contract(hazard=proximal_hazard(most, factor * self.mu))
 
     def server_init(self, server: ServerView) -> Tree:
-        # no variance is below 0: without a median so far nobody is steady
+        # no variance is below 0: before the first median no client is steady
         start = 0.0 if self.variance_threshold == "median" else self.variance_threshold
         return {"V_th": server.x.new_full((), start, dtype=torch.float64)}
 

@@ -5,14 +5,14 @@
              then send, for each class, the sum of z at the local model and the number of rows
     server   as FedAvg;  c_j <- sum_k sums_kj / sum_k rows_kj
 
-Prototypes are normalised, features are not, and there is no temperature. A class that nobody of the cohort has keeps its
-prototype. ``alpha`` fixes the weight of L_gpc instead of letting it fall to 0 over the planned rounds.
+Prototypes are normalised, features are not. There is no temperature. A class that no client of the cohort has keeps its
+prototype. ``alpha`` fixes the weight of L_gpc. By default it falls to 0 over the planned rounds.
 
-Departures: a class without a prototype, or with one at 0, which has no direction, is no candidate in the sum over j, and its
-rows train on CE alone. In round 0 that is every row, as in the paper.
+Departures: a class without a prototype is left out of the sum over j, and its rows train on CE alone. The same holds for a
+prototype at 0, which has no direction. In round 0 this covers every row, as in the paper.
 
-Elsewhere: the authors' code keeps classes that were never seen in the sum, with z . c_j = 0, and under partial participation
-divides aggregation weights by the rows of all clients, so that they sum to less than 1.
+Elsewhere: the authors' code keeps classes without a prototype in the sum, with z . c_j = 0. Under partial
+participation it divides the aggregation weights by the rows of all clients, so that they sum to less than 1.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ from fedskew.core.trees import Tree
 class FedProc(Algorithm):
     alpha: float | None = None
 
-    idea: ClassVar[str] = "pull local features towards the class means of all clients, early on above all"
+    idea: ClassVar[str] = "pull local features towards the class means of all clients, most in early rounds"
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Mu et al. 2023, arXiv:2109.12273"
     cites: ClassVar[tuple[str, ...]] = ("fedproc",)

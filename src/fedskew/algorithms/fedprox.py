@@ -3,15 +3,15 @@
     client   approximately minimise  F_k(w) + mu/2 ||w - x||^2
     server   as FedAvg
 
-``step="explicit"`` adds the term to the objective, as the paper's code does: SGD with g + mu (w - x). It diverges once
-eta (mu + lambda_max) > 2. ``step="implicit"`` solves the proximal part exactly in each step,
-w <- (w - eta g + eta mu x) / (1 + eta mu), which is stable wherever plain SGD is.
+``step="explicit"`` adds the term to the objective, as the paper's code does: SGD with g + mu (w - x). It diverges once eta (mu +
+lambda_max) > 2. ``step="implicit"`` solves the proximal part exactly in each step, w <- (w - eta g + eta mu x) / (1 + eta mu).
+This is stable wherever plain SGD is.
 
-Departures: the implicit step is ours. Partial work of slow clients is a setting of the system for every method
-(``system.stragglers``). Clients are weighted by their rows as in the paper's code; its analysis draws them in proportion to their
-rows, which no selection does here, and averages uniformly.
+Departures: the implicit step is ours. Partial work of slow clients is a system setting for every method (``system.stragglers``).
+Clients are weighted by their rows, as in the paper's code. The paper's analysis draws clients in proportion to their rows and
+averages uniformly; no selection here draws so.
 
-Elsewhere: some frameworks only send mu and leave the term to the client, or show a norm that is not squared. An adaptive local
+Elsewhere: some frameworks only send mu and leave the term to the client. Some show a norm that is not squared. An adaptive local
 solver such as AdamW normalises the term together with the loss, so that mu loses its scale.
 """
 

@@ -4,13 +4,13 @@
              g = grad F_k(w_k; b),   epsilon = rho g / ||g||,   g~ = grad F_k(w_k + epsilon; b),   w_k <- w_k - eta_l g~
     server   x <- x + eta_g mean_S (w_k - x)
 
-The norm is over all parameters together, and epsilon is 0 where g is 0. With ``rho=0`` a step costs one gradient.
+The norm is over all parameters together. If g is 0, epsilon is 0. With ``rho=0`` a step costs one gradient.
 
-Departures: weight decay belongs to F_k, so it enters g and g~ alike; local momentum and AdamW take g~ as the gradient.
-Gradients are not clipped; FL-Simulator clips them at norm 10.
+Departures: weight decay belongs to F_k, so it enters g and g~ alike. Local momentum and AdamW take g~ as the gradient. Gradients
+are not clipped; FL-Simulator clips them at norm 10.
 
-Elsewhere: the norm is sometimes guarded by adding up to 1e-7 to it, which shortens epsilon where gradients are small, and
-weight decay is added after the second gradient, at w_k.
+Elsewhere: some implementations add up to 1e-7 to the norm, which shortens epsilon if gradients are small. Some add weight decay
+after the second gradient, at w_k.
 """
 
 import math
@@ -32,7 +32,7 @@ class FedSam(Algorithm):
     weighting: Weighting = "uniform"
     rho: float = 0.1
 
-    idea: ClassVar[str] = "take each local gradient where the loss is worst nearby, to settle in flat regions"
+    idea: ClassVar[str] = "take each local gradient at the nearby point of highest loss, to find flat regions"
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Qu et al. 2022, arXiv:2206.02618"
     cites: ClassVar[tuple[str, ...]] = ("fedsam",)

@@ -7,13 +7,14 @@
     server   s <- rho mean_S s~_k / ||mean_S s~_k||
              lambda <- lambda - sum_S (w_k - x) / (beta K),   x <- mean_S w_k - beta lambda
 
-FedDyn with alpha = 1 / beta on the model, and a second dual variable that draws all clients' perturbations to a common one, s.
-mu_k, lambda_k, s and lambda start at 0 and are kept; mu_k may grow far beyond rho, to about the length of grad F_k.
+The model takes FedDyn's steps with alpha = 1 / beta. A second dual variable pulls all clients' perturbations towards a common
+one, s. mu_k, lambda_k, s and lambda start at 0, and persist over the rounds. mu_k may grow far beyond rho, to about the norm of
+grad F_k.
 
-Departures: a vector of length 0 has the direction 0, so s stays 0 where all s~_k are. ``weighting="samples"`` uses n_k in the
-three server means, as in FedDyn. Weight decay belongs to F_k. Under a codec w_k in lambda_k is the model that the server decodes.
+Departures: a vector of norm 0 has the direction 0. Hence s stays 0 if all s~_k are 0. ``weighting="samples"`` weights the three
+server means by n_k, as in FedDyn. Weight decay belongs to F_k. Under a codec, lambda_k uses the w_k that the server decodes.
 
-Elsewhere: mu_k is sent in place of s~_k, and gradients are clipped after the corrections; here none are clipped.
+Elsewhere: some implementations send mu_k in place of s~_k, and clip gradients after the corrections. Here nothing is clipped.
 """
 
 import math
@@ -39,7 +40,7 @@ class FedSmoo(Algorithm):
     rho: float = 0.1
     beta: float = 10.0
 
-    idea: ClassVar[str] = "FedDyn for the model, and the same for its perturbation: flat regions that clients share"
+    idea: ClassVar[str] = "FedDyn on the model and on its perturbation, so that clients find common flat regions"
     changes: ClassVar[str] = "loss landscape and update path"
     paper: ClassVar[str] = "Sun et al. 2023, arXiv:2305.11584"
     cites: ClassVar[tuple[str, ...]] = ("fedsmoo",)
@@ -66,7 +67,7 @@ class FedSmoo(Algorithm):
         return view.x, {"mu_k": view.state["mu_k"], "s_hat": torch.zeros_like(view.x)}
 
     def pull(self, view: View, w: Tensor) -> Tensor:
-        """What the local problem adds to the gradient (P,): -lambda_k + (w - x) / beta."""
+        """The local problem's correction (P,) of the gradient: -lambda_k + (w - x) / beta."""
         lambda_k: Tensor = view.state["lambda_k"]
         return (w - view.x) / self.beta - lambda_k
 

@@ -6,13 +6,14 @@
                    l2: ||w_k - x||^2 / 2
     server   as FedAvg
 
-Lambda is 1 (``scale="fixed"``), or |w_k - x| with the entries of each tensor that share all indices but the first brought
-to length 1 (``scale="adaptive"``). epsilon is 0 as long as w_k is x to the last bit: the gradient of the KL term is 0 there,
-and what rounding leaves of it would point anywhere at full length rho.
+With ``scale="fixed"`` Lambda is 1. With ``scale="adaptive"`` it is |w_k - x|, normalised within each tensor: entries that share
+all indices but the first form a vector of norm 1. epsilon is 0 as long as w_k equals x exactly. There the gradient of the KL term
+is 0, and its rounding error would give epsilon a random direction at full length rho.
 
-Departures: weight decay belongs to F_k, so its gradient too is taken at w_k + epsilon.
+Departures: weight decay belongs to F_k, so its gradient, too, is taken at w_k + epsilon.
 
-Elsewhere: weight decay is added at w_k, and the perturbation can be kept to the classifier or to the layers before it.
+Elsewhere: some implementations add weight decay at w_k. Some can restrict the perturbation to the classifier, or to the layers
+before it.
 """
 
 import math
@@ -40,7 +41,7 @@ class FedSol(Algorithm):
     scale: Literal["adaptive", "fixed"] = "adaptive"
 
     idea: ClassVar[str] = (
-        "take each local gradient farther away from the global model, so that steps keep what it knows"
+        "take each local gradient farther away from the global model, so that steps preserve its knowledge"
     )
     changes: ClassVar[str] = "update path"
     paper: ClassVar[str] = "Lee et al. 2024, arXiv:2308.12532"

@@ -4,13 +4,14 @@
     server   theta_j <- mean of the w_k with j_k = j; without such a client theta_j stays
              gradients:  theta_j <- theta_j + 1/m sum of the w_k - theta_j with j_k = j
 
-The global model is theta_1: test accuracy is that of the first cluster alone, and what a client would use is its best cluster's.
+The global model is theta_1, and test accuracy is that of this cluster alone. A client uses the model of its best cluster.
 
-Departures: theta_1 starts as the initial model, so that one cluster is FedAvg, and the others at a random distance from it of
-``spread`` times its length (times the root of the number of parameters, where it is zero); the paper restarts from several random
-draws. An upload is w_k - theta_{j_k}, so that drift and update norms are what clients moved, not how far the clusters are apart.
-``weighting="samples"`` weighs by n_k. ``averaging="gradients"`` is the paper's gradient averaging where clients take one plain step
-on all their rows; of more steps the sum stands for the gradient. Lower layers that all clusters share are left out.
+Departures: theta_1 starts as the initial model, so that one cluster is FedAvg. The others start at a random distance from it,
+about ``spread`` times its norm. If the initial model is 0, the distance is ``spread`` times the root of the number of parameters.
+The paper restarts from several random draws. An upload is w_k - theta_{j_k}: drift and update norms show how far clients move,
+not how far the clusters are apart. ``weighting="samples"`` weights clients by n_k. ``averaging="gradients"`` is the paper's
+gradient averaging if clients take one plain step on all their rows. If they take more steps, their sum replaces the gradient. The
+paper's lower layers that all clusters share are left out.
 """
 
 import math

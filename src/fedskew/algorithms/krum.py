@@ -4,12 +4,12 @@
     server   s_k = sum of ||Delta_k - Delta_j||^2 over the m - f - 2 other updates j that are nearest to Delta_k = w_k - x
              x <- x + eta_g times the mean of the c updates of smallest score (c = 1 is Krum); every client counts the same
 
-f clients may send anything; a round needs m >= 2f + 3 updates, and m >= c + f so that none of theirs must be taken. It takes
-what is central, so under label skew it starves the clients that differ. Updates that are not finite are left out before m
-is counted; of equal scores the client with the smaller number is taken.
+f clients may send anything. A round needs m >= 2f + 3 updates, and m >= c + f, so that it need not take any of theirs. Krum takes
+central updates. Therefore, under label skew, it ignores the clients that differ. Updates that are not finite are left out before
+m is counted. Of equal scores, the client with the smaller id comes first.
 
-Elsewhere: each score's own distance of 0 is assumed to sort first, which goes wrong with duplicates, and Multi-Krum's mean
-is weighted by examples.
+Elsewhere: some implementations assume that each score's own distance of 0 sorts first, which is wrong for duplicates. Some weight
+Multi-Krum's mean by examples.
 """
 
 from collections.abc import Mapping

@@ -5,12 +5,13 @@
     server   D <- -mean_S (w_k - x) / (tau_k eta_l),   D = 0 in round 0
              x <- x + eta_g mean_S (w_k - x)
 
-D is the mean direction of a step in the units of a gradient, by the rate and the steps of the round that made it.
+D is the mean direction of a step, in the units of a gradient. It uses the rate and the number of steps of the round that computes
+it.
 
-Departures: tau_k is each client's own number of steps; with local momentum it is the solver's response ||a||_1 to a constant
-gradient (FedNova's), so that D stays a mean of gradients. As D is 0 in round 0, that round's steps are beta times as long.
+Departures: tau_k is each client's own number of steps. With local momentum it is the solver's response ||a||_1 to a constant
+gradient, as in FedNova, so that D stays a mean of gradients. In round 0 D is 0, so that the steps are beta times as long.
 
-Elsewhere: one number of steps, that of the first client, stands for all of them, and the sign of D differs.
+Elsewhere: some implementations use the first client's number of steps for all clients. In some the sign of D differs.
 """
 
 import math

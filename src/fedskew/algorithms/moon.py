@@ -5,12 +5,12 @@
              z, z_glob, z_prev: features at w, at the global model, at the client's previous local model
     server   as FedAvg
 
-Departures: the features are the network's last hidden layer, where the paper adds a projection head to the encoder; one previous
-model is kept. A client's previous model is, at its first participation, the global model it then receives, so its first
-contrastive term is the constant log 2 (the paper's initial network in round 0). The default mu is 1, the paper's best on
-CIFAR-100 and Tiny-ImageNet; on CIFAR-10 its best is 5.
+Departures: the features are the network's last hidden layer; the paper adds a projection head to the encoder. A client keeps one
+previous model. In its first round this is the global model that it receives, so that its first contrastive term is the constant
+log 2. In the paper it is the initial network in round 0. The default mu is 1, the paper's best on CIFAR-100 and Tiny-ImageNet. On
+CIFAR-10 the paper's best is 5.
 
-Elsewhere: the authors' code has 0.1 as its default learning rate where the paper trains with 0.01.
+Elsewhere: the authors' code has a default learning rate of 0.1; the paper trains with 0.01.
 """
 
 import math

@@ -7,13 +7,14 @@ The objective is the mean over clients of F_k(w - alpha grad F_k(w)): a model th
              hessian-free   w <- w - beta [v - alpha d],  v = g(w~; b2),  d = [g(w + delta v; b3) - g(w - delta v; b3)] / (2 delta)
     server   uniform mean
 
-beta is the local solver's rate. The model that a client uses is the global one after a few steps of size alpha on its own rows:
-measure it by ``evaluation.adapt_steps``, the same for every method compared, with ``adapt_lr`` equal to alpha.
+beta is the local solver's rate. A client uses the global model after a few steps of size alpha on its own rows. Measure this
+model with ``evaluation.adapt_steps``, the same for every method compared, and ``adapt_lr`` equal to alpha.
 
-Departures: the independent batches b1, b2, b3 are the rows of one batch dealt out in turn, so that a step reads as many rows as
-any other method's; a part that is left without rows is the whole batch. ``batches="same"`` takes the whole batch for all of them,
-which makes alpha = 0 exactly local SGD.
-Elsewhere: an implementation calls single steps local epochs; others take one batch for b1 and b2.
+Departures: the paper's batches b1, b2 and b3 are independent. Here they are the rows of one batch, dealt out in turn, so that a
+step reads as many rows as any other method's. A part without rows takes the whole batch. With ``batches="same"`` every part is
+the whole batch, so that alpha = 0 is exactly local SGD.
+
+Elsewhere: one implementation calls single steps local epochs. Others take one batch for b1 and b2.
 """
 
 import math
@@ -62,7 +63,7 @@ class PerFedAvg(Algorithm):
         )
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
-        # weight decay belongs to F_k, and the local loop adds it to the whole batch's gradient only
+        # weight decay belongs to F_k, but the local loop adds it only to the gradient of the whole batch
         return view.x, {"decay": view.x.new_full((), solver.weight_decay if solver.linear else 0.0)}
 
     def direction(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> tuple[Tensor, Tree]:
@@ -79,7 +80,7 @@ class PerFedAvg(Algorithm):
 
 
 def on_part(number: int, parts: int) -> Loss:
-    """The local loss on every ``parts``-th real row of a batch from row ``number``, or on all rows if there are none."""
+    """The local loss on every ``parts``-th real row of a batch from row ``number``, or on all rows if this part has none."""
 
     def loss(task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         position = batch.mask.cumsum(0) - 1

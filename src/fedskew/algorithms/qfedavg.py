@@ -4,14 +4,15 @@
              Delta_k <- F_k^q Dw_k,   h_k <- q F_k^(q-1) ||Dw_k||^2 + L F_k^q
     server   x <- x - sum_S Delta_k / sum_S h_k
 
-q = 0 is the plain mean; a larger q follows the clients whose loss is large, and takes shorter steps. The server works with
-Delta_k / (L F_max^q) and h_k / (L F_max^q), F_max the cohort's largest loss: F_k^q alone over- or underflows for a large q.
+With q = 0 the server takes the plain mean. A larger q gives more weight to clients with a large loss, and takes shorter steps.
+The server computes with Delta_k / (L F_max^q) and h_k / (L F_max^q), where F_max is the cohort's largest loss. F_k^q alone would
+overflow or underflow for a large q.
 
-Departures: the paper draws clients in proportion to their rows; no selection does that here, and where clients are drawn uniformly
-``weighting="samples"`` puts n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients. L = 1 / eta_l
-makes one step of plain SGD a gradient: momentum and AdamW are refused, unless q = 0, where L cancels.
+Departures: the paper draws clients in proportion to their rows; no selection here does that. For clients drawn uniformly,
+``weighting="samples"`` puts n_k into both sums instead. Weight decay counts in F_k as it does in the local gradients. L = 1 /
+eta_l turns one step of plain SGD into a gradient. Therefore momentum and AdamW are refused, unless q = 0, where L cancels.
 
-Elsewhere: some libraries compute one loss on the server and use it for every client, which cannot tell clients apart.
+Elsewhere: some libraries compute one loss on the server and use it for every client. Such a loss cannot tell clients apart.
 """
 
 import math

@@ -5,12 +5,14 @@
              option II   c_k+ <- c_k - c + (x - y) / (tau_k eta_l)
     server   x <- x + eta_g mean_S (y - x),   c <- c + 1/K sum_S (c_k+ - c_k)
 
-Departures: with momentum the displacement over tau_k eta_l is no longer a mean of gradients and option II diverges; dividing by the
-solver's response ||a||_1 eta_l (FedNova's) instead keeps it one, and equals tau_k eta_l for plain SGD.
-``weighting="samples"`` puts n_k / n in both sums, so that the fixed point is the optimum of the weighted objective.
+Departures: with momentum, the displacement over tau_k eta_l is no mean of gradients, and option II diverges. Therefore it divides
+by ||a||_1 eta_l, where ||a||_1 is the solver's response to a constant gradient, as in FedNova. For plain SGD this equals tau_k
+eta_l. ``weighting="samples"`` takes n_k / sum_S n in x and n_k / n in c. Then the fixed point is the optimum of the weighted
+objective.
 
-Elsewhere: control variates that start from a random network, or one client's number of steps used for all of them; a correction
-after the momentum step, or as a linear term of the loss, where clipping and weight decay act on it too.
+Elsewhere: some implementations start the control variates from a random network. Some use one client's number of steps for all
+clients. Some apply the correction after the momentum step. Others make it a linear term of the loss, so that clipping and weight
+decay act on it, too.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,8 @@
     server   x <- x + eta_g trim_S (w_k - x):  of the m values of each coordinate, the b = floor(beta m) smallest and the b
              largest are dropped, and the others averaged; every client counts the same
 
-Up to b clients may send anything: each coordinate stays within the range of the others' values. Updates that are not finite
-are left out before m is counted.
+Up to b clients may send anything: each coordinate stays within the range of the others' values. Updates that are not finite are
+left out before m is counted.
 """
 
 from collections.abc import Mapping
@@ -43,5 +43,5 @@ class TrimmedMean(Algorithm):
 
     def aggregate(self, server: ServerView, cohort: Cohort) -> tuple[Tensor, Tree]:
         rows = finite_rows(cohort.uploads.delta)
-        # 0.29 * 100 is 28.999... in floating point; the floor that is meant is 29
+        # 0.29 * 100 is 28.999... in floating point; the intended floor is 29
         return trimmed_mean(rows, int(self.beta * len(rows) + 1e-9)), server.state

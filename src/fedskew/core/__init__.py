@@ -1,1 +1,1 @@
-"""The vocabulary that every other room speaks: records, vectors, the algorithm base class, tasks, seeding, errors."""
+"""Types and functions that every other package uses: records, vectors, the algorithm base class, tasks, seeding, errors."""

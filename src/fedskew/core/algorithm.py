@@ -1,7 +1,7 @@
-"""The base class of every federated method: hyper-parameters as fields, and pure hooks that do what FedAvg does.
+"""The base class of every federated method. Its fields are hyperparameters. Its hooks are pure functions that do what FedAvg does.
 
-Client hooks are written for one client. They see a `View`, and return what they keep. They use no ``.item()``, no branch on tensor
-values and no boolean indexing, so that engines can stack them over clients.
+A client hook handles one client. It receives a `View` and returns new values. It uses no ``.item()``, no branch on tensor
+values and no boolean indexing, so that engines can stack clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class GradFn(Protocol):
 Weighting = Literal["samples", "uniform", "unbiased"]
 
 PUBLIC = "public"
-"""The key of `Algorithm.broadcast` for what every client has anyway, such as public rows. Its bytes are not counted."""
+"""The key of `Algorithm.broadcast` for data that every client already holds, such as public rows. Its bytes are not counted."""
 
 
 def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
@@ -57,7 +57,7 @@ class Algorithm:
     paper: ClassVar[str] = ""
     cites: ClassVar[tuple[str, ...]] = ()  # keys of its BibTeX entries
     ranges: ClassVar[Mapping[str, str]] = {}  # option to the values that are usually tried
-    reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to another method that then takes the same steps
+    reduces_to: ClassVar[Mapping[str, str]] = {}  # own options to the method whose steps they reproduce
 
     def contract(self) -> Contract:
         """Needs and properties of the method: see `Contract`."""
@@ -76,8 +76,8 @@ class Algorithm:
     def convene(self, server: ServerView, candidates: Info, answers: Tree) -> tuple[Tree, Tensor]:
         """The server's new state, and who trains in this round: client ids (m,), ascending.
 
-        ``candidates`` are the clients that the selection draws. ``answers`` are theirs, from the hook ``answer``. Both have a
-        leading axis. A client that trains and was no candidate gets zeros in ``view.before``.
+        ``candidates`` are the clients that the selection draws. ``answers`` holds their results of the hook ``answer``. Both have a
+        leading axis. A client that trains without being a candidate gets zeros in ``view.before``.
         """
         return server.state, candidates.index
 
@@ -130,7 +130,7 @@ class Algorithm:
         return {}
 
     def local_init(self, task: Task, solver: Solver, view: View) -> tuple[Tensor, Tree]:
-        """The local model (P,) before the first step, and the scratch: what the client carries from step to step."""
+        """The local model (P,) before the first step, and the scratch: values that the client carries from step to step."""
         return view.x, {}
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
@@ -138,7 +138,7 @@ class Algorithm:
         return local_loss(task, w, batch)
 
     def local_gradient(self, grad_fn: GradFn, view: View, w: Tensor, scratch: Tree) -> Tensor:
-        """The gradient (P,) of the local problem at ``w``: of the objective, and of terms from the server or the client's state.
+        """The gradient (P,) of the local problem at ``w``: the objective, and terms from the server or the client's state.
 
         It must be affine in the objective's gradient at ``w``. Inexactness is measured with it and the scratch of ``local_init``.
         """
@@ -162,5 +162,5 @@ class Algorithm:
 
     # evaluation
     def personal(self, view: View) -> Tensor:
-        """The model (P,) that the client uses for itself after a round. ``view`` is what it would receive in the next round."""
+        """The model (P,) that the client itself uses after a round. ``view`` is the view of the next round."""
         return view.x

@@ -130,7 +130,7 @@ def from_table(cls: type[T], table: Mapping[str, object], place: str) -> T:
 
 
 def unlisted(cls: type, table: Mapping[str, object]) -> str:
-    """An error message for the first option whose word is not one of its choices; empty if there is none."""
+    """An error message for the first option whose value is not one of its choices; empty if there is none."""
     kinds = get_type_hints(cls)
     for option, value in table.items():
         members = get_args(kinds[option]) if get_origin(kinds[option]) in (Union, UnionType) else (kinds[option],)
@@ -171,7 +171,7 @@ def plain(component: object) -> dict[str, Any]:
 
 
 def label(component: object, catalogue: Catalogue, with_first: bool = False) -> str:
-    """The compact form with the options that differ from their defaults, and with ``with_first`` the first one always."""
+    """The compact form, with the options that differ from their defaults. ``with_first`` always includes the first option."""
     assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
     if table.pop("file_hash", None):

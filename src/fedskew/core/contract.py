@@ -1,7 +1,7 @@
 """The contract between the parts of an experiment: a protocol for each slot, and checks of what a part needs from the others.
 
 A part of an experiment may have a method ``accepts(setup)``. It returns why the part cannot work in this setup and what to use
-instead, worded so that the part's name can stand before it; an empty text accepts. `Need` is such a check for methods.
+instead, or an empty text if the part can. The part's name is the subject of this text. `Need` is such a check for methods.
 """
 
 from collections.abc import Callable, Mapping
@@ -73,7 +73,7 @@ class Selection(Protocol):
     """Chooses who takes part in a round."""
 
     def largest(self, num_clients: int) -> int:
-        """Size of the largest cohort that it can draw from so many clients."""
+        """Size of the largest cohort that it can draw from ``num_clients`` clients."""
 
     def select(self, clients: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """The cohort, ascending, of the available clients (n,)."""
@@ -103,7 +103,7 @@ class Sharing(Protocol):
 
 
 class SharedModel(Protocol):
-    """The model behind an update: a task, or the part of its model that clients share."""
+    """The model that an update changes: a task, or the part of its model that clients share."""
 
     @property
     def space(self) -> ParameterSpace: ...
@@ -123,13 +123,13 @@ class Codec(Protocol):
         """Compress updates (C, P) into the contents of their messages; leading axis C."""
 
     def decode(self, coded: Tree, model: SharedModel) -> Tensor:
-        """The updates (C, P) of what `compress` returned."""
+        """Decode the result of `compress` to updates (C, P)."""
 
     def bits(self, rows: Tensor, model: SharedModel) -> int:
         """Bits of the message of one update like ``rows`` (C, P)."""
 
     def pack(self, coded: Tree, model: SharedModel) -> Tree:
-        """The message of one client's part of what `compress` returned, without the leading axis."""
+        """The message of one client, from its part of the result of `compress` without the leading axis."""
 
     def unpack(self, message: Tree, model: SharedModel) -> Tree:
         """Inverse of `pack`. Raises `ValueError` if the message is not one of this codec."""
@@ -143,7 +143,7 @@ class Refinement(Protocol):
         """Whether it needs labelled rows on the server."""
 
     def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
-        """The refined model (P,). ``x`` is the new model, ``server`` is as it was before the round."""
+        """The refined model (P,). ``x`` is the new model, ``server`` the state before the round."""
 
 
 class LocalWork(Protocol):
@@ -169,7 +169,7 @@ class Setup:
     tries_models: bool  # whether the method or the refinement evaluates clients' models on the server's rows
     server_rows: bool  # whether the server has rows of its own
     inexactness: bool  # whether inexactness is measured
-    simulated: bool = True  # False: the clients are on machines of their own
+    simulated: bool = True  # False: the clients are on separate machines
     labels_known: bool = True  # whether the server knows how many rows of each class a client has
     shape: tuple[int, ...] | None = None  # of a row
     groups: bool | None = None  # whether the rows have a sensitive attribute
@@ -229,7 +229,7 @@ def sensitive_attribute(setup: Setup) -> str:
 
 
 def one_global_model(setup: Setup) -> str:
-    """For a method that averages several models: refuses parts that work on a single one."""
+    """For a method that averages several models: refuse parts that work on a single one."""
     parts = {
         "a server optimiser would move only one of them; use --server sgd": "server" in setup.changed,
         "a refinement would move only one of them; use --refine none": "refine" in setup.changed,
@@ -239,7 +239,7 @@ def one_global_model(setup: Setup) -> str:
 
 
 def no_models_sent(setup: Setup) -> str:
-    """For a method that exchanges no models: refuses parts that work on models, and machines of the clients' own."""
+    """For a method that exchanges no models: refuse parts that work on models, and clients on separate machines."""
     if not setup.simulated:
         return "gives all clients the same public rows, which is only simulated so far; use another method"
     if not setup.changed & {"server", "refine", "codec", "sharing"} and not setup.inexactness:
@@ -251,7 +251,7 @@ def no_models_sent(setup: Setup) -> str:
 
 
 def texts_stay(setup: Setup) -> str:
-    """For a model that reads texts: refuses machines of the clients' own."""
+    """For a model that reads texts: refuse clients on separate machines."""
     if setup.simulated:
         return ""
     return (
@@ -283,11 +283,11 @@ class Contract(NamedTuple):
     needs: tuple[Need, ...] = ()
     hazard: Hazard = no_hazard
     fewest: int | None = None  # finite updates that a round needs; None: one from each client of the cohort
-    privacy: Privacy | None = None  # the mechanism that hides each client; every other part must leave it intact
+    privacy: Privacy | None = None  # the mechanism that hides each client; no other part may break it
     steps_alone: bool = False  # whether `aggregate` is also called in a round without updates
-    shares_model: bool = True  # False: each client keeps its whole model, and only what the method adds is sent
-    # A codec loses a part of the update. A client's state entry (P,) that the server also sums grows by this factor times that
-    # part, so that both follow what the server decodes.
+    shares_model: bool = True  # False: each client keeps its whole model, and sends only the method's extra values
+    # A codec loses a part of the update. If the server sums the same values as a client's state entry (P,), the entry grows by
+    # this factor times the lost part. Then both follow the decoded update.
     codec_loss: Mapping[str, float] = MappingProxyType({})
 
     def refusal(self, setup: Setup) -> str:
@@ -309,5 +309,5 @@ class Contract(NamedTuple):
         return ""
 
     def updates_needed(self, cohort: int) -> int:
-        """Finite updates that a round of so many clients needs."""
+        """Number of finite updates that a round with this cohort needs."""
         return cohort if self.fewest is None else self.fewest

@@ -1,4 +1,4 @@
-"""Numbers of things, in words."""
+"""Format a number with its noun."""
 
 
 def count(number: int, noun: str) -> str:

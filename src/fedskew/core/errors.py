@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message is one line: what is wrong, where, what to write instead."""
+"""The errors that users see. Each message is one line: what is wrong, where, and what to do instead."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\
 
 
 def visible(text: str) -> str:
-    """The text with every unprintable character as its Python escape: an escape character becomes ``\\x1b``."""
+    """Replace every unprintable character by its Python escape: an escape character becomes ``\\x1b``."""
     return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -31,27 +31,27 @@ class FedskewError(Exception):
 
 
 class BadInput(FedskewError):
-    """The request cannot be carried out as written; nothing was started."""
+    """The input is invalid. Nothing was started."""
 
     exit_code = 2
 
 
 class Diverged(FedskewError):
-    """Training produced an infinite or undefined number; everything before that round is stored."""
+    """Training produced an infinite or undefined number. All earlier rounds are stored."""
 
     exit_code = 3
 
 
 class TooFew(FedskewError):
-    """Too few usable answers for a round; everything before it is stored."""
+    """A round received too few usable answers. All earlier rounds are stored."""
 
 
 class NoRoom(FedskewError):
-    """A file that only this process has cannot be read or written; everything up to the last checkpoint is stored."""
+    """A private file of this process cannot be read or written. Everything up to the last checkpoint is stored."""
 
 
 class Interrupted(FedskewError):
-    """The user asked to stop; the run was checkpointed and can be resumed."""
+    """The user asked to stop. The run has a checkpoint and can be resumed."""
 
     exit_code = 130
 
@@ -60,7 +60,7 @@ DAMAGED = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, TokenError),
 )
-"""Exceptions that readers of JSON and NumPy files raise for a damaged file. `MemoryError`: it may claim a size of terabytes."""
+"""Exceptions that readers of JSON and NumPy files raise for a damaged file. `MemoryError`: the file may claim terabytes."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -74,7 +74,7 @@ MOST = 2**63 - 1
 
 
 def require_storable(what: str, value: object) -> None:
-    """Raise `BadInput` for a whole number beyond `MOST` on either side, for text that is not Unicode, and for lists of these."""
+    """Raise `BadInput` for a whole number above `MOST` or below -`MOST`, for text that is not Unicode, and for lists of these."""
     if isinstance(value, str):
         require(not SURROGATES.search(value), f"{what} must be UTF-8 text, got {value!r}")
     elif isinstance(value, int):
@@ -85,7 +85,7 @@ def require_storable(what: str, value: object) -> None:
 
 
 def suggestion(wrong: str, known: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: the nearest right one, or all of them."""
+    """The end of an error about an unknown name: the nearest known name, or all known names."""
     known = sorted(known)
     near = difflib.get_close_matches(wrong.lower(), known, n=1, cutoff=0.5)
     if near:

@@ -1,7 +1,7 @@
 """Group fairness of a binary classifier between two groups of people.
 
-Everything follows from ``counts`` (..., 2, 2, 2): rows by group, label and prediction. Label and prediction 1 are the favourable
-outcome. A gap is NaN where a rate that it compares is 0 / 0.
+Every measure uses ``counts`` (..., 2, 2, 2): numbers of rows by group, label and prediction. Label and prediction 1 are the
+favourable outcome. A gap is NaN if one of its rates is 0 / 0.
 """
 
 import torch
@@ -12,7 +12,7 @@ from fedskew.core.records import Batch
 
 
 def counts(predicted: Tensor, y: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """(2, 2, 2) rows by group, label and prediction, from (B,) zeros and ones; rows under a mask of 0 do not count."""
+    """(2, 2, 2) rows by group, label and prediction, from (B,) zeros and ones. Rows with mask 0 do not count."""
     cell = 4 * group.long() + 2 * y.long() + predicted.long()
     hit = (cell[..., None] == torch.arange(8, device=y.device)).to(mask.dtype)
     return (hit * mask[..., None]).sum(-2).unflatten(-1, (2, 2, 2))
@@ -37,7 +37,7 @@ def odds(cells: Tensor) -> Tensor:
 
 
 def accuracy(cells: Tensor) -> Tensor:
-    """Share of rows that are predicted right."""
+    """Share of correct predictions."""
     return torch.diagonal(cells, dim1=-2, dim2=-1).sum((-2, -1)) / cells.sum((-3, -2, -1))
 
 

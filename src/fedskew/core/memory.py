@@ -1,4 +1,4 @@
-"""Refuse work that needs more memory than the machine has. A process that runs out of memory ends without a message."""
+"""Refuse work that needs more memory than the machine has. Otherwise the process would end without a message."""
 
 import os
 
@@ -11,7 +11,7 @@ def installed() -> int:
 
 
 def require_memory(needed: int, what: str, instead: str) -> None:
-    """Raise `BadInput` where ``needed`` bytes for ``what`` are more than the machine has; ``instead`` says what to do."""
+    """Raise `BadInput` if ``what`` needs more bytes (``needed``) than the machine has. ``instead`` says what to do."""
     require(
         needed <= installed(),
         f"{what} needs {needed / 1e9:,.1f} GB of memory, and this machine has {installed() / 1e9:,.1f} GB; {instead}",

@@ -10,7 +10,7 @@ HEADER = 1 << 12
 
 
 def bounded(file: np.lib.npyio.NpzFile, name: str, most: int) -> NDArray[Any]:
-    """The array of this name. Raises `KeyError` if there is none, `ValueError` if its data are more than ``most`` bytes."""
+    """Read the array ``name``. Raises `KeyError` if there is none, `ValueError` if its data exceed ``most`` bytes."""
     if name not in file:
         raise KeyError(name)
     assert file.zip is not None

@@ -1,6 +1,6 @@
-"""Methods of users: a class in a file, ``./mine.py::Mine``, or one that an installed package offers.
+"""Methods of users: a class in a file, ``./mine.py::Mine``, or in an installed package.
 
-A run stores the file's absolute path and a hash of its contents, so that it is repeated with the same code. `fedskew.core.trust`
+A run stores the file's absolute path and a hash of its contents, so that a repetition uses the same code. `fedskew.core.trust`
 decides whether a file may run.
 """
 
@@ -23,7 +23,7 @@ from fedskew.core.places import read_small
 from fedskew.core.trust import admit
 
 MARK = "::"
-"""Between a file and its class."""
+"""Separates a file from its class."""
 
 GROUP = "fedskew.algorithms"
 """The group of entry points under which a package offers methods: ``name = "module:Class"``."""
@@ -39,7 +39,7 @@ GONE = {
     "public": "put it into `broadcast`, under the key `PUBLIC`",
     "weights": "take the weighted sum in `aggregate`, with `cohort.sum`",
 }
-"""Hooks of earlier versions, which would have no effect, and what to write instead."""
+"""Hooks of earlier versions, and their replacements. The old hooks would have no effect."""
 
 HOW = "write it as a subclass of fedskew.Algorithm under @dataclass(frozen=True, kw_only=True)"
 
@@ -58,7 +58,7 @@ class Origin:
 
 
 ORIGINS: dict[type, Origin] = {}
-"""Every class that was loaded from a file."""
+"""All classes loaded from files."""
 
 
 def load(spec: str, place: str, expected: str | None = None) -> type:
@@ -139,7 +139,7 @@ def is_method(value: object) -> TypeGuard[type[Algorithm]]:
 
 
 def check(cls: object, what: str) -> type[Algorithm]:
-    """The class, if it is a method whose options are its fields. Raises `BadInput` otherwise."""
+    """Return the class if it is a method and its fields are its options. Raises `BadInput` otherwise."""
     if not is_method(cls):
         raise BadInput(f"{what} is not a method; {HOW}")
     # without the decorator only the fields of the base class would be options
@@ -175,7 +175,7 @@ def offered_by(cls: type) -> dict[str, str]:
 
 
 class Methods(Mapping[str, type]):
-    """Built-in methods, then those of installed packages, which are loaded on access and never replace a built-in one."""
+    """Built-in methods, then methods of installed packages. These are loaded on access and never replace a built-in one."""
 
     def __init__(self, ours: Mapping[str, type]) -> None:
         self.ours = ours

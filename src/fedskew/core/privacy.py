@@ -6,7 +6,7 @@ A private method (``Contract.privacy``) clips each client's update, sums the upd
 - the model depends on the updates only through the noisy sum;
 - clients take part at random, as the accountant assumes.
 
-Every component has a method ``private(self, privacy)``. It returns which of these fails beside the component and what to use
+Every component has a method ``private(self, privacy)``. It returns which of these conditions the component breaks and what to use
 instead, or an empty text. Most components use one of the two functions below, ``private = alone``. A component without the method
 is refused. A subclass does not inherit it.
 """
@@ -16,17 +16,17 @@ from fedskew.core.records import Privacy
 
 
 def alone(component: object, privacy: Privacy) -> str:
-    """For a component whose effect on a client depends on that client, on chance and on earlier models only."""
+    """For a component whose effect on a client depends only on that client, on chance and on earlier models."""
     return ""
 
 
 def after_noise(component: object, privacy: Privacy) -> str:
-    """For a component whose effect on the model depends on the clients through the noisy sum only."""
+    """For a component whose effect on the model depends on the clients only through the noisy sum."""
     return ""
 
 
 def check_part(method: str, section: str, part: object, privacy: Privacy) -> None:
-    """Raise `BadInput` unless the component of a section leaves the method's guarantee as it is."""
+    """Raise `BadInput` if the component of a section breaks the method's guarantee."""
     kind, own = type(part).__name__, vars(type(part))
     require(
         "private" in own,

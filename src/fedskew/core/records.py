@@ -31,7 +31,7 @@ class Info(NamedTuple):
 
 
 class View(NamedTuple):
-    """Everything one client can see in one round; nothing else reaches a client hook."""
+    """All inputs of one client in one round. A client hook sees nothing else."""
 
     x: Tensor  # (P,) the global model
     extras: Tree  # what the algorithm adds to the broadcast
@@ -43,11 +43,11 @@ class View(NamedTuple):
 
 
 OWN = ("state", "info", "before", "steps")
-"""The parts of a view that differ between clients: in a cohort's view they have a leading axis, the others are shared."""
+"""The fields of a view that differ between clients. In a cohort's view they have a leading axis; clients share the others."""
 
 
 class Batch(NamedTuple):
-    """Rows with a 0/1 mask over them: padding never changes a number."""
+    """Rows with a mask of 0 and 1. Padding has mask 0 and never changes a result."""
 
     x: Tensor  # (B, ...)
     y: Tensor  # (B,)
@@ -65,13 +65,13 @@ class Batch(NamedTuple):
 
 
 def rows_of(values: object, dtype: torch.dtype, device: torch.device, ids: bool) -> Tensor:
-    """An array of rows as a tensor of this type, or of integers if it holds such ``ids``. Nothing is copied that fits."""
+    """Convert rows to a tensor of this type, or of integers if they are ``ids``. A matching tensor is not copied."""
     rows = torch.as_tensor(values, device=device)
     return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Rows as convolutions on a CPU are fastest: of images the channels of a pixel side by side; others as they are."""
+    """Store images with the channels of a pixel side by side, the fastest layout for convolutions on a CPU. Other rows stay."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
@@ -97,14 +97,14 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    known: Dispersion | None = None  # of the deltas, or of what they were before a codec
+    known: Dispersion | None = None  # of the deltas, before a codec if there is one
 
     @property
     def size(self) -> int:
         return int(self.info.index.shape[0])
 
     def sum(self, weights: Tensor) -> Tensor:
-        """``sum_c weights[c] * delta[c]`` (P,). A sum that is known for these deltas and weights is not computed again."""
+        """``sum_c weights[c] * delta[c]`` (P,). A known sum of these deltas and weights is not computed again."""
         rows, known = self.uploads.delta, self.known
         if known is not None and known.rows is rows and torch.equal(known.weights, weights.double()):
             return known.total
@@ -112,7 +112,7 @@ class Cohort(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server between two rounds: everything that changes."""
+    """The server's changing state between two rounds."""
 
     round: int  # rounds finished so far
     x: Tensor  # (P,) the global model
@@ -121,13 +121,13 @@ class Server(NamedTuple):
 
 
 class ServerView(NamedTuple):
-    """Everything a server hook can see in one round: what changes, then what stays the same."""
+    """All inputs of a server hook in one round: first what changes, then what stays the same."""
 
     round: int  # rounds finished so far
     x: Tensor  # (P,) the global model
     state: Tree  # the algorithm's own
     rounds: int  # rounds that are planned
-    seed: Seed  # of what the server draws, for `fedskew.core.seeding`
+    seed: Seed  # seed of the server's random draws, for `fedskew.core.seeding`
     clients: Info  # leading axis: all K clients of the population that hold data
     task: Task
     data: Batch | None  # the server's own labelled rows, if it has any
@@ -147,8 +147,8 @@ class Privacy(NamedTuple):
     """A round as a Gaussian mechanism on a Poisson sample of the clients."""
 
     q: float  # the probability with which a client takes part
-    noise: float  # standard deviation of the noise, over the most that one client can add to the sum
-    delta: float  # at which epsilon is stated
+    noise: float  # standard deviation of the noise, divided by the most that one client can add to the sum
+    delta: float  # the delta for which epsilon is stated
     by: type | None = None  # the method that states it; a subclass must state its own
 
 
@@ -160,5 +160,5 @@ class Plan(NamedTuple):
     warp: NDArray[np.int64] | None = None  # (T, B, 3), see `fedskew.loop.warp`; None: rows as they are
 
     def first(self, steps: int) -> Plan:
-        """The first so many steps."""
+        """The first ``steps`` steps."""
         return Plan(self.index[:steps], self.mask[:steps], None if self.warp is None else self.warp[:steps])

@@ -2,7 +2,7 @@
 
 The gradient of a linear layer's weights on a row is the outer product of its inputs and of the gradient at its outputs. Its norm is
 the product of their norms (Goodfellow 2015, arXiv:1510.01799). For a convolution it is a sum of such products over positions. One
-backward pass gives the gradients at all outputs: those of zeros that are added to each layer's outputs.
+backward pass gives the gradients at all outputs: zeros are added to each layer's outputs, and the pass differentiates by them.
 
 For 128 rows this takes 4 ms instead of 186 on an MLP of 36,000 parameters, 0.8 s instead of 4.4 on a CNN of 1.7 million.
 """
@@ -22,7 +22,7 @@ from fedskew.core.task import Task
 T = TypeVar("T")
 
 OnLayer = Callable[[str, Tensor, Tensor], Tensor]
-"""From a layer's name, inputs and outputs to the outputs that the forward pass continues with."""
+"""Takes a layer's name, inputs and outputs. Returns the outputs for the rest of the forward pass."""
 
 
 def of_linear(layer: nn.Linear, inputs: Tensor, slopes: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A fair random sample of groups of unequal size, also from a stream."""
+"""A fair random sample of groups of unequal size, for an array or a stream."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,21 +7,21 @@ Ints = NDArray[np.int64]
 
 
 def level(sizes: Ints, most: int) -> int:
-    """The greatest number a group so that all groups together keep at most ``most`` rows; at least 1.
+    """The largest number of rows per group with which all groups together keep at most ``most`` rows; at least 1.
 
-    It never rises while groups grow or new ones come, so that rows dropped early would have been dropped in the end.
+    It never rises while groups grow or new groups arrive. So a row that is dropped early would also be dropped at the end.
     """
     if sizes.sum() <= most:
         return int(sizes.max(initial=1))
     ascending = np.sort(sizes)
-    # after the i smallest groups, whole, the others share what is left
+    # the i smallest groups keep all rows; the other groups share the rest
     left = most - np.concatenate([[0], np.cumsum(ascending)[:-1]])
     shares = left // np.arange(len(ascending), 0, -1)
     return max(1, int(shares[np.argmax(shares < ascending)]))
 
 
 def fair_sample(groups: Ints, priority: NDArray[np.generic], each: int) -> Ints:
-    """Of each group the ``each`` rows of the smallest priority; indices in ascending order."""
+    """Indices, ascending, of the ``each`` rows with the smallest priority in each group."""
     order = np.lexsort((priority, groups))
     sizes = np.bincount(groups)
     starts = np.cumsum(sizes) - sizes

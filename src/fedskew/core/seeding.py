@@ -21,11 +21,11 @@ PURPOSES = (
 
 
 class Secret(bytes):
-    """A secret seed of 256 bits, which is not shown when it is printed."""
+    """A secret seed of 256 bits. Printing does not reveal it."""
 
     @classmethod
     def fresh(cls) -> Secret:
-        """From the operating system's randomness."""
+        """Create a secret from the operating system's randomness."""
         return cls(token_bytes(32))
 
     def derived(self, size: int, *keys: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The probability simplex: where mixtures of clients live."""
+"""Projection onto the probability simplex, the set of all mixtures of clients."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch import Tensor
 def project_onto_simplex(v: Tensor) -> Tensor:
     """The nearest point to ``v`` (K,) with entries of at least 0 that sum to 1.
 
-    It is max(v - theta, 0) for the one theta with that sum; the entries that stay above 0 are the r largest ones.
+    It is max(v - theta, 0). Only one theta gives the sum 1. The r largest entries stay above 0.
     """
     v = v - v.max()  # the projection does not change, and large numbers keep their digits
     u = v.sort(descending=True).values

@@ -1,4 +1,4 @@
-"""A profile by named spans that exclude each other. Nothing is measured unless `profiled` is active."""
+"""Measure time in named spans that do not overlap. Nothing is measured unless `profiled` is active."""
 
 import time
 from collections.abc import Iterator

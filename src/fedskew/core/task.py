@@ -63,7 +63,7 @@ class Classification:
 
     @property
     def stacks(self) -> bool:
-        """Whether clients' models can be computed as one batch of models; a module that cannot be says so."""
+        """Whether clients' models can be computed as one batch of models; a module that does not stack declares it."""
         return bool(getattr(self.model, "stacks", True))
 
     @property
@@ -99,7 +99,7 @@ class Classification:
 
 
 def stackable(task: Task) -> bool:
-    """Whether `torch.func.vmap` may run over the task's model; a task that says nothing can be stacked."""
+    """Whether `torch.func.vmap` may run over the task's model; True unless the task declares otherwise."""
     return bool(getattr(task, "stacks", True))
 
 
@@ -109,10 +109,10 @@ def score(task: Task, w: Tensor, batch: Batch) -> Tree:
 
 
 ROWS = 1024
-"""Rows that go through a model together where all of a server's are measured."""
+"""Rows per batch when all of the server's rows are evaluated."""
 
 
 def accuracy(task: Task, w: Tensor, data: Batch) -> Tensor:
-    """The share of the rows, (), that the model ``w`` (P,) gets right, in float64."""
+    """The accuracy () of the model ``w`` (P,) on the rows, in float64."""
     parts = [Batch(*part) for part in zip(*(leaf.split(ROWS) for leaf in data), strict=True)]
     return torch.stack([score(task, w, part)["accuracy"] for part in parts]).double().sum() / data.mask.double().sum()

@@ -7,7 +7,7 @@ from fedskew.core.errors import BadInput
 
 
 def toml_table(text: str, where: str) -> dict[str, Any]:
-    """The values of a TOML document; raises `BadInput` that names ``where``."""
+    """Parse a TOML document. Raises a `BadInput` that names ``where``."""
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Any]
-"""Nested dicts whose leaves are tensors, and nothing else. In records None stands for what is not there: it has no leaves."""
+"""Nested dicts whose leaves are tensors, and nothing else. In records None means absent: it has no leaves."""
 
 
 T = TypeVar("T")
@@ -68,5 +68,5 @@ def pick(tree: T, index: object) -> T:
 
 
 def num_bytes(tree: object) -> int:
-    """Bytes of all leaves as they are stored, hence as they are sent."""
+    """Bytes of all leaves in memory, and in a message."""
     return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree))

@@ -1,6 +1,6 @@
 """Which code may run. A list outside every run store remembers the code that this user has named or confirmed.
 
-A run store may come from someone else, and names files and modules that a run needs. They are imported only if they are in the
+A run store may come from someone else. It names files and modules that a run needs. They are imported only if they are in the
 list: a file by the hash of its contents, a module of an installed package by its name.
 """
 
@@ -64,7 +64,7 @@ def admit_module(name: str) -> None:
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Inside, input comes from someone else: only code in the list runs."""
+    """Inside this context, input may come from someone else: only code in the list runs."""
     before = ASKED.set(True)
     try:
         yield

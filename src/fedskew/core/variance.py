@@ -15,7 +15,7 @@ from fedskew.core.trees import Tree
 Of = Literal["gradient", "loss"]
 
 ROWS = 8
-"""Rows whose gradients are held at a time: each is as large as a model."""
+"""Number of rows whose gradients are in memory at a time. Each gradient is as large as the model."""
 
 
 def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
@@ -32,7 +32,7 @@ def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:
 
 
 def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:
-    """`moments` of the gradients, for any model: the gradient of each row is made."""
+    """`moments` of the gradients, for any model: computes the gradient of each row."""
 
     def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return task.loss(task.logits(w, x[None]), y[None])[0]
@@ -49,12 +49,12 @@ def row_by_row(task: Task, w: Tensor, batch: Batch) -> Tree:
 
 
 def variance_of(sums: Tree, n: Tensor) -> Tensor:
-    """1/n sum ||v_i - v||^2, (), from the `moments` of n rows: the mean square less the square of the mean."""
+    """1/n sum ||v_i - v||^2, (), from the `moments` of n rows: the mean square minus the square of the mean."""
     return (sums["square"] / n - (sums["sum"] / n).square().sum()).clamp(min=0)
 
 
 def lowest(scores: Tensor, share: float) -> Tensor:
-    """The positions, ascending, of the ``share`` of the scores (C,) that is lowest, rounded up; the first among equals."""
+    """Positions, ascending, of the lowest ``share`` of the scores (C,), rounded up. Of equal scores the first counts."""
     count = max(math.ceil(share * len(scores) - 1e-9), 1)
     return scores.sort(stable=True).indices[:count].sort().values
 
@@ -62,7 +62,7 @@ def lowest(scores: Tensor, share: float) -> Tensor:
 def soft_weights(p: Tensor, scores: Tensor, tau: float, scale: Literal["relative", "absolute"]) -> Tensor:
     """p e^(-scores / tau) (C,), made to sum to 1; a ``relative`` tau is in units of the median score.
 
-    At tau = 0 only the lowest score has a weight, at infinity all have p.
+    At tau = 0 only the lowest score has a weight. At infinity the weights are proportional to p.
     """
     gap = scores - scores.min()
     unit = torch.quantile(scores, 0.5) if scale == "relative" and tau < math.inf else scores.new_ones(())

@@ -1,4 +1,4 @@
-"""A model is a vector: the map between a module's parameters and one flat tensor, and sums over a cohort of vectors."""
+"""Models as vectors: the map between a module's parameters and one flat tensor, and sums over a cohort of vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 CHUNK = 1 << 19
-"""Numbers taken at a time when a (clients, parameters) matrix is reduced in float64, so that a chunk stays in cache."""
+"""Numbers per chunk when a (clients, parameters) matrix is reduced in float64. A chunk of this size stays in cache."""
 
 
 class ParameterSpace:
@@ -63,7 +63,7 @@ class ParameterSpace:
 def column_chunks(rows: Tensor) -> Iterator[Tensor]:
     """The matrix (C, P) in float64, some columns at a time.
 
-    Each chunk is a copy. The caller may change it; the next chunk overwrites it, because allocating memory costs more than the
+    Each chunk is a copy, which the caller may change. The next chunk overwrites it: allocating memory would cost more than the
     sums.
     """
     columns = min(max(CHUNK // max(rows.shape[0], 1), 1), rows.shape[1])
@@ -132,7 +132,7 @@ def unit(v: Tensor) -> Tensor:
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no number is infinite or NaN. One pass without a mask takes a tenth of the time of `isfinite`."""
+    """Whether all numbers are finite. One pass without a mask takes a tenth of the time of `isfinite`."""
     return not values.numel() or all(bool(end.isfinite()) for end in values.aminmax())
 
 

@@ -25,9 +25,9 @@ class Unaugmented:
 
 @dataclass(frozen=True, kw_only=True)
 class CropFlip:
-    """Shift images by up to ``padding`` pixels each way, their borders reflected, and mirror half of them left to right.
+    """Shift images by up to ``padding`` pixels each way, with reflected borders. Flip half of them left to right.
 
-    The same as padding by reflection, cropping at random and flipping. (NIID-Bench, arXiv:2102.02079, for CIFAR-10: padding 4)
+    This equals reflection padding, a random crop and a random flip. (NIID-Bench, arXiv:2102.02079, for CIFAR-10: padding 4)
     """
 
     padding: int = 4
@@ -40,7 +40,7 @@ class CropFlip:
         require(self.padding >= 0, f"padding must be at least 0, got {self.padding}")
 
     def accepts(self, setup: Setup) -> str:
-        """Refuses rows that are not images larger than the padding."""
+        """Refuse rows unless they are images larger than the padding."""
         shape = setup.shape
         if shape is None or (len(shape) == 3 and min(shape[1:]) > self.padding):
             return ""
@@ -50,6 +50,6 @@ class CropFlip:
         )
 
     def draw(self, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.int64]:
-        """Rows down, columns to the right, 1 for mirrored, (*size, 3), of each row of a plan."""
+        """For each row of a plan, (*size, 3): pixels down, pixels to the right, and 1 if flipped."""
         shifts = rng.integers(-self.padding, self.padding + 1, size=(*size, 2))
         return np.concatenate([shifts, rng.integers(0, 2, size=(*size, 1))], axis=-1)

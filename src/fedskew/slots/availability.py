@@ -1,4 +1,4 @@
-"""Availability: the clients that can be reached in a round, the same for every method with the same seed."""
+"""Availability: the clients that are online in a round. With the same seed it is the same for every method."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -37,7 +37,7 @@ def phases(kind: Phase, clients: Info, seed: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Always:
-    """Every client in every round."""
+    """Every client is available in every round."""
 
     idea: ClassVar[str] = "every client is online in every round"
     private = alone
@@ -49,7 +49,7 @@ class Always:
 
 @dataclass(frozen=True, kw_only=True)
 class Random:
-    """Each client in each round with probability ``p``, independently."""
+    """Each client is available in each round with probability ``p``, independently."""
 
     p: float = 0.5
 
@@ -65,7 +65,9 @@ class Random:
 
 @dataclass(frozen=True, kw_only=True)
 class DayNight:
-    """Client k in round t with probability ``peak * (1 + cos(2 pi (t / period - phase_k))) / 2``, half the peak on average.
+    """Client k is available in round t with probability ``peak * (1 + cos(2 pi (t / period - phase_k))) / 2``.
+
+    This is half the peak on average.
 
     ``phase="random"`` draws each client's phase uniformly. ``"label"`` gives clients with the same most frequent class the same
     phase, so that availability depends on the labels.
@@ -107,7 +109,7 @@ class Blocks:
     idea: ClassVar[str] = "groups of clients take turns, dealt by chance or by their main class"
 
     def private(self, privacy: Privacy) -> str:
-        """Ranks by label depend on the rows of all clients."""
+        """Not private if ``phase`` is ``label``: ranks by label depend on the rows of all clients."""
         if self.phase == "random":
             return ""
         return "availability blocks by label depends on the labels of all clients; use phase=random"
@@ -127,7 +129,7 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Unequal:
-    """Client k in each round with its own probability p_k ~ Beta(a, b); the mean is a / (a + b)."""
+    """Client k is available in each round with its own probability p_k ~ Beta(a, b). The mean is a / (a + b)."""
 
     a: float = 2.0
     b: float = 2.0
@@ -150,8 +152,8 @@ class Unequal:
 class OnOff:
     """In each round an available client leaves with probability ``leave``, and an absent one joins with probability ``join``.
 
-    A client is available for 1 / leave rounds and absent for 1 / join rounds on average, and is available in a share
-    join / (leave + join) of the rounds, from the first round on.
+    On average a client is available for 1 / leave rounds, then absent for 1 / join rounds. From the first round on it is
+    available in a share join / (leave + join) of the rounds.
     """
 
     leave: float = 0.1

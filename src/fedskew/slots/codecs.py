@@ -1,11 +1,11 @@
-"""Codecs: updates compressed on their way to the server.
+"""Codecs: compression of the updates that clients send to the server.
 
     client   wanted <- update (+ error);  coded <- compress(wanted);  error <- wanted - decode(coded)
     server   receives decode(coded)
 
-`encode` does this for a cohort, in a simulation and on a node alike. Between machines a node sends ``pack(coded)``, and the server
-decodes what ``unpack`` gives. A number costs what it costs in the model's type. Only the update is compressed: what a method sends
-besides travels as it is.
+`encode` does this for a cohort, in a simulation and on a node alike. Between machines a node sends ``pack(coded)``. The server
+decodes the result of ``unpack``. A number takes as many bits as in the model's type. Only the update is compressed, not the extra
+values that a method sends.
 """
 
 import math
@@ -25,9 +25,9 @@ from fedskew.core.trees import Tree
 
 
 class Encoded(NamedTuple):
-    """The updates of a cohort on their way."""
+    """The encoded updates of a cohort."""
 
-    coded: Tree  # what the messages hold; leading axis C
+    coded: Tree  # contents of the messages; leading axis C
     received: Tensor  # (C, P) updates as the server decodes them
     memory: Tree  # of the clients; leading axis C
     size: int  # bytes of one message
@@ -53,7 +53,7 @@ def bits_of(rows: Tensor) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Uncompressed:
-    """Every number of the update, as it is."""
+    """Sends every number of the update unchanged."""
 
     idea: ClassVar[str] = "updates travel as they are"
     random: ClassVar[bool] = False
@@ -81,7 +81,7 @@ class Uncompressed:
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(Uncompressed):
-    """An update longer than ``norm`` is shortened to it."""
+    """Scales an update with a larger norm than ``norm`` down to it."""
 
     norm: float = 1.0
 
@@ -98,7 +98,7 @@ class Clip(Uncompressed):
 
 @dataclass(frozen=True, kw_only=True)
 class _Lossy:
-    """With error feedback a client adds to its next update what the server has not received of the earlier ones."""
+    """With error feedback a client adds the lost part of its earlier updates to its next update."""
 
     error_feedback: bool = False
 
@@ -108,9 +108,10 @@ class _Lossy:
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_Lossy):
-    """The ``share`` of the numbers that are largest in size, of the whole model or of each layer; of equals the first.
+    """Sends the ``share`` of the numbers with the largest absolute value, of the whole model or of each layer.
 
-    At least one is kept. A message holds their values, and their places as indices or as a bitmap, whichever is shorter.
+    At least one is kept; of equal ones the first. A message holds their values, and their positions as indices or as a bitmap,
+    whichever is shorter.
     """
 
     error_feedback: bool = True
@@ -127,12 +128,12 @@ class TopK(_Lossy):
         require(0 < self.share <= 1, f"share must be above 0 and at most 1, got {self.share}")
 
     def sizes(self, d: int, model: SharedModel) -> list[int]:
-        """Numbers of each part of which the largest are kept."""
+        """Sizes of the parts. The largest numbers of each part are kept."""
         return layer_sizes(model) if self.scope == "layer" else [d]
 
     def number(self, d: int) -> int:
-        """Number of entries that are kept of d."""
-        # the floor of the decimal that was written: 0.29 * 100 is 28.999... in floating point
+        """How many of d entries are kept."""
+        # 0.29 * 100 is 28.999... in floating point; the intended floor is 29
         return max(int(self.share * d + 1e-9), 1)
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
@@ -180,17 +181,17 @@ class TopK(_Lossy):
 
 
 def indexed(k: int, d: int) -> bool:
-    """Whether the places of k of d numbers are shorter as indices than as a bitmap."""
+    """Whether indices of k of d numbers are shorter than a bitmap."""
     return k < d and k * (d - 1).bit_length() < d
 
 
 def place_bits(k: int, d: int) -> int:
-    """Bits that say where k of d numbers are."""
+    """Bits for the positions of k of d numbers."""
     return min(k * (d - 1).bit_length(), d) if k < d else 0
 
 
 def pack_bits(values: Tensor, width: int) -> Tensor:
-    """Whole numbers (n,) from 0, each in so many bits, as bytes."""
+    """Pack whole numbers (n,), at least 0, into bytes with ``width`` bits each."""
     bits = (values.cpu().numpy().astype(np.int64)[:, None] >> np.arange(width)) & 1
     return torch.from_numpy(np.packbits(bits.astype(np.uint8).reshape(-1)))
 
@@ -207,7 +208,7 @@ def layer_sizes(model: SharedModel) -> list[int]:
 
 
 def largest(rows: Tensor, k: int) -> Tensor:
-    """Mask (C, d) of the k entries of each row that are largest in size; of equals the first ones."""
+    """Mask (C, d) of the k entries of each row with the largest absolute value. Of equal ones the first are taken."""
     size = rows.abs()
     least = size.topk(k, dim=1).values[:, -1:]
     above, tied = size > least, size == least
@@ -219,9 +220,9 @@ def largest(rows: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Qsgd(_Lossy):
-    """Each number is rounded at random, without bias, to one of ``levels`` steps of the length of its ``bucket`` of numbers.
+    """Rounds each number at random, without bias, to one of ``levels`` steps. The largest step is the norm of its bucket.
 
-    A message holds a length a bucket, and a sign and a level a number, without entropy coding.
+    A bucket holds ``bucket`` numbers. A message holds a norm per bucket, and a sign and a level per number, without entropy coding.
     """
 
     levels: int = 15
@@ -273,7 +274,7 @@ class Qsgd(_Lossy):
 
 @dataclass(frozen=True, kw_only=True)
 class Int8(_Lossy):
-    """Each parameter tensor in whole steps of a 127th of its largest number; ``nearest`` rounds halves to even."""
+    """Rounds each parameter tensor to whole steps of 1/127 of its largest absolute value. ``nearest`` rounds halves to even."""
 
     rounding: Literal["nearest", "stochastic"] = "nearest"
 
@@ -285,7 +286,7 @@ class Int8(_Lossy):
         return self.rounding == "stochastic"
 
     def compress(self, rows: Tensor, draws: Tensor | None, model: SharedModel) -> Tree:
-        """Whole steps (C, P), and how large one is in each tensor (C, tensors)."""
+        """Whole steps (C, P), and the step size of each tensor (C, tensors)."""
         scales = torch.stack([part.abs().amax(1) for part in rows.split(model.space.sizes, dim=1)], dim=1) / 127
         scale = for_each_parameter(scales, model)
         steps = torch.where(scale > 0, rows / scale, 0.0)
@@ -307,5 +308,5 @@ class Int8(_Lossy):
 
 
 def for_each_parameter(scales: Tensor, model: SharedModel) -> Tensor:
-    """Each tensor's scale (C, tensors) at all of its parameters, (C, P)."""
+    """Repeat each tensor's scale (C, tensors) for all of its parameters, (C, P)."""
     return scales.repeat_interleave(torch.tensor(model.space.sizes, device=scales.device), dim=1)

@@ -18,7 +18,7 @@ from fedskew.core.task import Task
 from fedskew.slots.solvers import AdamW, Sgd
 
 NOTHING_TO_LEARN = 1e-12
-"""Divergence from the teacher below which a step is left out: there Adam would divide rounding noise by itself."""
+"""Skip a step if the divergence from the teacher is below this. Otherwise Adam would divide rounding noise by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class Unrefined:
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """FedDF (Lin et al. 2020, arXiv:2006.07242): teach the new model what the cohort's models say together.
+    """FedDF (Lin et al. 2020, arXiv:2006.07242): distil the mean prediction of the cohort's models into the new model.
 
         server   q(b) <- softmax of the mean over the cohort of the logits of w_k on the inputs b
                  ``steps`` steps of ``optimiser`` on KL(q(b) || softmax of the logits of x on b), b a batch of the server's rows
 
-    The labels of these rows are not used. w_k is the model before the round plus the client's update, whatever the weights of
-    the aggregation. A batch is ``batch_size`` rows drawn without replacement, or all. The rate falls along a cosine from ``lr``
-    to 0 over the steps of a round, or stays ``constant``; the optimiser starts afresh in every round.
+    The labels of these rows are not used. w_k is the model before the round plus the client's update, without aggregation
+    weights. A batch is ``batch_size`` rows drawn without replacement, or all rows. The rate falls along a cosine from ``lr`` to
+    0 over the steps of a round, or stays ``constant``. The optimiser's state is fresh in every round.
 
     Departures: the paper stops early on validation rows after at most 10,000 steps; the number of steps is fixed here.
     """
@@ -59,7 +59,7 @@ class Distillation:
     needs_data: ClassVar[bool] = True
 
     def private(self, privacy: Privacy) -> str:
-        """The teacher is made of the clients' updates without noise."""
+        """Never private: the teacher uses the clients' updates without noise."""
         return "refine distillation teaches the model what the updates say without their noise; use --refine none"
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from fedskew.core.records import Privacy
 
 
 def not_poisson(component: object, privacy: Privacy) -> str:
-    """Why the accountant does not cover how this draws clients, and what to use."""
+    """Why the accountant does not cover this selection, and what to use."""
     return (
         f"its accountant counts on each client taking part with probability q = {privacy.q:g} on its own; use "
         f"--selection poisson:rate={privacy.q:g}"
@@ -35,7 +35,7 @@ class Everyone:
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson:
-    """Each client with probability ``rate``, independently of the others; a round may have no client at all."""
+    """Selects each client with probability ``rate``, independently. A round may have no client."""
 
     rate: float = 0.1
 
@@ -56,7 +56,7 @@ class Poisson:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """``clients`` of them, or a ``fraction`` (at least one), uniformly without replacement; all if fewer are online."""
+    """Draws ``clients`` clients, or a ``fraction`` (at least one), uniformly without replacement. Takes all if fewer are online."""
 
     clients: int | None = None
     fraction: float | None = None
@@ -73,9 +73,9 @@ class Uniform:
         )
 
     def size(self, num_clients: int) -> int:
-        """Clients of a cohort where enough of them are online."""
+        """Size of a cohort if enough clients are online."""
         if self.fraction is not None:
-            # 0.29 * 100 is 28.999... in floating point; the floor that is meant is 29
+            # 0.29 * 100 is 28.999... in floating point; the intended floor is 29
             return max(int(self.fraction * num_clients + 1e-9), 1)
         assert self.clients is not None
         return self.clients
@@ -84,7 +84,7 @@ class Uniform:
         return min(self.size(num_clients), num_clients)
 
     def accepts(self, setup: Setup) -> str:
-        """Refuses a cohort larger than the number of clients with data."""
+        """Refuse a cohort larger than the number of clients with data."""
         clients = setup.clients
         if clients is None or self.size(clients) <= clients:
             return ""

@@ -1,4 +1,4 @@
-"""Server optimisers: a step of the global model along minus the cohort's mean delta, taken as a gradient."""
+"""Server optimisers: a step of the global model. The gradient is minus the cohort's mean delta."""
 
 import math
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Momentum:
 
 @dataclass(frozen=True, kw_only=True)
 class _Adaptive:
-    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)``, v starting at tau squared (or 0, as implementations do)."""
+    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)``. v starts at tau squared, or at 0, as implementations do."""
 
     lr: float = 0.01
     beta1: float = 0.9
@@ -127,7 +127,7 @@ def corrected(lr: float, beta1: float, beta2: float, t: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(_Adaptive):
-    """FedAdam: v is an exponential mean of the squares. Common implementations have ``bias_correction``, the paper has not."""
+    """FedAdam: v is an exponential mean of the squares. Common implementations use ``bias_correction``, the paper does not."""
 
     beta2: float = 0.99
     bias_correction: bool = False

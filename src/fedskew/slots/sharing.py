@@ -1,7 +1,7 @@
 """The part of the model that clients share. Each client keeps the rest.
 
-A kept entry is never sent, averaged or counted in bytes. A client starts each round from the shared part that it receives and
-from its own kept part. The server's model keeps its initial values there, so its test accuracy means little.
+A kept entry is never sent, averaged or counted in bytes. A client starts each round from the received shared part and its own
+kept part. In the kept entries the server's model has its initial values, so its test accuracy means little.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class All:
 class Personal:
     """Keeps the layers whose names match a pattern of ``layers``; without patterns the last ``head`` layers.
 
-    Layers are counted by their weight matrices; normalisation layers go with the layer before them.
+    Each weight matrix counts as one layer. A normalisation layer belongs to the layer before it.
     """
 
     head: int = 1
@@ -80,7 +80,7 @@ class Personal:
 class Norm:
     """Keeps the normalisation layers, found by their type: FedBN's rule for GroupNorm and LayerNorm.
 
-    Running statistics, as of BatchNorm, are not part of the parameter vector; no model here has any.
+    Running statistics, as in BatchNorm, are not part of the parameter vector. No model of this package has any.
     """
 
     idea: ClassVar[str] = "each client keeps its normalisation layers and shares the rest"

@@ -18,13 +18,13 @@ def check_rate(lr: float, decay: float) -> None:
 
 
 def gathered(beta: float, t: Tensor) -> Tensor:
-    """``1 - beta**t``: the total weight of t values in an exponential mean, exact also for ``beta`` near 1."""
+    """``1 - beta**t``: the total weight of t values in an exponential mean. It is exact for ``beta`` near 1, too."""
     return -torch.expm1(t * (math.log(beta) if beta else -math.inf))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """SGD as in `torch.optim.SGD`, dampening 0; the rate is ``lr * lr_decay ** round``.
+    """SGD as in `torch.optim.SGD` with dampening 0. The rate is ``lr * lr_decay ** round``.
 
     Weight decay is part of the local loss: the local loop adds ``weight_decay * w`` to each gradient that a method asks for.
     """
@@ -86,7 +86,7 @@ class AdamW:
         require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "beta1 and beta2 must be at least 0 and below 1")
         require(self.eps > 0, f"eps must be above 0, got {self.eps}")
 
-    # no unit response: the step is not linear in the gradients, and assembly refuses methods that need one
+    # no unit response: the step is not linear in the gradients. Methods that need one are refused
     linear: ClassVar[bool] = False
     plain: ClassVar[bool] = False
 

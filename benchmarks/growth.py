@@ -66,7 +66,7 @@ def growth(points: dict[str, list[Point]]) -> list[str]:
         for curve in GROWTH
         for p in points.get(curve, [])
     ]
-    return table(["what grows", "ms a round", "MiB beside the rows"], rows)
+    return table(["quantity", "ms a round", "MiB without the rows"], rows)
 
 
 def population(points: list[Point]) -> list[str]:
@@ -88,11 +88,11 @@ def population(points: list[Point]) -> list[str]:
         "clients",
         "rounds",
         "start-up s",
-        "of processor",
+        "start-up s of processor",
         "ms a round",
         "all rounds s",
         "peak GiB",
-        "its rows GiB",
+        "GiB of the rows",
         "accuracy",
     ]
     return table(head, rows)
@@ -106,17 +106,17 @@ def page(found: dict[str, Any]) -> str:
     parts = [
         "## Growth",
         f"`python benchmarks/growth.py` ({where}): SCAFFOLD with states on disk, clients of 20 rows, the network 30-32-10,",
-        "batches of 10, five epochs; 10,000 clients and a cohort of 100 where they do not grow.",
-        f"*model* is the units of the hidden layer, from {parameters(8):,} to {parameters(2048):,} parameters. Medians of rounds",
-        "without evaluation; memory is the first process's peak without the rows.",
+        "batches of 10, five epochs. By default there are 10,000 clients and a cohort of 100; one quantity grows at a time.",
+        f"*model* is the size of the hidden layer, from {parameters(8):,} to {parameters(2048):,} parameters. Medians of rounds",
+        "without evaluation. Memory is the peak of the first process without the rows.",
         "",
         "![time of a round and memory against cohort, model and clients](growth.svg)",
         "",
         *growth(points),
         "",
         "## A million clients",
-        f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from finished",
-        "data to the first round.",
+        f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from the",
+        "finished data to the first round.",
         "",
         "![accuracy over the rounds, and time of a round against the number of clients](population.svg)",
         "",

@@ -1,8 +1,8 @@
 """Attacks against robust aggregation: `python experiments/attacks.py` writes docs/attacks.md.
 
-Softmax regression on digits, ten clients of about the same labels (Dirichlet 1), of which two attack in every round; 20 rounds of
-two local epochs in batches of 16 at rate 0.1. Test accuracy after the last round: the mean over three seeds of partition and
-training, and the half-width of its 95 % interval (Student's t).
+Softmax regression on digits has ten clients with similar labels (Dirichlet 1). Two of them attack in every round. There are 20
+rounds of two local epochs, with batches of 16 and learning rate 0.1. The table shows test accuracy in % after the last round:
+the mean over three seeds of partition and training, and the half-width of its 95 % interval (Student's t).
 """
 
 import tempfile
@@ -24,8 +24,8 @@ DEFENCES = {
     "trimmed-mean:beta=0.2": {"algorithm": "trimmed-mean:beta=0.2"},
     "krum:f=2,c=5": {"algorithm": "krum:f=2,c=5"},
 }
-NOTE = """The attacks are those of `[faults]` ([reference.md](reference.md)): "scaled" sends ten times the update, "gaussian" noise
-ten times as long as it; labels are flipped to 9 - y."""
+NOTE = """[reference.md](reference.md) describes the attacks under `[faults]`. "scaled" sends ten times the update. "gaussian" sends
+noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
 SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 

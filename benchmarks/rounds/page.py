@@ -74,11 +74,11 @@ def limits(result: dict[str, Any]) -> list[str]:
     return [
         "## Distance to the machine's limit",
         "",
-        "The operations are those of the matrix products and convolutions of all steps, forward and backward; the bytes every row",
-        "once, every client's model once, and what it sends twice. The limit is the longer of what both take at the rates that all",
-        f"cores reached in the same run: {single} billion operations a second in a large matrix product of float32, {half} of",
-        f"bfloat16, and {memory} GB a second, read and written, in a large copy.",
-        "A small model's steps are calls, not arithmetic: there the last column tells more, the time of one step of one client.",
+        "The operations are the matrix products and convolutions of all steps, forward and backward. The bytes are every row once,",
+        "every client's model once, and its upload twice. The limit is the longer time of the two, at the rates of all cores in",
+        f"the same run: {single} billion operations a second in a large matrix product of float32, {half} of bfloat16, and",
+        f"{memory} GB a second, read and written, in a large copy.",
+        "For a small model, function calls take longer than arithmetic. The last column then says more: the time of a client step.",
         "",
         "| work | billion operations | MB | limit, ms | our best, ms | times the limit | µs a client's step |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -98,8 +98,8 @@ def markdown(result: dict[str, Any]) -> str:
             "",
             f"Made by `python docs/generate.py` from `python -m benchmarks.rounds{options(result)} --repeats {repeats} --json`",
             f"(`performance.json`, torch {result['torch']}, {result['cores']} cores). Medians of {repeats} interleaved rounds.",
-            "All sides do the same work, and the models that come out are compared.",
-            "Quote the ratios: machines are noisy, and all sides share the noise.",
+            "All sides do the same work, and the benchmark compares the trained models.",
+            "Quote the ratios, not the times: machines are noisy, and all sides share the noise.",
             *(PEERS if options(result).startswith(" --peers") else ()),
             "",
             "![milliseconds a round of every side](performance.svg)",
@@ -115,9 +115,9 @@ def markdown(result: dict[str, Any]) -> str:
 
 PEERS = (
     "",
-    "Flower is its simulation on Ray, one client a core: its FedAvg strategy and messages around the plain loop. pfl is",
-    "pfl-research's FedAvg on its simulated backend. Both come from the package index into an environment of their own in the",
-    "user's cache folder, with fedskew's PyTorch; they get the same rows, batches and initial model, and only rounds are timed.",
+    "*Flower* is its simulation on Ray with one client on each core: its FedAvg strategy and messages around the plain loop.",
+    "*pfl* is pfl-research's FedAvg on its simulated backend. Each has its own environment in the user's cache folder, installed",
+    "from the package index, with fedskew's PyTorch. All get the same rows, batches and initial model. Only rounds are timed.",
 )
 """The page's text about the other simulators."""
 

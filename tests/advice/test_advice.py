@@ -38,7 +38,7 @@ def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
     assert "quantity" in advised["caution"]
 
 
-def test_advice_keeps_one_model_for_all_and_models_of_ones_own_apart(monkeypatch):
+def test_advice_separates_global_and_personal_models(monkeypatch):
     cases = [
         case(0.5, ("global", 0.02, "higher"), ("both", -0.05, "lower"), model="mlp:norm=group"),
         case(0.5, ("local", 0.5, "higher"), ("both", 0.1, "higher"), measure="own", model="mlp:norm=group"),

@@ -160,7 +160,7 @@ class Affine(Quadratic):
 
 
 @pytest.mark.slow
-def test_where_losses_are_merely_convex_the_model_circles_and_its_mean_settles() -> None:
+def test_on_convex_losses_the_model_circles_and_its_mean_converges() -> None:
     """F_1 = w and F_2 = 0.8 - w: saddle at w = 0.4, lambda = (1/2, 1/2)."""
     fed = exact_clients(Affine(), [[1.0, 0.0], [-1.0, 0.8]], (1, 1), Afl(gamma=0.05), lr=0.05)
     outcomes = play(fed, [0.0], 1500)

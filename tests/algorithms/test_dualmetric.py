@@ -312,5 +312,5 @@ def test_identical_clients_never_lead() -> None:
         assert_close(a.done.uploads.report["mu"], b.done.uploads.report["mu"].expand(3))
 
 
-def test_it_needs_rows_on_the_server() -> None:
+def test_dualmetric_needs_server_rows() -> None:
     assert server_rows in DualMetric().contract().needs

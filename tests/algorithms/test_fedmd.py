@@ -206,7 +206,7 @@ def test_a_single_client_agrees_with_itself(distance, dtype) -> None:
 
 
 @pytest.mark.parametrize("rows", [7, 5000])
-def test_what_travels_is_scores_alone(rows) -> None:
+def test_upload_contains_only_scores(rows) -> None:
     outcomes = play(ragged(FedMd(rows=rows), selection=Uniform(clients=4)), X0, 3)
     scores = 4 * min(rows, 30) * 3 * 8  # clients, public rows, classes, bytes of a number
     assert [o.bytes_up for o in outcomes] == [scores] * 3

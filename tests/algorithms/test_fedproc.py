@@ -189,7 +189,7 @@ def test_classes_missing_in_the_cohort_keep_their_prototype() -> None:
     assert_close(second.server.state["c"][1], local_models(second)[0])
 
 
-def test_it_needs_features_and_refuses_wrong_weights() -> None:
+def test_fedproc_needs_features_and_refuses_wrong_weights() -> None:
     assert features in FedProc().contract().needs
     for alpha in (-0.1, 1.1):
         with pytest.raises(BadInput, match="alpha"):

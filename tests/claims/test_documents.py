@@ -151,7 +151,7 @@ def test_the_estimate_counts_every_run() -> None:
     assert estimate([], jobs=1) == 0
 
 
-def test_a_pass_over_all_rows_is_told_from_some(monkeypatch) -> None:
+def test_scoring_time_of_some_rows_is_scaled_to_all_rows(monkeypatch) -> None:
     sizes = []
     clock = iter([10.0, 10.25])
     monkeypatch.setattr(reproduce, "SCORED", 2)

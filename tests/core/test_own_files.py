@@ -116,9 +116,7 @@ LEAVING = """
 """
 
 
-def test_code_of_ones_own_cannot_end_the_program_as_if_all_were_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_code_cannot_exit_with_code_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(LEAVING.format(first="sys.exit(0)")))
     words = ["run", "--algorithm", f"{path}::Mine", "--runs", str(tmp_path / "runs"), "--rounds", "1"]

@@ -104,7 +104,7 @@ def test_the_name_of_a_run_is_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not Path("ran").exists()
 
 
-def test_what_a_person_names_is_remembered_also_where_no_list_can_be_written(
+def test_code_named_by_the_user_is_trusted_if_the_list_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"

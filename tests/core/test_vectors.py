@@ -119,7 +119,7 @@ def test_a_known_sum_is_taken_for_its_own_rows_and_weights_only() -> None:
 
 
 @pytest.mark.parametrize(("codec", "times"), [("none", 0), ("int8", 2)])
-def test_a_round_adds_up_its_updates_once(
+def test_updates_are_summed_once_a_round(
     codec: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measures' pass over the updates also gives their mean, unless a codec changed the updates."""

@@ -124,7 +124,7 @@ def test_all_methods_on_ranks_equal_one_process(size: int) -> None:
     check_on_ranks(list(CASES), size, seconds=300)
 
 
-def test_the_case_of_empty_rounds_has_one() -> None:
+def test_empty_rounds_case_contains_an_empty_round() -> None:
     fed, _ = CASES["rounds without clients"][0]()
     assert 0 in [len(call(fed, round_)[0]) for round_ in range(table.ROUNDS)]
 

@@ -18,7 +18,7 @@ def test_the_curves_are_complete() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_curve_is_as_it_was(method: str) -> None:
+def test_accuracy_curve_equals_the_golden_one(method: str) -> None:
     found = {engine: curve(method, engine) for engine in ENGINES}
     for engine in ENGINES[1:]:
         for mine, reference in zip(found[engine], found[ENGINES[0]], strict=True):

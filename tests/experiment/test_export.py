@@ -41,7 +41,7 @@ def test_safetensors_holds_the_parameters_by_name(stored: RunStore, tmp_path: Pa
     assert shapes == [(8,), (8, 64), (10,), (10, 8)]
 
 
-def test_the_weights_of_a_module_of_ones_own_load_into_it(tmp_path: Path) -> None:
+def test_exported_weights_load_into_a_user_module(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\n\n\nclass Net(nn.Sequential):\n    def __init__(self, shape, classes):\n"
         "        super().__init__(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))\n"
@@ -84,7 +84,7 @@ def test_missing_onnx_is_refused_in_one_line(stored: RunStore, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("method", ["fedmd", "local-only"])
-def test_where_no_whole_model_is_shared_there_is_none_to_write(tmp_path: Path, method: str) -> None:
+def test_export_is_refused_if_no_whole_model_is_shared(tmp_path: Path, method: str) -> None:
     """The server's vector is not trained there, or not all of it."""
     experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
     share = 0.1 if method == "fedmd" else 0.0

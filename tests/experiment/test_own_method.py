@@ -133,7 +133,7 @@ def test_worker_processes_and_one_process_give_the_same(mine: Path, tmp_path: Pa
     assert accuracies(one) == accuracies(two)
 
 
-def test_it_is_resumed_to_the_last_bit_from_another_directory(
+def test_own_method_resumes_bit_for_bit_from_another_directory(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(algorithm="./mine.py::Carried", **SMALL)
@@ -322,7 +322,7 @@ def test_a_package_offers_methods(package: Path, tmp_path: Path) -> None:
     assert "algorithm gone of package theirs: cannot be loaded" in failed.stderr
 
 
-def test_ours_keep_their_names_and_theirs_are_loaded_when_asked_for(
+def test_package_methods_load_on_first_use_and_built_in_ones_keep_their_names(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(package)

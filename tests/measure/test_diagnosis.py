@@ -180,7 +180,7 @@ def test_the_same_seed_gives_the_same_diagnosis():
         assert (a.value, a.low, a.chance, a.p) == (b.value, b.low, b.chance, b.p)
 
 
-def test_what_cannot_be_diagnosed_is_refused(digits):
+def test_data_that_cannot_be_diagnosed_are_refused(digits):
     x, y = digits.x[:50], digits.y[:50]
     with pytest.raises(BadInput, match="one client"):
         diagnose(x, y, np.zeros(50, dtype=np.int64))
@@ -200,7 +200,7 @@ def test_few_clients_have_no_interval_and_lone_classes_are_counted():
     assert found.alone == 80
 
 
-def test_clients_without_a_common_label_reach_the_bound_that_is_told():
+def test_clients_without_a_common_label_reach_the_stated_bound():
     """Every client is part of everybody: with equal clients nothing in common is 1 - 1/clients."""
     for clients in (2, 5):
         y = np.repeat(np.arange(clients), 40)

@@ -140,7 +140,7 @@ def test_frechet_is_the_wasserstein_distance_of_gaussians():
     assert frechet(a, b) == pytest.approx(theirs**2, rel=1e-6)
 
 
-def test_a_classifier_tells_a_shift_a_spread_and_nothing():
+def test_classifier_detects_a_shift_a_change_of_variance_and_no_difference():
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((150, 3)), rng.standard_normal((150, 3))
     assert classifier_auc(a, b) == pytest.approx(0.5, abs=0.1)

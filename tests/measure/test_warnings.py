@@ -44,7 +44,7 @@ def test_divergence_that_explodes() -> None:
     assert kinds(watch(), 2, divergence=0.0) == []
 
 
-def test_accuracy_that_swings_but_not_one_that_climbs() -> None:
+def test_oscillating_accuracy_warns_and_rising_accuracy_does_not() -> None:
     swinging = lambda r: 0.5 + 0.04 * (-1) ** r  # noqa: E731
     assert kinds(watch(), 10, accuracy=swinging) == []
     assert kinds(watch(), 30, accuracy=swinging) == ["oscillating"]

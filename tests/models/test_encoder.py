@@ -271,7 +271,7 @@ def test_a_folder_is_found_from_any_working_directory(bert, monkeypatch):
         ({"length": 81}, "length 81, but .* reads at most 80 tokens"),
     ],
 )
-def test_what_does_not_fit_the_encoder_is_refused(bert, options, words):
+def test_options_that_do_not_fit_the_encoder_are_refused(bert, options, words):
     model = dataclasses.replace(HuggingFace(source=bert, length=12), **options)
     with pytest.raises(BadInput, match=words) as error:
         assemble(Experiment(model=model, skew="iid", clients={"number": 2}), DATA)

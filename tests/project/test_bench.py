@@ -37,7 +37,7 @@ def test_all_sides_make_the_same_model(work):
     assert torch.get_num_threads() == before
 
 
-def test_a_side_that_does_other_work_shows(monkeypatch):
+def test_check_detects_a_side_with_different_work(monkeypatch):
     plain = bench.plain
     monkeypatch.setattr(bench, "plain", lambda *arguments: plain(*arguments) + 0.01)
     assert measure(SMALL[0], repeats=1, processes=1)["largest_difference"] > 0.009
@@ -126,7 +126,7 @@ def test_a_peer_plays_the_same_rounds_and_its_end_is_one_line(fake):
             side(x0 * torch.nan)
 
 
-def test_where_only_the_second_process_fails_its_last_line_is_told(fake):
+def test_failure_of_the_second_process_shows_its_last_line(fake):
     fed = SMALL[0].federation()
     with (
         peers.started(FAKE, SMALL[0], 2) as side,
@@ -144,7 +144,7 @@ def test_a_peer_that_fails_between_its_greeting_and_its_rounds_is_one_line(fake)
         pass
 
 
-def test_peers_end_at_once_where_what_goes_on_beside_them_fails(fake, monkeypatch):
+def test_peers_end_at_once_if_the_with_block_raises(fake, monkeypatch):
     made, start = [], peers.subprocess.Popen
     monkeypatch.setattr(peers.subprocess, "Popen", lambda *a, **o: made.append(start(*a, **o)) or made[-1])
     beside = peers.started(FAKE, SMALL[0], 2)

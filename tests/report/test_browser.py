@@ -54,13 +54,13 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-def test_it_is_small(page: Path) -> None:
+def test_report_file_is_small(page: Path) -> None:
     assert page.stat().st_size < MEGABYTES * 1e6
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
-def test_it_opens(page: Path, chromium: Browser, width: int, dark: bool) -> None:
+def test_report_opens_in_a_browser(page: Path, chromium: Browser, width: int, dark: bool) -> None:
     assert min(seconds_to_open(page, chromium, width, dark) for _ in range(3)) < SECONDS
     assert chromium.complaints() == []
     assert chromium.ask("innerWidth") == width

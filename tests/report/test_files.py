@@ -58,7 +58,7 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     assert "81.0 ± 4.1" in rows[0]
 
 
-def test_what_cannot_be_written_is_one_line(store, tmp_path) -> None:
+def test_unwritable_output_gives_one_line(store, tmp_path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(FedskewError, match="taken: cannot be written"):
         write_tables(store, store.runs(), tmp_path / "taken")

@@ -62,7 +62,7 @@ def get(server: Live, path: str, host: str | None = None) -> tuple[int, str]:
     return found
 
 
-def test_it_follows_the_store(server: Live, store: RunStore) -> None:
+def test_live_page_follows_the_store(server: Live, store: RunStore) -> None:
     first, text = get(server, "/version")[1], get(server, "/")[1]
     assert f'data-version="{first}"' in text
     assert "No round has been measured yet" in text
@@ -82,7 +82,7 @@ def test_an_unchanged_page_is_not_drawn_twice(server: Live) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1.evil.example:{port}", ""])
-def test_a_name_made_to_lead_here_reads_nothing(server: Live, host: str) -> None:
+def test_request_with_a_foreign_host_name_is_rejected(server: Live, host: str) -> None:
     for path in ("/", "/version", "/live.js"):
         status, text = get(server, path, host.format(port=server.server_port) or " ")
         assert (status, "scaffold" in text, len(text) < 100) == (403, False, True)
@@ -95,7 +95,7 @@ def test_nothing_else_is_served(server: Live) -> None:
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_store_that_cannot_be_read_is_said_and_the_page_is_kept(server: Live, store: RunStore) -> None:
+def test_unreadable_store_is_reported_and_the_page_is_kept(server: Live, store: RunStore) -> None:
     """The script takes nothing but a page for one."""
     with store.transaction():
         store.db.execute("DELETE FROM runs")
@@ -115,7 +115,7 @@ def test_a_reader_who_goes_away_leaves_no_trace(server: Live, capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_connection_that_drips_holds_up_nobody_and_ends(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_connection_blocks_no_other_and_is_closed(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then never ran into the timeout of a single read."""
     monkeypatch.setattr("fedskew.cli.live.PATIENCE", 0.5)
     with socket.create_connection((HOST, server.server_port), timeout=30) as slow:

@@ -140,7 +140,7 @@ def test_figures_take_their_colours_from_the_page(page: str) -> None:
     assert all(f"{name}:" in light and f"{name}:" in dark for name in used)
 
 
-def test_what_comes_from_the_store_is_escaped(tmp_path: Path) -> None:
+def test_text_from_the_store_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('1')</script>&\"$x"
     store = RunStore(tmp_path / "runs")
     comparison = store.add_comparison(evil)

@@ -135,7 +135,7 @@ class Mlflow:
         self.calls.append(status)
 
 
-def test_what_mlflow_is_told(store: RunStore, monkeypatch) -> None:
+def test_mlflow_receives_settings_and_measurements(store: RunStore, monkeypatch) -> None:
     modules = {
         "mlflow": None,
         "mlflow.tracking": SimpleNamespace(MlflowClient=Mlflow),
@@ -156,7 +156,7 @@ def test_what_mlflow_is_told(store: RunStore, monkeypatch) -> None:
     ]
 
 
-def test_what_wandb_is_told(store: RunStore, monkeypatch) -> None:
+def test_wandb_receives_settings_and_measurements(store: RunStore, monkeypatch) -> None:
     received: list[Any] = []
     page = SimpleNamespace(
         log=lambda values, step: received.append((step, values)),
@@ -187,7 +187,7 @@ def test_a_missing_package_is_one_line(store: RunStore, monkeypatch, capsys, pac
     assert f"pip install 'fedskew[{package}]'" in capsys.readouterr().err
 
 
-def test_what_a_package_complains_of_is_one_line(store: RunStore) -> None:
+def test_exception_of_a_package_gives_one_line(store: RunStore) -> None:
     class Away(Recorder):
         def open(self, record: RunRecord) -> Any:
             raise ConnectionError("nobody answers\nat length")

@@ -156,7 +156,7 @@ def test_a_number_names_no_client_over_several_partition_seeds(tmp_path: Path, s
     assert table.loc["a", "client_name"].tolist() == (["0", "2", "1"] if named else ["", "", ""])
 
 
-def test_each_sign_of_trouble_is_told_once_with_who_shows_it(tmp_path: Path) -> None:
+def test_each_warning_is_shown_once_with_its_methods(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     numbers = [add(store, name, seed, [0.1, 0.5]) for name in ("a", "b") for seed in (0, 1)]
     for number in (numbers[1], numbers[2], numbers[3]):
@@ -169,7 +169,7 @@ def test_each_sign_of_trouble_is_told_once_with_who_shows_it(tmp_path: Path) -> 
     ]
 
 
-def test_where_runs_differ_is_said(tmp_path: Path) -> None:
+def test_settings_name_the_methods_that_differ(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for seed in (0, 1, 2, 4):
         add(store, "a", seed, [0.1, 0.5])

@@ -125,6 +125,6 @@ def test_impossible_availability_is_refused(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("availability", [Random(p=0.4), DayNight(period=5), Always(), Unequal(), OnOff()], ids=repr)
-def test_a_client_is_there_or_not_whatever_the_population(availability: Any) -> None:
+def test_availability_of_a_client_does_not_depend_on_the_population(availability: Any) -> None:
     few, many = (times(availability, population([0] * k, 2), 30) for k in (7, 11))
     assert np.array_equal(few, many[:, :7])

@@ -66,7 +66,7 @@ def test_of_equals_the_first_ones_stay() -> None:
 
 
 @pytest.mark.parametrize(("share", "k"), [(0.001, 1), (0.1, 8), (0.29, 24), (0.5, 41), (1.0, 83)])
-def test_what_top_k_loses_is_at_most_its_share(share: float, k: int) -> None:
+def test_top_k_error_is_at_most_its_bound(share: float, k: int) -> None:
     sent = decoded(TopK(share=share), ROWS)
     assert ((sent != 0).sum(1) == k).all()
     lost, bound = (ROWS - sent).square().sum(1), (1 - k / 83) * ROWS.square().sum(1)
@@ -227,8 +227,8 @@ def test_clip_shortens_what_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("spec", [spec for spec in LOSSY if codec(spec).init(X0)])
-def test_nothing_is_lost_only_late(spec: str) -> None:
-    """What was decoded and what is still remembered make up all updates: sum c + e = sum of the updates."""
+def test_residuals_are_sent_later_and_none_is_lost(spec: str) -> None:
+    """The decoded updates plus the stored residual equal the sum of the updates: sum c + e."""
     made = codec(spec)
     memory, total = {"error": torch.zeros_like(ROWS)}, torch.zeros_like(ROWS)
     for t in range(5):

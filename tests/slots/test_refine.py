@@ -161,7 +161,7 @@ def test_the_order_of_clients_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), Scaffold()])
-def test_it_starts_from_what_the_server_optimiser_made_and_leaves_its_state_alone(algorithm) -> None:
+def test_refinement_starts_after_the_server_optimiser_and_keeps_its_state(algorithm) -> None:
     plain = ragged(algorithm, server=Momentum(beta=0.5))
     options = Distillation(steps=7, lr=0.01)
     fed = replace(plain, refinement=options)
@@ -212,7 +212,7 @@ def test_feddf_runs_from_a_description_and_repeats_itself(tmp_path) -> None:
     assert (sent(runs[0]) == sent(plain)).all(), "nothing more is sent"
 
 
-def test_it_is_refused_without_rows_on_the_server() -> None:
+def test_refinement_is_refused_without_server_rows() -> None:
     with pytest.raises(BadInput, match=r"refine distillation needs rows of the server's own.*--server-data 0\.02"):
         check_needs(with_method(Experiment(), "feddf"))
     check_needs(with_method(Experiment(server_data={"share": 0.02}), "feddf"))

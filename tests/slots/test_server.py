@@ -187,7 +187,7 @@ def test_bias_correction_scales_the_step_and_is_off_by_default() -> None:
         assert_close(paths[1], paths[0] * (1 - 0.95**j).sqrt() / (1 - 0.8**j), 1e-9)
 
 
-def test_a_correction_that_makes_no_sense_cannot_be_asked_for() -> None:
+def test_meaningless_correction_is_refused() -> None:
     """Adagrad's v sums, so it has no bias to correct; at beta2 = 1 a corrected step would be 0."""
     assert not {"beta2", "bias_correction"} & {f.name for f in fields(Adagrad)}
     for optimiser in (Adam, Yogi):

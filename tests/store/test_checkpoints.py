@@ -110,7 +110,7 @@ def test_a_truncated_checkpoint_is_one_line(tmp_path, share):
         checkpoints.load(path)
 
 
-def test_what_is_no_checkpoint_is_one_line(tmp_path):
+def test_file_that_is_no_checkpoint_gives_one_line(tmp_path):
     from safetensors.torch import save_file
 
     (tmp_path / "text").write_text("hello " * 100)
@@ -189,7 +189,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == [before.name]
 
 
-def test_what_a_killed_write_left_is_removed_by_the_next(tmp_path):
+def test_next_write_removes_files_of_a_killed_write(tmp_path):
     (tmp_path / "round-000003.partial").write_bytes(b"half of it")
     checkpoints.save(tmp_path, 4, tree(), {})
     assert [p.name for p in tmp_path.iterdir()] == ["round-000004.safetensors"]

@@ -15,7 +15,7 @@ from fedskew.store.runs import RunStore
 from tests.flower_nodes import Direct, configuration, nodes_of, small
 
 
-def test_going_on_from_an_older_checkpoint_is_told_and_changes_no_number(
+def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = small("scaffold", rounds=6).replace(checkpoint__every=2)
@@ -64,7 +64,7 @@ def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: s
     assert [path.name for path in sorted(checkpoints.found(store.run_folder(number)))][-1] == checkpoints.file_name(6)
 
 
-def test_what_a_checkpoint_counts_on_is_on_the_disk_first(tmp_path: Path) -> None:
+def test_rounds_are_synced_to_disk_before_their_checkpoint(tmp_path: Path) -> None:
     """SQLite syncs a commit under FULL (2), and may lose it in a power cut under NORMAL (1)."""
     store, seen = RunStore(tmp_path), []
     number = register(store, small(rounds=3).replace(checkpoint__every=2))
@@ -79,7 +79,7 @@ def test_what_a_checkpoint_counts_on_is_on_the_disk_first(tmp_path: Path) -> Non
     assert seen == [1, 1, 2, 2]
 
 
-def test_looking_at_an_older_checkpoint_is_told_in_a_line_and_leaves_the_store_as_it_is(
+def test_reading_an_older_checkpoint_warns_and_keeps_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = run(small(rounds=4).replace(checkpoint__every=2), folder=tmp_path).store

@@ -312,7 +312,7 @@ def test_latest_is_the_newest_run_or_its_whole_comparison(store):
 
 
 @pytest.mark.parametrize("token", ["7", "0", "c3", "5-7", "5-3", "fedavg", "", "-2", "1-2-3", "c", "c1-2", "2.0", "²"])
-def test_runs_that_are_not_there_are_one_line(chosen, token):
+def test_missing_runs_give_one_line(chosen, token):
     with refused(BadInput):
         chosen(token)
     with pytest.raises(BadInput):

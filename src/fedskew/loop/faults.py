@@ -43,7 +43,7 @@ class Faults:
     "gaussian" (normal noise, ``strength`` times as long as the update).
 
     A reply that is missing, not finite, of another shape, or longer than ``longest`` (0: no limit) is rejected, and the client is
-    asked again, ``attempts`` times in all. Then the round goes on without the client, and the client keeps its old state. With
+    asked again, ``attempts`` times in all. Then the round continues without the client, and the client keeps its old state. With
     three or more updates, one that is longer than the model and longer than ``longest_ratio`` (0: no limit) times the median is
     rejected as well; a client that takes m times the median number of local steps may send m times as much. The run stops if less
     than the share ``fewest`` of a cohort is left.

@@ -169,7 +169,7 @@ def test_a_method_that_extends_a_private_one_states_its_own_bound() -> None:
 
     experiment = method_of(METHOD)
     object.__setattr__(experiment := replace(experiment), "algorithm", Noiseless(clip=CLIP, q=Q))
-    with pytest.raises(BadInput, match="takes its privacy loss from the method that it extends"):
+    with pytest.raises(BadInput, match="inherits its privacy loss"):
         check_private(experiment, "mine.py::Noiseless")
     Noiseless.contract = lambda self: Contract()
     check_private(experiment, "mine.py::Noiseless")

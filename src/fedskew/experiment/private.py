@@ -20,8 +20,8 @@ def check_private(experiment: Experiment, method: str) -> None:
     kind = type(algorithm).__name__
     require(
         privacy.by is type(algorithm),
-        f"{method} takes its privacy loss from the method that it extends; write a `contract` of its own into {kind}, with "
-        f"by={kind} and what its hooks keep to, or one without privacy",
+        f"{method} inherits its privacy loss; give {kind} a method `contract` of its own, with privacy by={kind} if its hooks "
+        "keep the guarantee, else without privacy",
     )
     for field in dataclasses.fields(experiment):
         if field.name == "algorithm" or field.metadata == GIVEN:

@@ -111,7 +111,7 @@ def load(path: Path) -> tuple[Tree, Json]:
     from safetensors import safe_open
 
     try:
-        # copied, since the file's tensors are not aligned and the last bit of a kernel's result may depend on that
+        # copies are aligned, the file's tensors are not, and a kernel's last bit may depend on it
         flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()

@@ -197,7 +197,7 @@ def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:
-    """Return the share of values by chance that are as large, with the observed one: exact for exchangeable rows."""
+    """Return the share of values, the observed one and those by chance, that are at least as large. Exact for exchangeable rows."""
     return float((1 + (np.asarray(by_chance) >= value - 1e-12).sum()) / (1 + len(by_chance)))
 
 

@@ -56,7 +56,7 @@ def medians(work: Workload, options: list[Option], repeats: int) -> dict[Option,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="rounds of each choice")
-    parser.add_argument("--works", type=int, default=4, help="so many of the works of `make bench`")
+    parser.add_argument("--works", type=int, default=4, help="number of works of `make bench`")
     parsed = parser.parse_args()
     print(f"torch {torch.__version__}, {cores()} cores, medians of {parsed.repeats} rounds, runs of {LONG} rounds")
     for work in WORKLOADS[: parsed.works]:

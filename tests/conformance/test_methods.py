@@ -72,7 +72,8 @@ def test_fedavg_keeps_every_promise_with_every_server_optimiser(name: str) -> No
     [(name, own, other) for name, cls in ALGORITHMS.items() for own, other in cls.reduces_to.items()],
 )
 def test_declared_reductions_hold(name: str, own: str, other: str) -> None:
-    reduces(Subject(ALGORITHMS[name](), ServerSgd(), ALGORITHMS), own, other)
+    verdict = examined("", reduces, Subject(ALGORITHMS[name](), ServerSgd(), ALGORITHMS), own, other)
+    assert verdict.kept, verdict.reason
 
 
 @pytest.mark.parametrize(

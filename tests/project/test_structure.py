@@ -205,7 +205,7 @@ def deep_classes(source: str) -> list[str]:
     """Uses of ``super()``, and classes whose base has a base of its own in the same file or is another method."""
     tree = ast.parse(source)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    bases = {node.name: [name_of(base) for base in node.bases] for node in classes}
+    bases = {node.name: [name for base in node.bases if (name := name_of(base)) != "ABC"] for node in classes}
     other_methods = {
         alias.asname or alias.name
         for node in ast.walk(tree)

@@ -132,7 +132,7 @@ class Traced(Generic[C]):
 
 
 def recorded(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], fixed: int, moving: int) -> Step:
-    """The step of a function whose inputs are so many fixed leaves, so many that it returns changed, and the step's own.
+    """Record a function. Its inputs are ``fixed`` constant leaves, ``moving`` leaves that it returns changed, and the step's own.
 
     Tensors that are not its inputs become constants. Raises `Unrecordable`.
     """

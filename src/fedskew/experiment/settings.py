@@ -101,7 +101,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Measure every so many rounds, and the last one, on at most ``max_clients`` clients (a fixed random choice).
+    """Measure models after every ``every`` rounds and after the last one, on at most ``max_clients`` clients, always the same.
 
     ``every="auto"`` keeps measuring under a tenth of the work, counted in rows that pass through models; it is the default of the
     command line. Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
@@ -138,7 +138,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Save a checkpoint every so many rounds, at the end, and when the run is interrupted."""
+    """Save a checkpoint after every ``every`` rounds, at the end, and when the run is interrupted."""
 
     every: int = 10
     private = after_noise

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms: Tensor) -> None:
-    """Raise `Diverged` if so many updates or scores are not finite that the method cannot aggregate the others.
+    """Raise `Diverged` if the method cannot aggregate the updates and scores that are finite.
 
     ``norms`` (C,) are the lengths of the updates. Personal models are checked as well. The error names the round, the first client
     and the most likely cause.

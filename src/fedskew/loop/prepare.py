@@ -135,7 +135,7 @@ def prepare(
 
 
 def bytes_down(fed: Federation, view: View, models: int, extras: int) -> int:
-    """Bytes of so many models, or of their shared part, and of so many of the method's additions."""
+    """Bytes of ``models`` models, or of their shared part, and of the method's additions to them."""
     model = num_bytes({"x": fed.kept.sent(view.x) if fed.kept else view.x})
     return models * model + extras * num_bytes(sent_extras(view))
 

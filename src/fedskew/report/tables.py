@@ -64,7 +64,7 @@ def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None
                                               they do not vary
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
-    ``p``, ``comparisons``                    p of the t test of these differences, after Holm's correction for so many
+    ``p``, ``comparisons``                    p of the t test of these differences, after Holm's correction over ``comparisons``
     ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty for the first
     ========================================  ==========================================================================
 

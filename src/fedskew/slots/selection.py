@@ -61,7 +61,7 @@ class Uniform:
     clients: int | None = None
     fraction: float | None = None
 
-    idea: ClassVar[str] = "a random cohort of so many clients, or of a fraction of them, without replacement"
+    idea: ClassVar[str] = "a random cohort without replacement: a number of clients, or a fraction of them"
     private = not_poisson
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Server optimisers: a step of the global model. The gradient is minus the cohort's mean delta."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -64,98 +65,101 @@ class Momentum:
         return x + self.lr * step, {"v": v}
 
 
+def first_state(x: Tensor, tau: float, initial_v: str) -> Tree:
+    """The state before the first step: v starts at tau squared, or at 0, as implementations do."""
+    return {
+        "m": torch.zeros_like(x),
+        "v": torch.full_like(x, tau**2 if initial_v == "tau-squared" else 0.0),
+        "t": x.new_zeros(()),
+    }
+
+
+def check_adaptive(lr: float, beta1: float, tau: float) -> None:
+    check_rate(lr)
+    require(0 <= beta1 < 1, f"beta1 must be at least 0 and below 1, got {beta1}")
+    require(tau > 0, f"tau must be above 0, got {tau}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Adaptive:
-    """Algorithm 2 of Reddi et al.: ``x + lr * m / (sqrt(v) + tau)``. v starts at tau squared, or at 0, as implementations do."""
+class Adagrad:
+    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments."""
 
     lr: float = 0.01
-    beta1: float = 0.9
+    beta1: float = 0.0
     tau: float = 1e-3
     initial_v: Literal["tau-squared", "zero"] = "tau-squared"
 
     paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
     cites: ClassVar[tuple[str, ...]] = ("fedopt",)
+    private = after_noise
 
     def __post_init__(self) -> None:
-        check_rate(self.lr)
-        require(0 <= self.beta1 < 1, f"beta1 must be at least 0 and below 1, got {self.beta1}")
-        require(self.tau > 0, f"tau must be above 0, got {self.tau}")
-        self.check_own()
-
-    def check_own(self) -> None:
-        """Raise `BadInput` for a wrong option of the subclass."""
-
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The new v (P,)."""
-        raise NotImplementedError
-
-    def rate(self, t: Tensor) -> Tensor | float:
-        """The rate of step t, counted from 1."""
-        return self.lr
+        check_adaptive(self.lr, self.beta1, self.tau)
 
     def init(self, x: Tensor) -> Tree:
-        start = self.tau**2 if self.initial_v == "tau-squared" else 0.0
-        return {"m": torch.zeros_like(x), "v": torch.full_like(x, start), "t": x.new_zeros(())}
+        return first_state(x, self.tau, self.initial_v)
 
     def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
-        delta, t = -g, opt["t"] + 1
-        m = self.beta1 * opt["m"] + (1 - self.beta1) * delta
-        v = self.second_moment(opt["v"], delta * delta)
-        return x + self.rate(t) * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
+        m = self.beta1 * opt["m"] + (1 - self.beta1) * -g
+        v = opt["v"] + g * g
+        return x + self.lr * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": opt["t"] + 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adagrad(_Adaptive):
-    """FedAdagrad: v sums the squares; ``beta1`` 0 as in the paper's experiments."""
+class _Averaging(ABC):
+    """Algorithm 2 of Reddi et al. where v forgets: ``x + lr * m / (sqrt(v) + tau)``.
 
-    beta1: float = 0.0
-    private = after_noise
+    With ``bias_correction`` the rate corrects both means for their start at 0. Common implementations do so, the paper does not.
+    """
 
-    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        return v + square
-
-
-def check_beta2(beta2: float, bias_correction: bool) -> None:
-    require(0 <= beta2 <= 1, f"beta2 must be between 0 and 1, got {beta2}")
-    require(beta2 < 1 or not bias_correction, "bias_correction needs beta2 below 1: at 1 the step would be 0")
-
-
-def corrected(lr: float, beta1: float, beta2: float, t: Tensor) -> Tensor:
-    """The rate of step t with the corrections of both means for their start at 0."""
-    return lr * gathered(beta2, t).sqrt() / gathered(beta1, t)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adam(_Adaptive):
-    """FedAdam: v is an exponential mean of the squares. Common implementations use ``bias_correction``, the paper does not."""
-
+    lr: float = 0.01
+    beta1: float = 0.9
+    tau: float = 1e-3
+    initial_v: Literal["tau-squared", "zero"] = "tau-squared"
     beta2: float = 0.99
     bias_correction: bool = False
+
+    paper: ClassVar[str] = "Reddi et al. 2021, arXiv:2003.00295, Algorithm 2"
+    cites: ClassVar[tuple[str, ...]] = ("fedopt",)
+
+    def __post_init__(self) -> None:
+        check_adaptive(self.lr, self.beta1, self.tau)
+        require(0 <= self.beta2 <= 1, f"beta2 must be between 0 and 1, got {self.beta2}")
+        reason = "bias_correction needs beta2 below 1: at 1 the step would be 0"
+        require(self.beta2 < 1 or not self.bias_correction, reason)
+
+    @abstractmethod
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The new v (P,)."""
+
+    def init(self, x: Tensor) -> Tree:
+        return first_state(x, self.tau, self.initial_v)
+
+    def update(self, g: Tensor, opt: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        t = opt["t"] + 1
+        rate: Tensor | float = self.lr
+        if self.bias_correction:
+            rate = self.lr * gathered(self.beta2, t).sqrt() / gathered(self.beta1, t)
+        m = self.beta1 * opt["m"] + (1 - self.beta1) * -g
+        v = self.second_moment(opt["v"], g * g)
+        return x + rate * m / (v.sqrt() + self.tau), {"m": m, "v": v, "t": t}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_Averaging):
+    """FedAdam: v is an exponential mean of the squares. Common implementations use ``bias_correction``, the paper does not."""
+
     private = after_noise
-
-    def check_own(self) -> None:
-        check_beta2(self.beta2, self.bias_correction)
-
-    def rate(self, t: Tensor) -> Tensor | float:
-        return corrected(self.lr, self.beta1, self.beta2, t) if self.bias_correction else self.lr
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yogi(_Adaptive):
+class Yogi(_Averaging):
     """FedYogi: v moves towards the squares by a bounded amount. ``bias_correction`` as in `Adam`."""
 
-    beta2: float = 0.99
-    bias_correction: bool = False
     private = after_noise
-
-    def check_own(self) -> None:
-        check_beta2(self.beta2, self.bias_correction)
-
-    def rate(self, t: Tensor) -> Tensor | float:
-        return corrected(self.lr, self.beta1, self.beta2, t) if self.bias_correction else self.lr
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)

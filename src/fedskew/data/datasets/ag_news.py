@@ -20,7 +20,7 @@ GITHUB = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/
 class AgNews:
     """120,000 training and 7,600 test texts, title and description joined by a space; rows are ids of the first ``length`` words.
 
-    ``train_rows`` and ``test_rows`` take a random choice of so many rows, always the same one; 0 takes all. Without the original
+    ``train_rows`` and ``test_rows`` set the number of rows: random ones, always the same; 0 takes all. Without the original
     train.csv, ``ag_news_train_subset.csv.gz`` is read, a part of it.
     """
 

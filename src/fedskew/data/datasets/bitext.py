@@ -24,7 +24,7 @@ class Bitext:
     """Messages as ids of their first ``length`` words, labelled by ``intent`` or ``category``; natural clients are categories.
 
     There is no official test part. ``test_fraction`` of each class is held out; both parts have no text and no set of words in
-    common. ``labelled`` keeps so many training rows of each class, 0 all: with few of them and strong skew the problem is hard.
+    common. ``labelled`` is the number of training rows kept of each class; 0 keeps all. Few rows and strong skew make it hard.
     """
 
     labels: Literal["intent", "category"] = "intent"

@@ -26,7 +26,7 @@ BATCHES = tuple(
 class Cifar10:
     """50,000 training and 10,000 test rows (3, 32, 32); each channel standardised by the training part.
 
-    ``train_rows`` and ``test_rows`` take a random choice of so many rows, always the same one; 0 takes all.
+    ``train_rows`` and ``test_rows`` set the number of rows: random ones, always the same; 0 takes all.
     """
 
     train_rows: int = 0

@@ -12,6 +12,7 @@ from fedskew.core.contract import linear_solver
 from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine import ENGINES
+from fedskew.engine.choose import on_threads
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked, Steps
 from fedskew.engine.states import ClientStates
@@ -19,7 +20,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.local import program
 from fedskew.loop.plan import Local
 from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn
-from tests.methods import FIRST, SOLVER, algorithm, assert_close, federation, record, reference, run
+from tests.methods import FIRST, SOLVER, algorithm, assert_close, assert_equal, federation, record, reference, run
 from tests.small import play, ragged
 
 torch.set_num_threads(1)
@@ -79,6 +80,12 @@ def test_engines_agree_on_every_kind_of_local_work(local):
 
 
 @pytest.mark.parametrize("spec", FIRST)
+def test_a_client_on_each_thread_changes_no_bit(spec):
+    with on_threads(3):
+        assert_equal(run(federation(spec), Sequential()), reference(spec))
+
+
+@pytest.mark.parametrize("spec", FIRST)
 def test_engines_agree_where_a_pass_takes_several_batches(monkeypatch, spec):
     """Also with held-out rows, which are what local models are measured on."""
     monkeypatch.setattr("fedskew.loop.plan.PASS_ROWS", 7)
@@ -135,7 +142,9 @@ def test_engines_agree_on_every_model(model):
     )
     x0 = fed.task.space.flatten(net)
     runs = []
-    for engine in (Sequential(), Stacked()):
+    for engine, threads in ((Sequential(), 1), (Stacked(), 1), (Sequential(), 2)):
         states = ClientStates()
-        runs.append(record(play(fed, x0, 2, engine, states=states), states))
+        with on_threads(threads):
+            runs.append(record(play(fed, x0, 2, engine, states=states), states))
     assert_close(runs[1], runs[0])
+    assert_close(runs[2], runs[0])

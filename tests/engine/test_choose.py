@@ -34,18 +34,19 @@ def takes(fed, engine, work):
 
 
 @pytest.mark.parametrize(
-    ("engine", "expected"),
+    ("option", "expected"),
     [
-        (Sequential(), 7 * BESIDE + STEP * 36),
-        (Stacked(width=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
-        (Stacked(), BESIDE + STEP * 12),
+        (Option(Sequential()), 7 * BESIDE + STEP * 36),
+        (Option(Sequential(), threads=2), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
+        (Option(Stacked(width=2)), 4 * BESIDE + STEP * (12 + 6 + 2 + 2)),
+        (Option(Stacked()), BESIDE + STEP * 12),
     ],
 )
 def test_a_round_costs_a_start_for_each_block_and_a_step_for_each_of_its_longest_clients_steps(
-    monkeypatch: pytest.MonkeyPatch, engine, expected: float
+    monkeypatch: pytest.MonkeyPatch, option: Option, expected: float
 ) -> None:
     monkeypatch.setattr(trial, "once", takes)
-    assert trial.measured(FED, work_of(), Option(engine)) == pytest.approx(expected)
+    assert trial.measured(FED, work_of(), option) == pytest.approx(expected)
 
 
 def test_a_disturbed_run_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A model's task: logits, features, the loss and the scores of each row."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,9 @@ class Task(Protocol):
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         """Values of each row, (B,) each, whose means are reported."""
+
+    def for_thread(self) -> Self:
+        """The same task for another thread. It shares all tensors, but no object that a call changes."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,11 @@ class Classification:
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(logits, y), "accuracy": (logits.argmax(-1) == y).to(logits.dtype)}
+
+    def for_thread(self) -> Self:
+        # `functional_call` puts the parameters into the module while it runs
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return replace(self, model=deepcopy(self.model, {id(tensor): tensor for tensor in tensors}))
 
 
 def stackable(task: Task) -> bool:

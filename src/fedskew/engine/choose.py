@@ -100,7 +100,8 @@ def measured(fed: Federation, work: Work, option: Option, limit: float = np.inf)
     If a first step shows that the option takes longer than ``limit``, it is not timed further.
     """
     engine, clients = option.engine, len(work.clients)
-    width = min(engine.width or block_width(work.view.x), clients) if isinstance(engine, Stacked) else 1
+    width = engine.width or block_width(work.view.x) if isinstance(engine, Stacked) else option.threads
+    width = min(width, clients)
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable")
     # a block takes as many steps as its longest client
     blocks = [len(work.plans[i].index) for i in order[::width]]

@@ -1,9 +1,12 @@
-"""One client after the other: the reference, and the fastest where models are large or convolutional."""
+"""One client after the other on each thread: the reference, and the fastest where models are large or convolutional."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ClassVar
+from queue import SimpleQueue
+from typing import ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,10 +19,12 @@ from fedskew.loop.local import Program, differentiate
 from fedskew.loop.warp import warped
 from fedskew.loop.work import Done, Work
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential:
-    """The local loop for one client at a time."""
+    """The local loop for one client at a time, on each of PyTorch's threads."""
 
     idea: ClassVar[str] = (
         "one client after the other: the reference, and fastest where models are large or convolutional"
@@ -27,9 +32,7 @@ class Sequential:
     private = alone
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        with torch.no_grad():
-            found = [self.candidate(program, work, i, x, y) for i in range(len(work.clients))]
-        before, answers = zip(*found, strict=True)
+        before, answers = zip(*each(lambda p, i: self.candidate(p, work, i, x, y), program, work), strict=True)
         return stack(list(before)), stack(list(answers))
 
     def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
@@ -41,8 +44,7 @@ class Sequential:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         keep_freed_memory()
-        with torch.no_grad():
-            clients = [self.client(program, work, i, x, y) for i in range(len(work.clients))]
+        clients = each(lambda p, i: self.client(p, work, i, x, y), program, work)
         uploads, states, scores = zip(*clients, strict=True)
         return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
 
@@ -57,6 +59,38 @@ class Sequential:
         with span("scores of local models"):
             scores = total(bind(program.score, carry.w), work.measured[i], x, y, view.x) if work.measured else {}
         return upload, state, scores
+
+
+def each(act: Callable[[Program, int], T], program: Program, work: Work) -> list[T]:
+    """``act(program, i)`` for each client i of the cohort, in its order.
+
+    Several threads take one client each, which scales better than several threads in one operation. A client's numbers are then
+    those of one thread. A single client, and a GPU, get all threads.
+    """
+    threads, clients = torch.get_num_threads(), len(work.clients)
+    if min(threads, clients) == 1 or work.view.x.is_cuda:
+        with torch.no_grad():
+            return [act(program, i) for i in range(clients)]
+    programs = SimpleQueue[Program]()
+    for _ in range(threads):
+        programs.put(program.for_thread())
+
+    def on_thread(i: int) -> T:
+        mine = programs.get()
+        try:
+            with torch.no_grad():
+                return act(mine, i)
+        finally:
+            programs.put(mine)
+
+    order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable").tolist()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        done = dict(zip(order, pool.map(on_thread, order), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+    return [done[i] for i in range(clients)]
 
 
 def one(view: View, i: int) -> View:

@@ -35,20 +35,23 @@ class OwnNet(nn.Module):
             bool(linear),
             f"model module: its output layer must be a torch.nn.Linear with {classes} outputs, one a class",
         )
-        self.taken: list[Tensor] = []
-        linear[-1].register_forward_hook(lambda part, args, _: self.taken.append(args[0]))
+        self.last = linear[-1:]  # in a list: it is a part of ``inner`` already
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        self.taken.clear()
-        result = self.inner(x)
+        taken: list[Tensor] = []
+        hook = self.last[0].register_forward_hook(lambda part, args, _: taken.append(args[0]))
+        try:
+            result = self.inner(x)
+        finally:
+            hook.remove()
         if isinstance(result, tuple):
             return result
         require(
-            bool(self.taken),
+            bool(taken),
             f"model {type(self.inner).__name__}: its layer of one output a class is not called; call it, or return "
             "(features, logits)",
         )
-        return self.taken.pop(), result
+        return taken.pop(), result
 
 
 @dataclass(frozen=True, kw_only=True)

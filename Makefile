@@ -1,4 +1,4 @@
-# make demo: the main job on the embedded default.  make test: everything CI checks.  Each sets itself up.
+# make demo: the main job on the embedded default.  make test: everything CI checks.  make docs: the site.  Each sets itself up.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # No test begins after 15 minutes. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
 LIMITS := --session-timeout 900 -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow bench docs format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedskew compare
@@ -22,11 +22,15 @@ test: $(VENV)/installed-dev
 	@$(BIN)/mypy & types=$$!; $(PYTEST) -n 2 --dist worksteal $(LIMITS); tests=$$?; \
 	  wait $$types || { echo "make test: mypy found errors, see above"; exit 1; }; exit $$tests
 
-test-slow: $(VENV)/installed-dev
+test-slow: $(VENV)/installed-dev $(VENV)/installed-docs
 	$(BIN)/python -m pytest -m slow -v --durations=0
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks.rounds
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in build/site: open build/site/index.html, or serve it with $(BIN)/mkdocs serve"
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
@@ -47,4 +51,8 @@ $(VENV)/installed: $(VENV)/bin/python requirements/run.txt pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/installed requirements/dev.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed requirements/docs.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements/docs.txt
 	@touch $@

@@ -1,7 +1,7 @@
-"""Growth of a round's time and of peak memory with cohort, model and clients, and a million clients: docs/large.md.
+"""Growth of a round's time and of peak memory with cohort, model and clients, and a million clients: docs/how-to/large.md.
 
 Each point is a process of its own (benchmarks/population.py). Measures what is asked, keeps the rest of docs/growth.json, and
-writes the tables and pictures of docs/large.md.
+writes the tables and pictures of docs/how-to/large.md.
 
 python benchmarks/growth.py [cohort] [model] [clients] [population] [million]   (by default the first three: minutes)
 python benchmarks/growth.py --write                                               (only the page, from docs/growth.json)
@@ -99,7 +99,7 @@ def population(points: list[Point]) -> list[str]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated part of docs/large.md."""
+    """The generated part of docs/how-to/large.md."""
     points = found["points"]
     many = points.get("population", []) + points.get("million", [])
     where = f"torch {found['torch']}, {found['cores']} cores"
@@ -110,7 +110,7 @@ def page(found: dict[str, Any]) -> str:
         f"*model* is the size of the hidden layer, from {parameters(8):,} to {parameters(2048):,} parameters. Medians of rounds",
         "without evaluation. Memory is the peak of the first process without the rows.",
         "",
-        "![time of a round and memory against cohort, model and clients](growth.svg)",
+        "![time of a round and memory against cohort, model and clients](../growth.svg)",
         "",
         *growth(points),
         "",
@@ -118,7 +118,7 @@ def page(found: dict[str, Any]) -> str:
         f"`python benchmarks/growth.py population million` ({where}): the same with a cohort of 1,000. Start-up is from the",
         "finished data to the first round.",
         "",
-        "![accuracy over the rounds, and time of a round against the number of clients](population.svg)",
+        "![accuracy over the rounds, and time of a round against the number of clients](../population.svg)",
         "",
         *population(many),
         "",
@@ -178,9 +178,9 @@ def write(found: dict[str, Any]) -> None:
     draw_growth(found["points"], DOCS / "growth.svg")
     many = found["points"].get("population", []) + found["points"].get("million", [])
     draw_population(many, DOCS / "population.svg")
-    before, _, rest = (DOCS / "large.md").read_text(encoding="utf-8").partition(BEGIN)
+    before, _, rest = (DOCS / "how-to" / "large.md").read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    (DOCS / "large.md").write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}", encoding="utf-8")
+    (DOCS / "how-to" / "large.md").write_text(f"{before}{BEGIN}\n{page(found)}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:

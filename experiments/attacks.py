@@ -1,4 +1,4 @@
-"""Attacks against robust aggregation: `python experiments/attacks.py` writes docs/attacks.md.
+"""Attacks against robust aggregation: `python experiments/attacks.py` writes docs/results/attacks.md.
 
 Softmax regression on digits has ten clients with similar labels (Dirichlet 1). Two of them attack in every round. There are 20
 rounds of two local epochs, with batches of 16 and learning rate 0.1. The table shows test accuracy in % after the last round:
@@ -14,7 +14,7 @@ from fedskew.experiment.results import run
 from fedskew.measure.intervals import mean_interval
 from fedskew.report.words import interval
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "results"
 
 ATTACKS = ("none", "label-flip", "sign-flip", "scaled", "gaussian")
 DEFENCES = {
@@ -24,8 +24,8 @@ DEFENCES = {
     "trimmed-mean:beta=0.2": {"algorithm": "trimmed-mean:beta=0.2"},
     "krum:f=2,c=5": {"algorithm": "krum:f=2,c=5"},
 }
-NOTE = """[reference.md](reference.md) describes the attacks under `[faults]`. "scaled" sends ten times the update. "gaussian" sends
-noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
+NOTE = """[The settings](../reference/settings.md) describe the attacks under `[faults]`. "scaled" sends ten times the update.
+"gaussian" sends noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
 SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 

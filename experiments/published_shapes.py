@@ -1,4 +1,4 @@
-"""Published shapes at a small scale: `python experiments/published_shapes.py` writes docs/published-shapes.md.
+"""Published shapes at a small scale: `python experiments/published_shapes.py` writes docs/results/published-shapes.md.
 
 Softmax regression on digits, ten clients, all in every round, batches of 16, rate 0.1; rounds until test accuracy reaches 85 %
 for the first time, the mean over two seeds; 51 where 50 rounds do not do. "0 %" deals the rows sorted by label, one piece a
@@ -12,7 +12,7 @@ from statistics import mean
 from fedskew import Experiment
 from fedskew.experiment.results import run
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "results"
 TARGET, ROUNDS, SEEDS, EPOCHS = 0.85, 50, (0, 1), (1, 5)
 SIMILARITY = {"0 %": "label-sorted", "100 %": "iid"}
 

@@ -13,7 +13,7 @@ rounds. The server keeps a twentieth of the training rows, even if a method does
 A verdict compares a method with FedAvg by a paired t test over the five seeds, at 5 %. Its p is corrected by Holm's method for
 all differences in the table. A comparison of fewer methods may decide a difference that is undecided here.
 
-The runs are kept in a store, and a second call continues them. The table is written to docs/separation-DATASET.md.
+The runs are kept in a store, and a second call continues them. The table is written to docs/results/separation-DATASET.md.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from fedskew.measure.statistics import decided, holm, paired_p
 from fedskew.report.words import MISSING, interval
 from fedskew.store.runs import RunRecord, RunStore
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "results"
 
 RATES = {"digits": (0.1, 0.3, 1.0), "uci-har": (0.03, 0.1, 0.3)}
 TUNING_SEEDS = {"digits": (100, 101), "uci-har": (100, 101, 102, 103, 104)}

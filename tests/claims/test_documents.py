@@ -173,7 +173,7 @@ def test_one_table_alone_needs_its_arms_only() -> None:
 
 
 def test_the_page_on_claims_counts_them() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "claims.md").read_text()
     for name in DOCUMENTS:
         assert f"| `{name}` | {len(load(name).claims)} |" in text
     assert all(f"`{kind}`" in text for kind in [*STATISTICS, *OVER_ROUNDS, "correlation"])

@@ -22,7 +22,7 @@ from fedskew.experiment.run import execute, register
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-method.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "own-method.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 MINE = next(block for block in BLOCKS if block.startswith("# mine.py"))
 METHODS = COMPONENTS["algorithm"]

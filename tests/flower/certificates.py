@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md").read_text()
 CERTIFIED = "With certificates and keys"
 
 

@@ -110,7 +110,7 @@ def growth(monkeypatch):
 
 
 def test_the_page_of_large_runs_shows_the_stored_measurements(growth):
-    text, found = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("large.md", "growth.json"))
+    text, found = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("how-to/large.md", "growth.json"))
     assert f"{growth.BEGIN}\n{growth.page(json.loads(found))}\n{growth.END}" in text, "run benchmarks/growth.py --write"
 
 
@@ -120,14 +120,15 @@ def test_each_point_of_growth_is_measured_in_its_own_process(growth, monkeypatch
     tiny = {"clients": 20, "cohort": 4, "rounds": 3, "engine": "stacked"}
     monkeypatch.setattr(growth, "CURVES", {"cohort": ("cohort", tiny, (4,)), "million": ("clients", tiny, (20,))})
     monkeypatch.setattr(growth, "DOCS", tmp_path)
-    (tmp_path / "large.md").write_text(f"before\n{growth.BEGIN}old\n{growth.END}\nafter\n")
+    (tmp_path / "how-to").mkdir()
+    (tmp_path / "how-to" / "large.md").write_text(f"before\n{growth.BEGIN}old\n{growth.END}\nafter\n")
     monkeypatch.setattr("sys.argv", ["growth.py", "cohort", "million"])
     growth.main()
     points = json.loads((tmp_path / "growth.json").read_text())["points"]
     assert points["million"][0]["value"] == 20
     assert points["cohort"][0]["round"] > 0
     assert points["cohort"][0]["peak"] > points["cohort"][0]["data"] > 0
-    text = (tmp_path / "large.md").read_text()
+    text = (tmp_path / "how-to" / "large.md").read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "| cohort 4 |" in text

@@ -3,8 +3,10 @@
 import dataclasses
 import importlib.util
 import inspect
+import posixpath
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +19,14 @@ from fedskew.cli.main import parser
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.data.dataset import Dataset
+from fedskew.experiment.combinations import COMBINATIONS
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.measure.registry import stored as registered
 from fedskew.skew import SKEWS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands() -> list[tuple[str, str]]:
@@ -39,8 +42,13 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def made() -> dict[str, str]:
+    """The pages that the site makes from the code, by their path below docs."""
+    return loaded("docs/generate.py").pages()
+
+
+def loaded(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -48,21 +56,16 @@ def generate() -> ModuleType:
     return module
 
 
-GENERATED = ["reference.md", "algorithms.md", *(["results.md"] if (ROOT / "docs" / "results").is_dir() else [])]
+def test_the_page_of_performance_is_current() -> None:
+    assert (ROOT / "docs" / "performance.md").read_text() == loaded("docs/generate.py").performance(), (
+        "run python docs/generate.py"
+    )
 
 
-@pytest.mark.parametrize("name", GENERATED)
-def test_the_generated_pages_are_current(generate: ModuleType, name: str) -> None:
-    made = {path.name: make for path, make in generate.PAGES.items()}[name]
-    assert (ROOT / "docs" / name).read_text() == made(), "run python docs/generate.py"
-
-
-def test_the_page_of_methods_holds_formulas_code_and_departures(generate: ModuleType) -> None:
+def test_pages_of_methods_hold_formulas_code_and_departures(made: dict[str, str]) -> None:
     """Of FedProx, whose texts are known; and every method has every part that its file gives."""
-    page = generate.algorithms()
-    sections = dict(re.findall(r"^## \w.*? \(`(\S+)`\)$(.*?)(?=^## )", page, re.S | re.M))
-    assert set(sections) == set(ALGORITHMS)
-    prox = sections["fedprox"]
+    methods = loaded("docs/builder/methods.py")
+    prox = made["methods/fedprox.md"]
     assert "client   approximately minimise  F_k(w) + mu/2 ||w - x||^2" in prox
     assert "def direction(self, grad_fn, view, w, scratch):" in prox
     assert "g / (1 + view.lr * self.mu) if self.step" in prox
@@ -71,24 +74,77 @@ def test_the_page_of_methods_holds_formulas_code_and_departures(generate: Module
     assert "| `step` | `explicit` | explicit, implicit |" in prox
     assert "`mu=0` is `fedavg`" in prox
     assert "Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv:1812.06127." in prox
+    assert "@inproceedings{fedprox," in prox
     assert "| loss landscape | — | — | 1 | 1 | 1 |" in prox
-    assert "| path |" not in sections["scaffold"]
-    for name, text in sections.items():
-        cls = ALGORITHMS[name]
-        hooks = [h for h in (*generate.CLIENT_HOOKS, *generate.SERVER_HOOKS) if h in vars(cls)]
+    assert "92.0 ± 2.7 | -0.8 ± 1.2 undecided, p 1" in prox
+    assert "It loses to FedAvg on" in made["methods/krum.md"]
+    for name, cls in ALGORITHMS.items():
+        text = made[f"methods/{name}.md"]
+        hooks = [h for h in (*methods.CLIENT_HOOKS, *methods.SERVER_HOOKS) if h in vars(cls)]
         assert all(f"def {hook}(" in text for hook in hooks), name
         assert all(f"| `{field.name}` |" in text for field in dataclasses.fields(cls)), name
         assert text.count("```") % 2 == 0
-    assert {"client_init", "objective", "direction", "local_final"} <= set(generate.CLIENT_HOOKS)
-    assert all(hasattr(Algorithm, name) for name in (*generate.SERVER_HOOKS, *generate.NO_HOOKS))
+    assert {f"methods/{name}.md" for name in COMBINATIONS} <= set(made)
+    assert {"client_init", "objective", "direction", "local_final"} <= set(methods.CLIENT_HOOKS)
+    assert all(hasattr(Algorithm, name) for name in (*methods.SERVER_HOOKS, *methods.NO_HOOKS))
 
 
-def test_links_within_the_page_of_methods_lead_somewhere(generate: ModuleType) -> None:
-    page = generate.algorithms()
-    headings = {generate.anchor(line[3:]) for line in page.splitlines() if line.startswith("## ")}
-    links = re.findall(r"\]\(#(\S+)\) \|", page)
-    assert len(links) == len(ALGORITHMS)
-    assert set(links) <= headings
+def test_no_page_is_longer_than_3000_words(made: dict[str, str]) -> None:
+    words = {path: len(text.split()) for path, text in {**made, **committed()}.items()}
+    assert {path: number for path, number in words.items() if number > 3000} == {}
+
+
+def committed() -> dict[str, str]:
+    """The pages in the repository, by their path below docs."""
+    docs = ROOT / "docs"
+    return {path.relative_to(docs).as_posix(): path.read_text() for path in docs.rglob("*.md")}
+
+
+LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+
+
+def dead_links(base: str, text: str, known: Mapping[str, str], files: Path) -> list[str]:
+    """Links of one page to pages, anchors and files that are not there. Paths of ``known`` are relative to ``files``."""
+    found = []
+    plain = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
+    for link in (one or other for one, other in LINK.findall(plain)):
+        path, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link):
+            continue
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(base), path)) if path else base
+        page = known.get(target)
+        if (page is None and not (files / target).exists()) or (
+            anchor and anchor not in {slug(head) for head in re.findall(r"^#+ (.*)$", page or "", re.M)}
+        ):
+            found.append(link)
+    return found
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading on the site and on GitHub."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\- ]", "", heading.lower()).strip())
+
+
+def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
+    pages = {**made, **committed(), "contributing.md": ""}
+    dead = {path: dead_links(path, text, pages, ROOT / "docs") for path, text in pages.items()}
+    assert {path: links for path, links in dead.items() if links} == {}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_repository_lead_somewhere(name: str) -> None:
+    """Also where nothing is built."""
+    pages = {f"docs/{path}": text for path, text in committed().items()}
+    text = (ROOT / name).read_text()
+    assert dead_links(name, text, {**pages, name: text}, ROOT) == []
+
+
+def test_a_dead_link_is_found() -> None:
+    pages = {
+        "a/b.md": "# One two\n[x](c.md) [y](../d.md#gone) [z](#one-two) `[c](no.md)` [o](https://x.org)",
+        "d.md": "# D",
+    }
+    assert dead_links("a/b.md", pages["a/b.md"], pages, Path("nowhere")) == ["c.md", "../d.md#gone"]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -110,7 +166,7 @@ def test_the_pages_hold_commands() -> None:
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_of_the_pages_is_one_that_fedskew_takes(page: str, line: str, tmp_path, monkeypatch) -> None:
     # the file that the page on one's own method starts with
-    mine = re.search(r"```python\n(# mine.py.*?)```", (ROOT / "docs" / "own-method.md").read_text(), re.S)
+    mine = re.search(r"```python\n(# mine.py.*?)```", (ROOT / "docs" / "how-to" / "own-method.md").read_text(), re.S)
     (tmp_path / "mine.py").write_text(mine[1])
     monkeypatch.chdir(tmp_path)
     parsed = parser().parse_args(shlex.split(line)[1:])
@@ -143,7 +199,7 @@ def test_every_algorithm_names_its_paper_and_its_idea() -> None:
 
 
 def test_every_skew_stands_on_its_page_with_an_example_that_runs() -> None:
-    page = (ROOT / "docs" / "skews.md").read_text()
+    page = (ROOT / "docs" / "data" / "skews.md").read_text()
     assert [name for name in SKEWS if f"`{name}`" not in page] == []
     toml, python = (re.search(rf"```{kind}\n(.*?)```", page, re.S)[1] for kind in ("toml", "python"))
     assert from_toml(toml).labels("skew") == ["label-dirichlet", "quantity-lognormal"]

@@ -74,7 +74,7 @@ def accuracies(experiment: Experiment, folder: Path, data: Dataset | None = None
 def test_recipes_are_whole_and_described(file: Path) -> None:
     experiment = read(file)
     assert from_toml(experiment.toml()) == experiment
-    for page in ("docs/workloads.md", file):
+    for page in ("docs/results/workloads.md", file):
         assert f"experiments/{file.name}" in (RECIPES.parent / page).read_text(encoding="utf-8")
 
 

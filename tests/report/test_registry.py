@@ -126,8 +126,8 @@ def test_a_new_measure_is_computed_stored_and_in_every_view(
     spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[2] / "docs" / "generate.py")
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
-    assert "| round | `longest` | length of the longest update of a round |" in generate.measurements()
-    assert "| `gap` | clients accuracy_range | last |" in generate.columns()
+    assert "| round | `longest` | length of the longest update of a round |" in generate.reference.measurements()
+    assert "| `gap` | clients accuracy_range | last |" in generate.reference.columns()
 
 
 def test_an_unknown_measure_is_not_stored(store: RunStore) -> None:

@@ -1,7 +1,6 @@
 """Exports: the numbers behind the tables and verdicts of a document, as a small JSON file without the store."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict, get_args
 
@@ -78,24 +77,32 @@ def known(export: Export) -> Known[Numbers]:
     }
 
 
-def page(exports: Sequence[Export]) -> str:
-    """The results of several exports: an overview, then each document's tables and claims."""
+def pages(exports: Sequence[Export]) -> dict[str, str]:
+    """The results as pages by name: an overview, and one page an export with its document's tables and claims."""
     order = sorted(
         exports, key=lambda e: (e["document"] != "contradictions", DOCUMENTS.index(e["document"]), e["scale"])
     )
-    parts = [
-        "# Results",
-        "Results of the documents' experiments, repeated. [claims.md](claims.md) explains claims and verdicts.",
+    index = [
+        "# Repeated experiments of documents",
+        "Results of the documents' experiments, repeated. [Claims](../how-to/claims.md) explains claims and verdicts.",
         RULE,
-        "`python docs/generate.py` makes this page from the files in [results](results), which hold the numbers of every run. "
+        "`python docs/generate.py` makes these pages from the files in `docs/results`, which hold the numbers of every run. "
         "`fedskew reproduce NAME --scale SCALE --export FILE` carries out the runs and writes such a file.",
         overview(order),
     ]
-    for export in order:
-        document = load(export["document"]).at(export["scale"])
-        text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
-        parts += [f"## {document.title}: {export['scale']} scale", circumstances(document, export)]
-        parts += [listing(export.get("listing", ())), lowered(text).strip()]
+    return {"documents": "\n\n".join(index) + "\n", **{page_name(export): page(export) for export in order}}
+
+
+def page_name(export: Export) -> str:
+    return f"{export['document']}-{export['scale']}"
+
+
+def page(export: Export) -> str:
+    """The tables and claims of one export."""
+    document = load(export["document"]).at(export["scale"])
+    text = markdown(document, export["scale"], known(export), rule="").removeprefix(f"# {document.title}\n\n")
+    parts = [f"# {document.title}: {export['scale']} scale", circumstances(document, export)]
+    parts += [listing(export.get("listing", ())), text.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -121,9 +128,8 @@ def overview(exports: Sequence[Export]) -> str:
         document = load(export["document"]).at(export["scale"])
         found = [judged.verdict for judged in verdicts(document, known(export))]
         counts = " | ".join(str(found.count(verdict)) for verdict in get_args(Verdict))
-        lines.append(
-            f"| {export['document']} | {export['scale']} | {done_of(document, export)} | {len(found)} | {counts} |"
-        )
+        page = f"[{document.title}]({page_name(export)}.md)"
+        lines.append(f"| {page} | {export['scale']} | {done_of(document, export)} | {len(found)} | {counts} |")
     return "\n".join(lines)
 
 
@@ -148,8 +154,3 @@ def circumstances(document: Document, export: Export) -> str:
         f"{text}, {minutes:.1f} minutes of rounds in all, between {export['began'][:16]} and {export['ended'][:16]} UTC "
         f"on {hardware or 'hardware not noted'}; {versions}."
     )
-
-
-def lowered(text: str) -> str:
-    """Markdown with each heading one level further down."""
-    return re.sub(r"^#", "##", text, flags=re.M)

@@ -145,7 +145,7 @@ def check(cls: object, what: str) -> type[Algorithm]:
     # without the decorator only the fields of the base class would be options
     require("__dataclass_params__" in vars(cls), f"{what} is not a dataclass; {HOW}")
     for hook in GONE.keys() & vars(cls).keys():
-        raise BadInput(f"{what}: the hook {hook!r} is gone; {GONE[hook]} (docs/own-method.md)")
+        raise BadInput(f"{what}: the hook {hook!r} is gone; {GONE[hook]} (docs/how-to/own-method.md)")
     for field in dataclasses.fields(cls):
         given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         require(given, f"{what}: option {field.name!r} has no default; give it one")

@@ -1,0 +1,58 @@
+"""What the site adds to the files of ``docs`` when it is built: pages made from the code, the navigation, formulas as MathML."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parents[1]
+sys.path[:0] = [str(DOCS)]
+import generate  # noqa: E402
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, text in generate.pages().items():
+        files.append(File.generated(config, path, content=text))
+    contributing = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "contributing.md", content=contributing))
+    known = sorted(
+        (file.src_uri for file in files.documentation_pages()), key=lambda path: (not path.endswith("index.md"), path)
+    )
+    config.nav = filled(config.nav, known)
+    return files
+
+
+def filled(nav: Any, known: list[str]) -> Any:
+    """The navigation with all pages of a folder in place of ``folder/``; a section without pages is left out."""
+    if isinstance(nav, dict):
+        ((title, value),) = nav.items()
+        value = of_folder(value, known) if isinstance(value, str) and value.endswith("/") else filled(value, known)
+        return {title: value} if value else None
+    if isinstance(nav, list):
+        entries = []
+        for one in nav:
+            entries += of_folder(one, known) if isinstance(one, str) and one.endswith("/") else [filled(one, known)]
+        return [entry for entry in entries if entry]
+    return nav
+
+
+def of_folder(folder: str, known: list[str]) -> list[str]:
+    return [path for path in known if path.startswith(folder)]
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    return formulas(markdown) if page.file.src_uri.startswith("explanations/") else markdown
+
+
+def formulas(text: str) -> str:
+    """``$$ ... $$`` and ``$...$`` outside code as MathML, which browsers show without a script."""
+    parts = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.S)
+    for at in range(0, len(parts), 2):
+        part = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1].strip(), display="block"), parts[at], flags=re.S)
+        parts[at] = re.sub(r"\$([^$\n]+?)\$", lambda m: convert(m[1]), part)
+    return "".join(parts)

@@ -1,4 +1,4 @@
-# make demo: the main job on the embedded default.  make test: everything CI checks.  make docs: the site.  Each sets itself up.
+# make demo: three methods on the patients of four hospitals.  make test: everything CI checks.  make docs: the site.  Each sets itself up.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ LIMITS := --session-timeout 900 -o faulthandler_timeout=150 -o faulthandler_exit
 .PHONY: demo test test-slow bench docs format clean
 
 demo: $(VENV)/installed
-	$(BIN)/fedskew compare
+	$(BIN)/fedskew compare --dataset heart
 
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -125,6 +125,7 @@ OPTIONS = [
     ),
     ("shards", "--skew label-shards:shards=1000000000"),
     ("natural", "--skew natural"),
+    ("heart has clients of its own", "--dataset heart --clients 20"),
     ("holds no partition", "--skew from-folder:path=nosuch"),
     ("unknown dataset ''", "--dataset "),
     ("unknown dataset 'nosuch'", "--dataset nosuch"),

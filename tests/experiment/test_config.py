@@ -76,3 +76,18 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_file_key_and_remedy(
 def test_a_missing_file_is_named(tmp_path) -> None:
     with pytest.raises(BadInput, match=r"nowhere\.toml: cannot be read"):
         read(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "skew"),
+    [
+        ("digits", "label-dirichlet"),
+        ("heart", "natural"),
+        ("uci-har", "natural"),
+        ("table:path=x.csv,label=y", "label-dirichlet"),
+        ("table:path=x.csv,label=y,client=z", "natural"),
+    ],
+)
+def test_data_set_with_clients_of_its_own_is_dealt_to_them(dataset: str, skew: str) -> None:
+    assert Experiment(dataset=dataset).labels("skew") == [skew]
+    assert Experiment(dataset=dataset, skew="iid").labels("skew") == ["iid"]

@@ -15,6 +15,7 @@ from fedskew.experiment.config import (
     SETTINGS,
     Evaluation,
     Experiment,
+    default_skew,
     from_table_of_sections,
     from_toml,
     read,
@@ -23,6 +24,7 @@ from fedskew.experiment.machine import cores
 from fedskew.experiment.plan import check_processes
 from fedskew.experiment.torchrun import launcher
 from fedskew.loop.system import System
+from fedskew.skew import Natural
 from fedskew.store.runs import RunRecord
 
 
@@ -46,6 +48,13 @@ def experiment_from(parsed: argparse.Namespace) -> Experiment:
             base = base.replace(**{name: given[name]})
     if "dataset" in given and "model" not in given and not parsed.file:
         base = base.replace(model=base.dataset.model)
+    if "dataset" in given and "skew" not in given and not parsed.file:
+        base = base.replace(skew=default_skew(base.dataset))
+        require(
+            "clients" not in given or not isinstance(base.skew[0], Natural),
+            f"--clients {given.get('clients')}: {parsed.dataset} has clients of its own; leave it out, or add "
+            "--skew label-dirichlet:alpha=0.1 or another skew to deal its rows anew",
+        )
     if "cohort" in given:
         base = base.replace(selection={"name": "uniform", "clients": given["cohort"]})
     settings = [(sets, given[name]) for name, sets in SETS.items() if "." in sets and name in given]

@@ -6,6 +6,7 @@ from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.datasets.femnist import Femnist
+from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.hugging_face import HuggingFace
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
@@ -17,6 +18,7 @@ from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {
     "digits": Digits,
+    "heart": Heart,
     "cifar-10": Cifar10,
     "cifar-100": Cifar100,
     "mnist": Mnist,

@@ -52,6 +52,7 @@ class Files:
 
     ``natural`` names the kind of natural client. ``how`` says how to get files that cannot be downloaded. Names in ``common`` are
     also those of other data sets' files, and are searched only in a subfolder named after the data set. A ``*`` matches any name.
+    ``packaged`` files are part of this package.
     """
 
     dataset: str
@@ -63,6 +64,7 @@ class Files:
     others: tuple[tuple[str, ...], ...] = ()
     how: str = ""
     common: tuple[str, ...] = ()
+    packaged: tuple[Path, ...] = ()
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
@@ -72,6 +74,8 @@ class Files:
 
     def here(self) -> list[Path]:
         """The first set of files that is complete, or an empty list."""
+        if self.packaged:
+            return [*self.packaged]
         for form in self.forms:
             found = [located(self.dataset, name, name in self.common) for name in form]
             if all(found):

@@ -35,13 +35,14 @@ from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
+from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
-from fedskew.skew import SKEWS, LabelDirichlet
+from fedskew.skew import SKEWS, LabelDirichlet, Natural
 from fedskew.skew.compose import Skew, skews_of
 from fedskew.slots import (
     AUGMENTATIONS,
@@ -123,18 +124,26 @@ class Architecture(Protocol):
         ...
 
 
+def default_skew(dataset: DataSource) -> Skew:
+    """The natural clients of a data set that has some: by its files, or by the column of clients that the user named."""
+    files = getattr(dataset, "files", None)
+    has_clients = bool(getattr(dataset, "client", "") or (isinstance(files, Files) and files.natural))
+    return Natural() if has_clients else LabelDirichlet(alpha=0.1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
 
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
-    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``model`` defaults to the data set's.
+    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``model`` defaults to the data set's,
+    ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
     """
 
     name: str = field(default="", metadata=GIVEN)
     dataset: DataSource = field(default_factory=Digits, metadata=GIVEN)
-    skew: tuple[Skew, ...] = field(default_factory=lambda: (LabelDirichlet(alpha=0.1),), metadata=GIVEN)
+    skew: tuple[Skew, ...] = field(default=cast("tuple[Skew, ...]", None), metadata=GIVEN)
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
@@ -165,6 +174,8 @@ class Experiment:
             spec = getattr(self, section)
             if section == "model" and spec is None:
                 spec = self.dataset.model
+            if section == "skew" and spec is None:
+                spec = default_skew(self.dataset)
             made = skews_of(spec) if section == "skew" else build(section, catalogue, spec)
             object.__setattr__(self, section, made)
         for section, cls in SETTINGS.items():

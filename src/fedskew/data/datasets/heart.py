@@ -89,10 +89,14 @@ def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
 
 def columns(values: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
     """The columns of all people (people, 22): a missing code is missing in each of its columns."""
-    made = []
+    made: list[NDArray[np.float64]] = []
     for name, column in values.items():
         codes = CATEGORIES.get(name)
-        made += [np.where(np.isnan(column), np.nan, column == code) for code in codes] if codes else [column]
+        made += (
+            [np.where(np.isnan(column), np.nan, column == code).astype(np.float64) for code in codes]
+            if codes
+            else [column]
+        )
     return np.stack(made, axis=1)
 
 

@@ -160,8 +160,8 @@ def test_run_imports_no_slow_library_before_its_first_round(tmp_path: Path) -> N
 def test_compare_prints_a_table_and_writes_a_report(compared: Path, capsys) -> None:
     code, out, _ = call(capsys, "show", "c1", "--runs", str(compared))
     assert code == 0
-    assert "fedavg" in out
-    assert "scaffold" in out
+    assert "FedAvg" in out
+    assert "SCAFFOLD" in out
     assert "2 seeds" in out
     page = (compared / "c1.html").read_text()
     assert "<svg" in page

@@ -45,11 +45,11 @@ def test_watch_prints_once_into_a_pipe(store, capsys) -> None:
     assert main(["watch", "1-2", "--runs", str(store.folder)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
-    assert out.count("scaffold") == 2  # its line, and its warning
+    assert out.count("SCAFFOLD") == 2  # its line, and its warning
     assert "3/5" in out
     assert "50.0" in out
     assert "1 of 2 runs have ended, about 4 s of training left" in out
-    assert "warning: diverging in 1 of 1 run of scaffold: run 2, divergence grows" in out
+    assert "warning: diverging in 1 of 1 run of SCAFFOLD: run 2, divergence grows" in out
 
 
 def test_planned_runs_are_estimated_at_the_pace_of_the_others(store, capsys) -> None:

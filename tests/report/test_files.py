@@ -36,7 +36,7 @@ def test_the_tables_hold_what_arithmetic_says(store, tmp_path) -> None:
     lines = (tmp_path / "methods.md").read_text().splitlines()
     assert lines[0].startswith("| method | accuracy % | worst client %")
     assert lines[1].replace(" ", "").startswith("|---|---:|")
-    assert "| fedavg | 81.0 ± 4.1 |" in lines[2]
+    assert "| FedAvg | 81.0 ± 4.1 |" in lines[2]
     # differences 0.04, 0.01, 0.03 over the seeds that both finished
     assert "+2.7 ± 3.8 | undecided |" in lines[3]
     assert "–" in lines[4]
@@ -56,6 +56,7 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     assert all(len(re.split(r"(?<!\\)&", row)) == columns for row in rows)
     assert text.count("%") == text.count("\\%")
     assert "81.0 ± 4.1" in rows[0]
+    assert rows[1].startswith(r"FedProx ($\mu = 0.1$) &")
 
 
 def test_unwritable_output_gives_one_line(store, tmp_path) -> None:

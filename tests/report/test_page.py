@@ -61,9 +61,9 @@ def test_page_is_complete(page: str) -> None:
     assert {"answer", "settings", "summary", "figures", "partition", "unfinished", "repeat"} <= set(outline.ids)
     assert "<title>Which method? · fedskew</title>" in page
     for expected in (
-        "Undecided. fedprox:mu=0.1 has the highest mean test accuracy, 84.7\xa0%",
+        "Undecided. FedProx mu = 0.1 has the highest mean test accuracy, 84.7\xa0%",
         "2 of 9 runs have not finished",
-        "fedprox:<wbr>mu=0.1",
+        "FedProx mu = 0.1",
         '<td class="main">81.0 <span class="half">± 4.1</span>',
         "diverged</span> after 1 of 2 rounds",
         "round 2, client 1: the loss is no longer finite",
@@ -161,7 +161,7 @@ def test_single_run_of_one_round(tmp_path: Path) -> None:
     add(store, "fedavg", 0, [0.1, 0.5], clients=(0.5,))
     text = report(store, tmp_path)
     assert "With one seed nothing can be said about certainty" in text
-    assert "<title>fedavg · fedskew</title>" in text
+    assert "<title>FedAvg · fedskew</title>" in text
     assert "verdict" not in text.partition("<body>")[2]
     assert "Nothing: all runs finished." in text
     assert "No partition was noted." in text

@@ -22,7 +22,7 @@ def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
     assert figure.get_size_inches()[0] * 72 == pytest.approx(WIDTH)
     lines = {line.get_label() for line in figure.axes[0].get_lines()}
     if what != "partition":
-        assert "fedavg" in lines
+        assert "FedAvg" in lines
 
 
 def test_unknown_figure_is_refused_with_the_nearest_name(store: RunStore) -> None:
@@ -35,7 +35,7 @@ def test_unknown_figure_is_refused_with_the_nearest_name(store: RunStore) -> Non
 def test_colour_belongs_to_the_method_even_where_others_have_no_numbers(store: RunStore) -> None:
     axes = plots.plot(store, store.runs(), "clients").axes[0]
     colours = {str(line.get_label()): line.get_color() for line in axes.get_lines()}
-    assert colours["fedprox:mu=0.1"] == SERIES[1]
+    assert colours["FedProx mu = 0.1"] == SERIES[1]
     axes = plots.plot(store, [r for r in store.runs() if r.name != "fedavg"], "clients").axes[0]
     assert axes.get_lines()[0].get_color() == SERIES[0]
 

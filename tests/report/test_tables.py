@@ -198,18 +198,18 @@ def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Pa
     for seed in (0, 1):
         add(store, "a", seed, [0.1, 0.5], lr=0.1)
         add(store, "a", seed, [0.1, 0.7 + seed / 100], lr=0.001)
-    names = ["a, solver.lr=0.1", "a, solver.lr=0.001"]
+    names, titles = ["a, solver.lr=0.1", "a, solver.lr=0.001"], ["a, solver.lr = 0.1", "a, solver.lr = 0.001"]
     assert tables.summary(store, store.runs())["method"].tolist() == names
     assert tables.summary(store, store.runs())["accuracy"].tolist() == pytest.approx([0.5, 0.705])
     assert Runs(store, (1, 2)).table()["method"].tolist() == names
     assert [row["method"] for row in summary_json(store, store.runs())["methods"]] == names
     assert series.per_client(store, store.runs())["method"].drop_duplicates().tolist() == names
-    assert [line.get_label() for line in plots.plot(store, store.runs()).axes[0].lines[:3:2]] == names
+    assert [line.get_label() for line in plots.plot(store, store.runs()).axes[0].lines[:3:2]] == titles
     text = report(store, tmp_path)
-    assert all(f"a, <wbr>{name[3:]}" in text or name in text for name in names)
+    assert all(f"a, <wbr>{title[3:]}" in text or title in text for title in titles)
     write_tables(store, store.runs(), tmp_path / "tables")
-    for name in ("methods.csv", "methods.md", "accuracy.csv"):
-        assert all(method in (tmp_path / "tables" / name).read_text(encoding="utf-8") for method in names)
+    for name, shown in (("methods.csv", names), ("methods.md", titles), ("accuracy.csv", names)):
+        assert all(method in (tmp_path / "tables" / name).read_text(encoding="utf-8") for method in shown)
     assert experiments.distinct(experiments.distinct(store.runs())) == experiments.distinct(store.runs())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedskew.measure.registry import primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, warnings
 from fedskew.report.files import readable
+from fedskew.report.names import names, titled
 from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.tables import columns, summary, unfinished
@@ -67,10 +67,10 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
 
 def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
     """Print the table with one row a method."""
+    spelled, records = names(records)[0], titled(records)
     frame = summary(store, records, budget)
     shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
-    first = str(frame["method"].iloc[0])
-    headings = {"against the first": f"vs {re.split('[:,]', first)[0]}", "verdict": ""}
+    headings = {"against the first": f"vs {spelled.method}", "verdict": ""}
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in map(str, shown):
         justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
@@ -114,7 +114,7 @@ def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | 
 def print_unfinished(records: Sequence[RunRecord]) -> None:
     """Print the runs without final numbers, and why."""
     console = Console()
-    for row in unfinished(records).to_dict("records"):
+    for row in unfinished(titled(records)).to_dict("records"):
         console.print(
             f"run {row['run']} ({row['method']}): {row['status']} after round {row['rounds_done']}. {row['message']}",
         )
@@ -122,7 +122,7 @@ def print_unfinished(records: Sequence[RunRecord]) -> None:
 
 def print_warnings(records: Sequence[RunRecord]) -> None:
     """Print the warnings of the runs, each once."""
-    for line in warnings(records):
+    for line in warnings(titled(records)):
         Console().print(f"warning: {line}", style="yellow")
 
 
@@ -148,7 +148,7 @@ def print_measuring(records: Sequence[RunRecord]) -> None:
 
 def print_profile(records: Sequence[RunRecord]) -> None:
     """Print where the time of each method's rounds went, over all its runs."""
-    for method, seconds in profiles(records).items():
+    for method, seconds in profiles(titled(records)).items():
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in (f"{method}: seconds", "", "share", ""):
             table.add_column(column, justify="left" if column == "" else "right", no_wrap=True)

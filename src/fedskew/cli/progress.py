@@ -18,6 +18,7 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
 from fedskew.experiment.run import Ended, Progress
 from fedskew.measure.registry import shown
+from fedskew.report.names import name_of
 from fedskew.report.words import value
 
 LINE_EVERY = 5.0
@@ -45,7 +46,7 @@ class Board(rich.progress.Progress):
         for name in dict.fromkeys(names):
             total = sum(n for other, n in zip(names, rounds, strict=True) if other == name)
             runs = count(names.count(name), "run")
-            self.rows[name] = self.add_task(name[:24], total=total, runs=runs, newest="")
+            self.rows[name] = self.add_task(str(name_of(name))[:24], total=total, runs=runs, newest="")
 
     def on_progress(self, progress: Progress) -> None:
         """A run has started or finished a round."""
@@ -60,7 +61,7 @@ class Board(rich.progress.Progress):
         if self.disable and now - self.printed > LINE_EVERY:
             self.printed = now
             line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])
-            say(f"{progress.name} seed {progress.seed}: {line}; {self.pace()}", error=True)
+            say(f"{name_of(progress.name)} seed {progress.seed}: {line}; {self.pace()}", error=True)
 
     def on_end(self, result: Ended) -> None:
         """A run is over."""

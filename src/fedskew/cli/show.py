@@ -33,6 +33,7 @@ from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
+from fedskew.report.names import display_name
 from fedskew.report.tables import read, rows_of
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
@@ -160,7 +161,7 @@ def list_runs(parsed: argparse.Namespace) -> int:
     for r in records:
         data = r.facts.get("data", {}).get("name", "")
         group = f"c{r.comparison}" if r.comparison else ""
-        table.add_row(str(r.id), group, r.name, data, str(r.seed), f"{r.rounds_done}/{r.rounds}", r.status)
+        table.add_row(str(r.id), group, display_name(r), data, str(r.seed), f"{r.rounds_done}/{r.rounds}", r.status)
     console.print(table)
     return 0
 
@@ -188,7 +189,7 @@ def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -
     """Print settings, engine and curve of one run, up to the budget."""
     console = Console()
     console.print(
-        f"run {record.id}: {record.name}, {record.status}, {record.rounds_done} of {count(record.rounds, 'round')}",
+        f"run {record.id}: {display_name(record)}, {record.status}, {record.rounds_done} of {count(record.rounds, 'round')}",
         style="bold",
     )
     console.print(record.experiment.strip(), style="dim")

@@ -18,6 +18,7 @@ from fedskew.experiment.search import Search, words
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, space_from, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
+from fedskew.report.names import display_name, name_of
 from fedskew.store.runs import RunStore
 
 
@@ -45,11 +46,11 @@ def tune_all(
         def on_progress(p: Progress) -> None:
             passed = duration(time.perf_counter() - began)
             # Rich reads markup in a plain string here
-            status.update(Text(f"{p.name}, seed {p.seed}: round {p.round}/{p.rounds}, {passed} so far"))
+            status.update(Text(f"{name_of(p.name)}, seed {p.seed}: round {p.round}/{p.rounds}, {passed} so far"))
 
         def on_end(result: Ended) -> None:
             record = store.run(result.run)
-            console.print(f"{record.name}, seed {record.seed}: {record.status}", style="dim")
+            console.print(f"{display_name(record)}, seed {record.seed}: {record.status}", style="dim")
 
         def one(method: str) -> Tuned:
             return tune_one(store, base, method, search, jobs=jobs, listener=on_progress, ended=on_end, stop=stopper)
@@ -71,7 +72,7 @@ def as_row(tuned: Tuned) -> dict[str, object]:
 def print_tuned(tuned: Tuned) -> None:
     """Print all settings tried, and mark the best."""
     console = Console()
-    console.print(f"\n{tuned.method}", style="bold")
+    console.print(f"\n{name_of(tuned.method)}", style="bold")
     table = Table(box=None, pad_edge=False)
     for title in ("setting", "held-out accuracy %", "s", "runs", ""):
         table.add_column(title, justify="left" if title in ("setting", "") else "right")

@@ -19,6 +19,7 @@ from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.measure.registry import shown
 from fedskew.report.experiments import measured_rows, warnings
+from fedskew.report.names import display_name, titled
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import heading, listed, plain
 from fedskew.store.owner import Owner
@@ -148,14 +149,14 @@ def drawn(seen: Sequence[Seen]) -> RenderableType:
     for s in seen:
         r = s.record
         cells = [*(plain(m, s.values[m.key]) for m in measures), number(s.pace, 2)]
-        table.add_row(str(r.id), r.name, str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
+        table.add_row(str(r.id), display_name(r), str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
     ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")
     of_clients = [m.title for m in measures if m.of_clients and any(math.isfinite(s.values[m.key]) for s in seen)]
     if of_clients:
         text += f"; {listed(of_clients)}: on each client's {measured_rows([s.record for s in seen])}"
-    signs = [Text(f"warning: {line}", style="yellow") for line in warnings([s.record for s in seen])]
+    signs = [Text(f"warning: {line}", style="yellow") for line in warnings(titled([s.record for s in seen]))]
     left_over = [str(s.record.id) for s in seen if s.open]
     if left_over and not going_on(seen):
         line = f"no process is working on run {', '.join(left_over)}; `fedskew resume {' '.join(left_over)}` continues"

@@ -173,6 +173,14 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
     Runs of one name then repeat one experiment. Engine and checkpoints do not count, since they change no result. If a data file
     changed between two runs, the name shows its fingerprint: ``fedavg, data=44bd1e7c``.
     """
+    return [
+        replace(record, name=", ".join([record.name, *(f"{key}={value}" for key, value in own)]))
+        for record, own in zip(records, differing_settings(records), strict=True)
+    ]
+
+
+def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
+    """For each run the settings, with their values, in which runs of its name differ."""
     settings = {record.id: settings_of(record) for record in records}
     for record in records:
         rows = {data for other in records if other.name == record.name and (data := fingerprint(other))}
@@ -183,10 +191,9 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
         for name in dict.fromkeys(record.name for record in records)
     }
     return [
-        replace(record, name=", ".join([record.name, *parts]))
+        tuple((key, own[key]) for key in differing[record.name] if key in own)
         for record in records
         for own in [settings[record.id]]
-        for parts in [[f"{key}={own[key]}" for key in differing[record.name] if key in own]]
     ]
 
 

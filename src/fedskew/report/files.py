@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
+from fedskew.report.names import Name, escaped, names
 from fedskew.report.style import styled
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -57,12 +58,17 @@ def write_tables(
 
     Raises `FedskewError` if a file cannot be written.
     """
+    spelled = names(records)
     records = experiments.distinct(records)
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
     shown, client_rows = readable(summary), dict(zip(summary["method"], summary["client_rows"], strict=True))
-    latex = shown.to_latex(index=False, escape=True, column_format="l" + "r" * (len(shown.columns) - 1))
-    texts = {"methods.csv": csv(summary), "methods.tex": latex, "methods.md": markdown(shown)}
+    spelling = {record.name: name for record, name in zip(records, spelled, strict=True)}
+    texts = {
+        "methods.csv": csv(summary),
+        "methods.tex": latex(shown, spelling),
+        "methods.md": markdown(shown.assign(method=[str(spelling[method]) for method in shown["method"]])),
+    }
     for key, measure in plots.curves().items():
         curves = series.curves_of(frame, records, measure)
         if measure.of_clients:
@@ -92,6 +98,13 @@ def readable(summary: pd.DataFrame) -> pd.DataFrame:
         table["against the first"] = ["", *(words.difference(row) for row in rows[1:])]
         table["verdict"] = summary["verdict"]
     return pd.DataFrame(table)
+
+
+def latex(shown: pd.DataFrame, spelling: Mapping[str, Name]) -> str:
+    """The table of methods in LaTeX, with the methods' names as formulas."""
+    cells = shown.astype(str).map(escaped).assign(method=[spelling[method].latex for method in shown["method"]])
+    cells.columns = cells.columns.map(escaped)
+    return cells.to_latex(index=False, escape=False, column_format="l" + "r" * (len(shown.columns) - 1))
 
 
 def csv(table: pd.DataFrame) -> str:

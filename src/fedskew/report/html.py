@@ -15,6 +15,7 @@ from fedskew.measure.registry import primary
 from fedskew.report import experiments, plots, profile, series, tables, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
+from fedskew.report.names import comparison_title, titled
 from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.style import LINE, SERIES
 from fedskew.report.svg import inline
@@ -83,7 +84,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    stored, records = records, experiments.distinct(records)
+    stored, records = records, titled(records)
     templates = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
@@ -94,7 +95,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     columns = tables.columns(summary, "page")
     return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
         css=Markup((templates / "page.css").read_text(encoding="utf-8")),
-        title=title(store, records),
+        title=comparison_title(store, records),
         live=live,
         records=records,
         answer=answer(summary),
@@ -131,17 +132,6 @@ def in_grey(text: str) -> Markup:
 
     first, _, rest = text.partition(" ")
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
-
-
-def title(store: RunStore, records: Sequence[RunRecord]) -> str:
-    """The title of the comparison if all runs belong to one, otherwise the methods."""
-    comparisons = {record.comparison for record in records}
-    if len(comparisons) == 1 and None not in comparisons:
-        found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))
-        if found and found[0][0]:
-            return str(found[0][0])
-    methods = tables.methods(records)
-    return words.listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:

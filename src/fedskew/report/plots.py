@@ -12,7 +12,8 @@ from fedskew.core.errors import require, suggestion
 from fedskew.measure.registry import Measure, primary, shown
 from fedskew.report import series, tables
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import distinct, kinds_of_rows
+from fedskew.report.experiments import kinds_of_rows
+from fedskew.report.names import titled
 from fedskew.report.ranks import draw_ranks
 from fedskew.report.style import DASHES, MUTED, SERIES, STYLE, blank, styled
 from fedskew.store.runs import RunRecord, RunStore
@@ -48,7 +49,8 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
     """
     require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
     require(bool(records), "there are no runs to draw")
-    order = tables.methods(distinct(records))
+    stored, records = records, titled(records)
+    order = tables.methods(records)
     if measure := curves().get(what):
         table = series.curves(store, records, measure, budget)
         require(len(table) > 0, f"none of these runs has measured {measure.label}")
@@ -57,7 +59,7 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
-        return draw_ranks(store, records, budget)
+        return draw_ranks(store, stored, budget)
     rows = store.partition(records[0].id)
     require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
     return draw_partition(rows, known_clients(records[0]))

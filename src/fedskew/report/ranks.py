@@ -11,7 +11,8 @@ from fedskew.core.errors import require
 from fedskew.measure.registry import primary
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import distinct, parsed
+from fedskew.report.experiments import parsed
+from fedskew.report.names import titled
 from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 from fedskew.report.tables import methods, per_seed, read
 from fedskew.store.runs import RunRecord, RunStore
@@ -32,7 +33,7 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
     import pandas as pd
 
     blocks = {name: [r for r in records if block(r) == name] for name in dict.fromkeys(map(block, records))}
-    named = {name: distinct(own) for name, own in blocks.items()}
+    named = {name: titled(own) for name, own in blocks.items()}
     every = [record for own in named.values() for record in own]
     frame = read(store, every, budget)
     rows: dict[str, object] = {}

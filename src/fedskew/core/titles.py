@@ -1,0 +1,102 @@
+"""Names as papers write them. A name that is not here is shown as it is.
+
+Views read titles from here and not from the classes: they then need neither PyTorch nor the code that a store names.
+"""
+
+import re
+
+METHODS = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "fednova": "FedNova",
+    "feddyn": "FedDyn",
+    "moon": "MOON",
+    "fedntd": "FedNTD",
+    "fedlc": "FedLC",
+    "fedproc": "FedProc",
+    "fedga-alignment": "FedGA (alignment)",
+    "fedsam": "FedSAM",
+    "mofedsam": "MoFedSAM",
+    "fedsol": "FedSOL",
+    "fedpa": "FedPA",
+    "fedsmoo": "FedSMOO",
+    "fedbs": "FedBS",
+    "fedpbs": "FedPBS",
+    "fedga": "FedGA",
+    "fedga-generalisation": "FedGA (generalisation)",
+    "dualmetric": "DualMetric",
+    "median": "Median",
+    "trimmed-mean": "Trimmed mean",
+    "krum": "Krum",
+    "qfedavg": "q-FedAvg",
+    "afl": "AFL",
+    "drfa": "DRFA",
+    "fairfed": "FairFed",
+    "f3": "F3",
+    "f3-gradient": "F3 (gradient)",
+    "ditto": "Ditto",
+    "per-fedavg": "Per-FedAvg",
+    "ifca": "IFCA",
+    "fedmd": "FedMD",
+    "dp-fedavg": "DP-FedAvg",
+    # combinations
+    "fedavgm": "FedAvgM",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "fedcm": "FedCM",
+    "feddf": "FedDF",
+    "data-sharing": "Data sharing",
+    "centralised": "Centralised",
+    "parallel-sgd": "Parallel SGD",
+    "local-sgd": "Local SGD",
+    "fedper": "FedPer",
+    "fedbn": "FedBN",
+    "local-only": "Local only",
+}
+
+SERVERS = {"sgd": "SGD", "momentum": "momentum", "adagrad": "Adagrad", "adam": "Adam", "yogi": "Yogi"}
+
+SKEWS = {
+    "iid": "IID",
+    "iid-stratified": "stratified IID",
+    "label-dirichlet": "Dirichlet labels",
+    "label-dirichlet-balanced": "balanced Dirichlet labels",
+    "label-dirichlet-per-class": "Dirichlet labels, per class",
+    "label-dirichlet-top-up": "topped-up Dirichlet labels",
+    "label-shards": "label shards",
+    "label-classes": "k classes a client",
+    "label-similarity": "label similarity",
+    "label-blocks": "label blocks",
+    "label-sorted": "sorted labels",
+    "quantity-lognormal": "log-normal sizes",
+    "quantity-power-law": "power-law sizes",
+    "quantity-dirichlet": "Dirichlet sizes",
+    "quantity-sizes": "listed sizes",
+    "feature-noise": "feature noise",
+    "feature-affine": "gain and offset",
+    "feature-sensor": "turned sensors",
+    "feature-rotation": "rotated images",
+    "feature-blur": "blurred images",
+    "feature-style": "image styles",
+    "feature-text": "changed texts",
+    "concept-swap": "swapped labels",
+    "concept-flip": "flipped labels",
+    "natural": "natural clients",
+    "pooled": "pooled",
+    "from-folder": "exported clients",
+}
+
+
+def plainly(name: str) -> str:
+    """The name in lower case, without spaces, hyphens and underscores."""
+    return re.sub(r"[-_\s]", "", name.lower())
+
+
+BY_PLAIN_NAME = {plainly(name): title for table in (METHODS, SKEWS) for name, title in table.items()}
+
+
+def title(name: str) -> str:
+    """The name of a method or skew as papers write it, ``SCAFFOLD``; any spelling is known. Another name is returned as it is."""
+    return BY_PLAIN_NAME.get(plainly(name), name)

@@ -1,0 +1,128 @@
+"""Names of stored runs as papers write them: ``FedProx mu = 0.1``, in LaTeX ``FedProx ($\\mu = 0.1$)``.
+
+Tables for programs (data frames, CSV, JSON) keep the raw names, ``fedprox:mu=0.1``.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedskew.core.titles import BY_PLAIN_NAME, SERVERS, plainly, title
+from fedskew.report.experiments import differing_settings, parsed
+from fedskew.report.words import listed
+from fedskew.store.facts import Json
+from fedskew.store.runs import RunRecord, RunStore
+
+OPTION = re.compile(r"([\w.]+)=((?:\[[^]]*\]|\"[^\"]*\"|[^,\[])*)")
+SPEC = re.compile(
+    rf"(?:.*\.py::(?P<own>\w+)|(?P<name>[^:,=]+))(?::(?P<options>{OPTION.pattern}(?:,{OPTION.pattern})*))?", re.S
+)
+"""A method and its options in compact form. `fedskew.core.component` parses it too, with classes that need PyTorch."""
+
+GREEK = {
+    *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "lambda", "mu", "nu", "rho"),
+    *("sigma", "tau", "phi", "psi", "omega"),
+}
+
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+SPECIAL |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+"""Characters that LaTeX reads as commands."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """The parts of a run's name: the method, its options, and settings in which it differs from runs of the same name."""
+
+    method: str
+    options: tuple[tuple[str, str], ...] = ()
+    server: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{key} = {value}" for key, value in self.options)
+        parts = [f"{self.method} {options}".strip() + self.added]
+        return ", ".join([*parts, *(f"{key} = {value}" for key, value in self.settings)])
+
+    @property
+    def added(self) -> str:
+        return f" + {self.server} server" if self.server else ""
+
+    @property
+    def latex(self) -> str:
+        """The name in LaTeX, options as formulas."""
+        options = ", ".join(formula(*option) for option in (*self.options, *self.settings))
+        return escaped(self.method + self.added) + (f" ({options})" if options else "")
+
+
+def formula(key: str, value: str) -> str:
+    """``$\\mu = 0.1$``; words stay text."""
+    word, _, index = re.sub(r"(?<=[a-z])(?=[0-9])", "_", key).partition("_")
+    if word in GREEK or len(key) == 1:
+        below = index if index.isdecimal() else f"\\mathrm{{{escaped(index)}}}"
+        symbol = (f"\\{word}" if word in GREEK else word) + (f"_{{{below}}}" if index else "")
+    else:
+        symbol = f"\\mathrm{{{escaped(key)}}}"
+    number = re.fullmatch(r"(-?[0-9.]+)(?:e([+-]?)0*([0-9]+))?", value)
+    if not number:
+        return f"${symbol}$ = {escaped(value)}"
+    power = f" \\cdot 10^{{{number[2].strip('+')}{number[3]}}}" if number[3] else ""
+    return f"${symbol} = {number[1]}{power}$"
+
+
+def escaped(text: str) -> str:
+    """The text for LaTeX."""
+    return "".join(SPECIAL.get(sign, sign) for sign in text)
+
+
+def name_of(spec: str, experiment: Json | None = None) -> Name:
+    """The parts of ``fedprox:mu=0.1``. A text that names no method, such as a name that a user gave, is one part.
+
+    A server optimiser of the ``experiment`` is a part, unless the method's name says it already.
+    """
+    found = SPEC.fullmatch(spec)
+    raw = plainly(found["name"] or "") if found else ""
+    if not found or not (found["own"] or raw in BY_PLAIN_NAME):
+        return Name(spec)
+    options = tuple((key, value.strip("\"'")) for key, value in OPTION.findall(found["options"] or ""))
+    if found["own"]:
+        return Name(found["own"], options)
+    server = (experiment or {}).get("server")
+    used = server.get("name", "sgd") if isinstance(server, dict) else "sgd"
+    named = raw in ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
+    return Name(title(raw), options, "" if named or used == "sgd" else SERVERS.get(used, used))
+
+
+def display_name(record: RunRecord) -> str:
+    """The name of one run."""
+    return str(name_of(record.name, parsed(record)))
+
+
+def names(records: Sequence[RunRecord]) -> list[Name]:
+    """The name of each run. Raw names that would look alike stay as they are, so that each stands for one experiment."""
+    found = [
+        replace(name_of(r.name, parsed(r)), settings=s)
+        for r, s in zip(records, differing_settings(records), strict=True)
+    ]
+    raw: dict[str, set[str]] = {}
+    for record, name in zip(records, found, strict=True):
+        raw.setdefault(str(name), set()).add(record.name)
+    return [
+        Name(record.name, settings=name.settings) if len(raw[str(name)]) > 1 else name
+        for record, name in zip(records, found, strict=True)
+    ]
+
+
+def titled(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs, named for readers. As with `distinct`, runs of one name then repeat one experiment."""
+    return [replace(record, name=str(name)) for record, name in zip(records, names(records), strict=True)]
+
+
+def comparison_title(store: RunStore, records: Sequence[RunRecord]) -> str:
+    """The title of the comparison if all runs belong to one, otherwise the methods."""
+    comparisons = {record.comparison for record in records}
+    if len(comparisons) == 1 and None not in comparisons:
+        found = store.query("SELECT title FROM comparisons WHERE id=?", list(comparisons))
+        if found and found[0][0]:
+            return " vs ".join(str(name_of(part)) for part in str(found[0][0]).split(" vs "))
+    methods = list(dict.fromkeys(record.name for record in titled(records)))
+    return listed(methods) if len(methods) <= 4 else f"{methods[0]} and {len(methods) - 1} other methods"

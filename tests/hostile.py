@@ -115,8 +115,8 @@ OPTIONS = [
     ("needs 1,200.0 GB of memory, and this machine has", "--model mlp:hidden=[1000000000]"),
     ("model: cannot be built", f"--model mlp:hidden=[{BIG // 2},{BIG // 2}]"),
     ("hidden must be at most 2^63 - 1", f"--model mlp:hidden=[{BIG}]"),
-    ("cannot import", "--model module:nosuch.module.X"),
-    ("it is larger than 1 MiB", "--model module:/dev/zero::X", "/dev/zero"),
+    ("cannot import", "--model nosuch.module::X"),
+    ("cannot read ':X'", "--model /dev/zero::X"),
     (
         "alpha must be a finite number above 0",
         "--skew label-dirichlet:alpha=0",
@@ -297,7 +297,7 @@ VERBS: list[Any] = [
     ("flower-rows", NODE, "x.npz"),
     ("flower-pickle", NODE, "x.npz", {"x.npz": dumped(Trap())}),
     ("flower-noise", NODE, "x.npz", {"x.npz": b"PK\x03\x04" + b"\xff" * 200}),
-    ("own-model-fails", "run --model module:./m.py::M", "m.py", {"m.py": "class M: pass"}),
+    ("own-model-fails", "run --model ./m.py::M", "m.py", {"m.py": "class M: pass"}),
 ]
 
 FAILING = [

@@ -52,7 +52,7 @@ def named(kind: str, folder: Path) -> dict[str, Any]:
     return {
         "method": {"algorithm": {"name": f"{path}::Mine", "file_hash": found}},
         "method without a hash": {"algorithm": {"name": f"{path}::Mine"}},
-        "model": {"model": {"name": "module", "source": f"{path}::Net", "file_hash": found}},
+        "model": {"model": {"name": f"{path}::Net", "file_hash": found}},
     }[kind]
 
 
@@ -125,8 +125,8 @@ def test_code_named_by_the_user_is_trusted_if_the_list_cannot_be_written(
 
 def test_a_module_of_a_package_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.FOLDER, str(tmp_path))
-    table = {"model": {"name": "module", "source": "torch.nn.Linear"}}
-    with pytest.raises(BadInput, match=r"torch\.nn\.Linear is code that you have not run"):
+    table = {"model": {"name": "torch.nn::Linear"}}
+    with pytest.raises(BadInput, match=r"torch\.nn::Linear is code that you have not run"):
         from_toml(tomli_w.dumps(table))
     Experiment(**table)
     from_toml(tomli_w.dumps(table))

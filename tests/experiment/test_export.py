@@ -48,9 +48,7 @@ def test_exported_weights_load_into_a_user_module(tmp_path: Path) -> None:
     )
     rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     data = from_torch((rows, (rows[:, 0] > 0).long()), (rows, (rows[:, 0] > 0).long()))
-    given = Experiment(
-        model=f"module:{tmp_path / 'net.py'}::Net", skew="iid", clients={"number": 2}, training={"rounds": 1}
-    )
+    given = Experiment(model=f"{tmp_path / 'net.py'}::Net", skew="iid", clients={"number": 2}, training={"rounds": 1})
     store = run(given.replace(engine="sequential"), data=data, folder=tmp_path).store
     net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
     net.load_state_dict(load_file(export(store, 1, dataset=data)))

@@ -12,6 +12,7 @@ import torch
 
 from fedskew.cli.main import main
 from fedskew.core import own
+from fedskew.core.catalogue import Catalogue
 from fedskew.core.component import build, label, parse, to_table
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.experiment.combinations import with_method
@@ -95,7 +96,7 @@ def test_the_pages_toml_is_what_is_stored(mine: Path) -> None:
         "beta": 0.3,
     }
     entry = tomllib.loads(next(b for b in re.findall(r"```toml\n(.*?)```", PAGE, re.S) if "entry-points" in b))
-    assert own.GROUP in entry["project"]["entry-points"]
+    assert f"fedskew.{METHODS.kinds}" in entry["project"]["entry-points"]
 
 
 # naming it
@@ -217,13 +218,24 @@ UNDECORATED = HEAD + "class Carried(Algorithm):\n    beta: float = 0.5\n"
         (MINE, "mine.py::Carried:beta=high", "beta: expected 'float'"),
         (MINE, "mine.py:Carried", "mine.py::CLASS"),
         (MINE, "mine.py", "mine.py::CLASS"),
-        (MINE, "mine.py::Tensor", "is not a method; write it as a subclass"),
-        (MINE, "mine.py::torch", "is not a method"),
         (
-            UNDECORATED,
-            "mine.py::Carried",
-            "is not a dataclass; write it as a subclass of fedskew.Algorithm under @dataclass",
+            MINE,
+            "mine.py::Tensor",
+            "is not a subclass of fedskew.Algorithm; write @dataclass(frozen=True, kw_only=True)",
         ),
+        (MINE, "mine.py::torch", "is not a class, but module"),
+        (UNDECORATED, "mine.py::Carried", "is not a frozen dataclass; write @dataclass(frozen=True, kw_only=True)"),
+        (
+            MINE.replace("def direction", "def directio"),
+            "mine.py::Carried",
+            "'directio' is no member that fedskew uses; did you mean 'direction'?",
+        ),
+        (
+            MINE.replace("def client_init(self, x: Tensor)", "def client_init(self)"),
+            "mine.py::Carried",
+            "client_init(self) takes other arguments than client_init(self, x)",
+        ),
+        (MINE.replace("def client_init", "def weights"), "mine.py::Carried", "'weights' cannot be changed"),
         (MINE.replace("beta: float = 0.5", "beta: float"), "mine.py::Carried", "option 'beta' has no default"),
         (
             "import fedskew.nothing\n",
@@ -252,16 +264,11 @@ def test_a_file_that_fails_leaves_nothing_behind(mine: Path) -> None:
             build("algorithm", METHODS, "mine.py::Carried")
 
 
-def test_only_methods_come_from_files(mine: Path) -> None:
-    with pytest.raises(BadInput, match="only methods can come from a file"):
+def test_a_method_is_no_skew(mine: Path) -> None:
+    with pytest.raises(BadInput, match=r"skew: mine.py::Carried lacks deal\(self, labels, groups, num_clients, rng\)"):
         Experiment(skew="./mine.py::Carried")
-
-
-def test_a_class_of_the_program_itself_is_sent_to_a_file(mine: Path) -> None:
-    cls = type(build("algorithm", METHODS, "mine.py::Carried"))
-    local = type("Local", (cls,), {"__module__": "__main__", "__dataclass_params__": None})
-    with pytest.raises(BadInput, match=re.escape("put it into mine.py and write 'mine.py::Local'")):
-        Experiment(algorithm=local())
+    with pytest.raises(BadInput, match="engines do not come from files"):
+        Experiment(engine="./mine.py::Carried")
 
 
 # what else is said of it
@@ -326,7 +333,7 @@ def test_package_methods_load_on_first_use_and_built_in_ones_keep_their_names(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(package)
-    methods = own.Methods(METHODS.ours)
+    methods = Catalogue("algorithms", METHODS.ours, *METHODS.contracts)
     assert [*methods][-2:] == ["carried", "gone"]
     assert len(methods) == len(METHODS.ours) + 2
     assert methods["fedavg"] is METHODS.ours["fedavg"]

@@ -1,5 +1,6 @@
 """The checks of server and nodes one at a time, and the states that nodes keep for a server that restarts."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -153,12 +154,15 @@ def test_a_node_imports_only_what_its_owner_listed(tmp_path: Path, monkeypatch: 
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     node = nodes_of(small(), tmp_path)[0]
-    experiment = small(model="module:evil_package.Net")
+    experiment = small(model="evil_package::Net")
+    # the node has not imported it
+    monkeypatch.delitem(sys.modules, "evil_package")
+    (tmp_path / "ran").unlink()
     message = pack(request(experiment, "train", steps=1), {"x": torch.zeros(650)})
     refused, _ = unpack(node.answer(message), Reply)
-    assert refused.reason.startswith("recipe: model evil_package.Net is not fedskew's own")
+    assert refused.reason.startswith("recipe: it names a file of code")
     assert not (tmp_path / "ran").exists()
-    assert Limits(allow=("evil_package.Net",)).recipe(experiment.toml()).model == experiment.model
+    assert Limits(allow=("evil_package::Net",)).recipe(experiment.toml()).labels("model") == ["evil_package::Net"]
 
 
 @pytest.mark.parametrize("spec", ['algorithm = "other:mu=1"', '[algorithm]\nname = "other"'])

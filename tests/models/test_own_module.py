@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from fedskew.core.component import build
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.results import run
-from fedskew.models import Module
 
 NET = """
 import torch
@@ -114,12 +114,12 @@ def experiment(model, **changes) -> Experiment:
 
 
 def made(file, name: str, seed: int = 0) -> nn.Module:
-    return Module(source=f"{file}::{name}").build((4,), 2, torch.Generator().manual_seed(seed))
+    return build("model", COMPONENTS["model"], f"{file}::{name}").build((4,), 2, torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("name", ["Net", "Both", "Reads", "Frozen"])
 def test_a_module_of_a_file_trains(file, tmp_path, name):
-    given = experiment(f"module:{file}::{name}")
+    given = experiment(f"{file}::{name}")
     assert from_toml(given.toml()) == given
     runs = run(given, data=DATA, folder=tmp_path)
     assert runs.table()["accuracy"][0] > (0.5 if name == "Frozen" else 0.8)
@@ -135,7 +135,7 @@ def test_features_are_the_input_of_the_output_layer(file):
 
 def test_an_importable_class_is_found_by_its_path(file, monkeypatch):
     monkeypatch.syspath_prepend(str(file.parent))
-    assert assemble(experiment("module:net.Both"), DATA).x0.shape == (37,)
+    assert assemble(experiment("net::Both"), DATA).x0.shape == (37,)
 
 
 def test_parameters_are_drawn_from_the_runs_stream(file):
@@ -162,7 +162,7 @@ def test_a_modules_own_random_numbers_depend_on_the_seed(file):
 @pytest.mark.parametrize("engine", ["auto", "sequential"])
 def test_recurrent_modules_run_sequentially(file, tmp_path, name, engine):
     assert not made(file, name).stacks
-    runs = run(experiment(f"module:{file}::{name}", engine=engine), data=DATA, folder=tmp_path)
+    runs = run(experiment(f"{file}::{name}", engine=engine), data=DATA, folder=tmp_path)
     assert runs.records[0].status == "finished"
 
 
@@ -170,7 +170,7 @@ def test_recurrent_modules_run_sequentially(file, tmp_path, name, engine):
 def test_integer_rows_reach_only_embeddings_as_integers(file, tmp_path, engine):
     ids = np.random.default_rng(0).integers(0, 9, (60, 4))
     data = Dataset(x=ids, y=LABELS, x_test=ids[:20], y_test=LABELS[:20], classes=("a", "b"))
-    for model, words in ((f"module:{file}::Words", True), (f"module:{file}::Net", False), ("softmax", False)):
+    for model, words in ((f"{file}::Words", True), (f"{file}::Net", False), ("softmax", False)):
         given = experiment(model, engine=engine)
         assert assemble(given, data).federation.x.is_floating_point() is not words
         assert run(given, data=data, folder=tmp_path).records[0].status == "finished"
@@ -178,13 +178,13 @@ def test_integer_rows_reach_only_embeddings_as_integers(file, tmp_path, engine):
 
 def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_path):
     ends = [
-        run(experiment(f"module:{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
+        run(experiment(f"{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
         for engine in ("sequential", "stacked")
     ]
     assert ends[0] == ends[1]
     assert made(file, "Both").stacks
     with pytest.raises(BadInput, match=r"engine stacked.*use --engine sequential"):
-        assemble(experiment(f"module:{file}::Reads", engine="stacked"), DATA)
+        assemble(experiment(f"{file}::Reads", engine="stacked"), DATA)
 
 
 @pytest.mark.parametrize(
@@ -195,30 +195,40 @@ def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_
         ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
         ("Unused", "Unused: its layer of one output a class is not called"),
-        ("Broken", "Broken: cannot be made: TypeError"),
-        ("Number", "is not a torch.nn.Module class; write module:FILE.py::CLASS"),
-        ("Nothing", "is not a torch.nn.Module class"),
+        (
+            "Broken",
+            r"called with the shape of a row and the number of classes: too many .*write __init__\(self, shape, classes\)",
+        ),
+        ("Number", "net.py::Number is not a class, but int"),
+        ("Nothing", "net.py has no class 'Nothing'"),
     ],
 )
 def test_a_module_that_does_not_fit_raises_a_one_line_error(file, name, words):
     with pytest.raises(BadInput, match=words) as error:
-        assemble(experiment(f"module:{file}::{name}"), DATA)
+        assemble(experiment(f"{file}::{name}"), DATA)
     assert "\n" not in str(error.value)
 
 
 def test_a_module_without_an_output_layer_for_the_classes_is_refused(file):
     with pytest.raises(BadInput, match=r"its output layer must be a torch.nn.Linear with 9 outputs"):
-        Module(source="torch.nn.Flatten").build((4,), 9, torch.Generator())
+        build("model", COMPONENTS["model"], "torch.nn::Flatten").build((4,), 9, torch.Generator())
 
 
-@pytest.mark.parametrize("source", ["nowhere.at.All", "./nowhere.py::Net", "Net"])
-def test_a_missing_source_is_named(source):
-    with pytest.raises(BadInput, match=r"write module:FILE.py::CLASS"):
-        assemble(experiment(f"module:{source}"), DATA)
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere.at::All", "model: cannot import nowhere.at: ModuleNotFoundError"),
+        ("./nowhere.py::Net", "model: cannot read .*nowhere.py: No such file"),
+        ("torch.nn::Linea", "model: module torch.nn has no class 'Linea'"),
+    ],
+)
+def test_a_missing_source_is_named(source, words):
+    with pytest.raises(BadInput, match=words):
+        assemble(experiment(source), DATA)
 
 
 def test_a_file_that_has_changed_is_refused(file):
-    text = experiment(f"module:{file}::Net").toml()
+    text = experiment(f"{file}::Net").toml()
     file.write_text(NET + "\n")
     with pytest.raises(BadInput, match="has changed"):
         from_toml(text)

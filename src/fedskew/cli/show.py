@@ -38,21 +38,7 @@ from fedskew.report.tables import read, rows_of
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
-KINDS = {
-    "algorithms": "algorithm",
-    "datasets": "dataset",
-    "skews": "skew",
-    "models": "model",
-    "solvers": "solver",
-    "servers": "server",
-    "augmentations": "augment",
-    "availabilities": "availability",
-    "refines": "refine",
-    "selections": "selection",
-    "codecs": "codec",
-    "sharings": "sharing",
-    "engines": "engine",
-}
+KINDS = {catalogue.kinds: section for section, catalogue in COMPONENTS.items()}
 
 
 def list_(parsed: argparse.Namespace) -> int:

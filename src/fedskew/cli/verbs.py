@@ -125,7 +125,7 @@ NODE = (
     repeated(
         "--allow",
         "NAME",
-        "method of another package, or module PACKAGE.MODULE.CLASS, that a server may name; may be repeated",
+        "component of another package, by name or as MODULE::CLASS, that a server may name; may be repeated",
         default=[],
     ),
     repeated(

@@ -1,7 +1,7 @@
 """Components by name: parse ``"fedprox:mu=0.1"`` or ``{"name": "fedprox", "mu": 0.1}`` into a checked object, and format it again.
 
-A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes. A method may also be a class
-in a user's file, ``"./mine.py::Mine:mu=0.1"``.
+A component is a frozen dataclass; its fields are its options. A catalogue maps names to such classes. A component may also be a
+class in a user's file, ``"./mine.py::Mine:mu=0.1"``, in a module, ``"package.module::Mine"``, or in the running program.
 """
 
 import dataclasses
@@ -9,24 +9,25 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import FunctionType, MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from fedskew.core import own
+from fedskew.core.catalogue import Catalogue, canonical
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
+from fedskew.core.own import MARK, ORIGINS
 from fedskew.core.toml import toml_table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Catalogue = Mapping[str, type]
+Classes = Mapping[str, type]
 T = TypeVar("T", bound="DataclassInstance")
 
 
-def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any:
-    """Build the component of a compact string, a table with ``name``, or an object. Options are checked in every case.
+def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
+    """Build the component of a compact string, a table with ``name``, a class, or an object. Options are checked in every case.
 
     Raises `BadInput` with the kind, the option and the nearest known name.
     """
@@ -38,17 +39,19 @@ def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any
         given = options.pop("name", None)
         if not isinstance(given, str):
             raise BadInput(f"{place}: needs a name; " + suggestion("", catalogue))
-        name = given
-    elif dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        known = type(spec) in own.ORIGINS or any(cls is type(spec) for cls in catalogue.values())
-        cls = type(spec) if known else own.adopted(spec, place)
-        return from_table(cls, plain(spec), f"{place} {type(spec).__name__}")
+        name = canonical(given, catalogue)
     else:
-        raise BadInput(f"{place}: expected a name such as {next(iter(catalogue))!r}, got {spec!r}")
-    if own.MARK in name:
-        require(kind == "algorithm", f"{place}: only methods can come from a file of your own, got {name!r}")
-        expected = options.pop("file_hash", None)
-        return from_table(own.load(name, place, str(expected) if expected else None), options, f"{place} {name}")
+        cls = as_catalogue(catalogue).given(spec, place)
+        if cls is None:
+            raise BadInput(
+                f"{place}: expected a name such as {next(iter(catalogue), 'FILE.py::CLASS')!r}, got {spec!r}"
+            )
+        options = {} if isinstance(spec, type | FunctionType) else plain(spec)
+        return from_table(cls, options, f"{place} {cls.__name__}")
+    if MARK in name:
+        expected, source = (str(options.pop(key, "")) for key in ("file_hash", "source"))
+        cls = as_catalogue(catalogue).own(name, place, expected, source)
+        return from_table(cls, options, f"{place} {ORIGINS[cls].short}")
     if name not in catalogue:
         require(
             kind != "dataset" or not Path(name).is_file(),
@@ -58,15 +61,21 @@ def build(kind: str, catalogue: Catalogue, spec: object, where: str = "") -> Any
     return from_table(catalogue[name], options, f"{place} {name}")
 
 
-def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) -> tuple[str, dict[str, object]]:
+def as_catalogue(classes: Classes) -> Catalogue:
+    """A catalogue of these classes, which takes none from elsewhere unless it is one already."""
+    return classes if isinstance(classes, Catalogue) else Catalogue("components of this kind", classes)
+
+
+def parse(spec: str, place: str, catalogue: Classes = MappingProxyType({})) -> tuple[str, dict[str, object]]:
     """Parse ``"name:key=value,key=value"``. Values are TOML literals; anything else is a plain string.
 
     If a class of the catalogue has an attribute ``takes``, the first value needs no key: ``"name:value,key=value"``.
     """
-    takes = getattr(catalogue.get(spec.partition(":")[0]), "takes", None)
-    in_file = None if takes else re.match(rf"(.*?\.py{own.MARK}[^:]*):?(.*)", spec, re.S)
-    name, rest = in_file.groups() if in_file else spec.partition(":")[::2]
-    require(not name.endswith(".py"), f"{place}: write {name}{own.MARK}CLASS:OPTION=VALUE for a class in {name}")
+    elsewhere = re.match(rf"((?:.*?\.py|[\w.]*){MARK}[^:]*):?(.*)", spec, re.S)
+    name, rest = elsewhere.groups() if elsewhere else spec.partition(":")[::2]
+    require(not name.endswith(".py"), f"{place}: write {name}{MARK}CLASS:OPTION=VALUE for a class in {name}")
+    name = canonical(name.strip(), catalogue)
+    takes = None if elsewhere else getattr(catalogue.get(name), "takes", None)
     options: dict[str, object] = {}
     for part in split(rest):
         if takes and not options and "=" not in part:
@@ -75,7 +84,7 @@ def parse(spec: str, place: str, catalogue: Catalogue = MappingProxyType({})) ->
         if not equals or not key.strip():
             raise BadInput(f"{place}: cannot read {part!r} in {spec!r}; write NAME:OPTION=VALUE,OPTION=VALUE")
         options[key.strip()] = literal(text.strip())
-    return name.strip(), options
+    return name, options
 
 
 SIGN = re.compile(r"""(?<![^=\[,])("(?:\\.|[^"\\])*"|'[^']*')|.""", re.S)
@@ -154,10 +163,10 @@ def readable(error: msgspec.ValidationError) -> str:
     return f"{option}: {text[0].lower() + text[1:]}".replace("`", "'")
 
 
-def to_table(component: object, catalogue: Catalogue) -> dict[str, Any]:
+def to_table(component: object, catalogue: Classes) -> dict[str, Any]:
     """The component as ``{"name": ..., option: value}`` with every option written out."""
-    if type(component) in own.ORIGINS:
-        return {**own.ORIGINS[type(component)].table(), **plain(component)}
+    if type(component) in ORIGINS:
+        return {**ORIGINS[type(component)].table(), **plain(component)}
     for name, cls in catalogue.items():
         if type(component) is cls:
             return {"name": name, **plain(component)}
@@ -170,12 +179,12 @@ def plain(component: object) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None}
 
 
-def label(component: object, catalogue: Catalogue, with_first: bool = False) -> str:
+def label(component: object, catalogue: Classes, with_first: bool = False) -> str:
     """The compact form, with the options that differ from their defaults. ``with_first`` always includes the first option."""
     assert dataclasses.is_dataclass(component)
     table = to_table(component, catalogue)
-    if table.pop("file_hash", None):
-        table["name"] = Path(table["name"]).name
+    if type(component) in ORIGINS:
+        table = {"name": ORIGINS[type(component)].short, **plain(component)}
     defaults = {f.name: f.default for f in dataclasses.fields(component) if f.default is not dataclasses.MISSING}
     first = next((f.name for f in dataclasses.fields(component)), None) if with_first else None
     options = [

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedskew.core.catalogue import canonical
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
 from fedskew.core.own import MARK
@@ -191,12 +192,14 @@ COMBINATIONS: Mapping[str, Combination] = {
 
 def with_method(experiment: Experiment, spec: str) -> Experiment:
     """The experiment under the method ``spec``: an algorithm or a combination, with its options; ``spec`` becomes the name."""
-    name, options = parse(spec, "algorithm")
+    methods = COMPONENTS["algorithm"]
+    given, options = parse(spec, "algorithm")
+    name = canonical(given, [*methods, *COMBINATIONS])
+    spec = spec.replace(given, name, 1)
     if name in COMBINATIONS:
         combination = COMBINATIONS[name]
         made = combination.apply(experiment, from_table(combination.options, options, f"algorithm {name}"))
         return made.replace(name=spec)
-    methods = COMPONENTS["algorithm"]
     if name not in methods and MARK not in name:
         raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, [*methods, *COMBINATIONS])}")
     return experiment.replace(name=spec, algorithm=build("algorithm", methods, spec))

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedskew.algorithms import ALGORITHMS
 from fedskew.core.algorithm import Algorithm
+from fedskew.core.catalogue import Catalogue
 from fedskew.core.component import build, from_table, label, plain, to_table
 from fedskew.core.contract import (
     Augmentation,
@@ -28,7 +29,6 @@ from fedskew.core.contract import (
     Solver,
 )
 from fedskew.core.errors import BadInput, require_storable, suggestion
-from fedskew.core.own import Methods
 from fedskew.core.places import read_small
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import asking
@@ -42,7 +42,9 @@ from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
 from fedskew.models import MODELS
-from fedskew.skew import SKEWS, LabelDirichlet, Natural
+from fedskew.models.own import adapted
+from fedskew.skew import LabelDirichlet, Natural
+from fedskew.skew.compose import KNOWN as KNOWN_SKEWS
 from fedskew.skew.compose import Skew, skews_of
 from fedskew.slots import (
     AUGMENTATIONS,
@@ -62,23 +64,6 @@ from fedskew.slots import (
     Uncompressed,
     Unrefined,
 )
-
-COMPONENTS: dict[str, Mapping[str, type]] = {
-    "dataset": DATASETS,
-    "skew": SKEWS,
-    "model": MODELS,
-    "algorithm": Methods(ALGORITHMS),
-    "solver": SOLVERS,
-    "server": SERVER_OPTIMISERS,
-    "augment": AUGMENTATIONS,
-    "availability": AVAILABILITIES,
-    "refine": REFINES,
-    "selection": SELECTIONS,
-    "sharing": SHARINGS,
-    "codec": CODECS,
-    "engine": {"auto": Auto, **ENGINES},
-}
-"""Sections that hold a component chosen by name."""
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
@@ -122,6 +107,24 @@ class Architecture(Protocol):
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """A module for rows of this shape; its initial parameters are drawn from the generator."""
         ...
+
+
+COMPONENTS: dict[str, Catalogue] = {
+    "dataset": Catalogue("datasets", DATASETS, DataSource),
+    "skew": KNOWN_SKEWS,
+    "model": Catalogue("models", MODELS, Architecture, adapt=adapted),
+    "algorithm": Catalogue("algorithms", ALGORITHMS, Algorithm),
+    "solver": Catalogue("solvers", SOLVERS, Solver, optional=("unit_response", "respond")),
+    "server": Catalogue("servers", SERVER_OPTIMISERS, ServerOptimiser),
+    "augment": Catalogue("augmentations", AUGMENTATIONS, Augmentation),
+    "availability": Catalogue("availabilities", AVAILABILITIES, Availability),
+    "refine": Catalogue("refines", REFINES, Refinement),
+    "selection": Catalogue("selections", SELECTIONS, Selection),
+    "sharing": Catalogue("sharings", SHARINGS, Sharing),
+    "codec": Catalogue("codecs", CODECS, Codec),
+    "engine": Catalogue("engines", {"auto": Auto, **ENGINES}),
+}
+"""Sections that hold a component chosen by name."""
 
 
 def default_skew(dataset: DataSource) -> Skew:
@@ -220,13 +223,18 @@ class Experiment:
         result: dict[str, object] = {"name": self.name}
         for f in dataclasses.fields(self):
             if f.name == "skew":
-                tables = [to_table(skew, SKEWS) for skew in self.skew]
+                tables = [to_table(skew, KNOWN_SKEWS) for skew in self.skew]
                 result["skew"] = tables[0] if len(tables) == 1 else tables
             elif f.name in COMPONENTS:
                 result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
             elif f.name in SETTINGS:
                 result[f.name] = plain(getattr(self, f.name))
         return result
+
+    def components(self) -> list[object]:
+        """All components, one after the other."""
+        held = [getattr(self, section) for section in COMPONENTS]
+        return [part for one in held for part in (one if isinstance(one, tuple) else [one])]
 
     def labels(self, section: str, with_first: bool = False) -> list[str]:
         """The compact forms of a section's components; several only of ``skew``."""

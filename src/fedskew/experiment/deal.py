@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.component import to_table
+from fedskew.core.component import label
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
-from fedskew.skew import SKEWS, concept, feature
-from fedskew.skew.compose import Mixture, mixture, owners, pooled
+from fedskew.skew import concept, feature
+from fedskew.skew.compose import KNOWN, Mixture, mixture, owners, pooled
 from fedskew.skew.concept import Labels
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.feature import Floats, Own
@@ -103,7 +103,7 @@ def named(skews: Mixture, *drawn: Sequence[Mapping[str, NDArray[np.generic]]]) -
     """The random draws of all skews in one table."""
     parts = zip((*skews.features, *skews.concepts), chain(*drawn), strict=True)
     return {
-        f"{place}-{to_table(skew, SKEWS)['name']}-{name}": values
+        f"{place}-{label(skew, KNOWN).partition(':')[0]}-{name}": values
         for place, (skew, own) in enumerate(parts)
         for name, values in own.items()
     }

@@ -25,9 +25,10 @@ from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
-from fedskew.models import Mixed, Module, TextCnn
+from fedskew.models import Mixed, TextCnn
 from fedskew.models.encoder import Encoder, EncoderNet
 from fedskew.models.mixed import MixedNet
+from fedskew.models.own import OwnModel
 from fedskew.models.prefix import OnProgress, activations, key, prefix, suffix
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def prepared(
     tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
     task = tasks[0]
     require(
-        not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, Module)),
+        not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
         f"model {experiment.labels('model')[0]}: would take the numbers of {dataset.name}'s words for measurements; use text-cnn, "
         "or a pretrained encoder, minilm",
     )

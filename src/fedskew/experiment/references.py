@@ -104,16 +104,17 @@ def without_code(toml: str, where: str) -> tuple[Experiment, list[str]]:
         return from_toml(toml, where), []
     except BadInput:
         table = toml_table(toml, where)
-        own = {
-            section: str(table[section].get(option))
-            for section, option in (("algorithm", "name"), ("model", "source"))
-            if isinstance(table.get(section), dict)
-            and (MARK in str(table[section].get("name")) or table[section].get("name") == "module")
-        }
+        own = [(section, name) for section in COMPONENTS for name in names_in(table.get(section)) if MARK in name]
         if not own:
             raise
-        rest = {section: value for section, value in table.items() if section not in own}
-        return from_table_of_sections(rest, where), [f"{where}: {section} {name}" for section, name in own.items()]
+        rest = {section: value for section, value in table.items() if section not in dict(own)}
+        return from_table_of_sections(rest, where), [f"{where}: {section} {name}" for section, name in own]
+
+
+def names_in(section: object) -> list[str]:
+    """The names of the components of a stored section."""
+    parts = section if isinstance(section, list) else [section]
+    return [str(part.get("name")) for part in parts if isinstance(part, dict)]
 
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:

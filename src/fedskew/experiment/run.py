@@ -273,7 +273,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     dataset = assembly.dataset
     facts["versions"] = {name: version(name) for name in ("fedskew", "torch", "numpy")} | {
         "python": platform.python_version(),
-        **offered_by(type(experiment.algorithm)),
+        **{k: v for part in experiment.components() for k, v in offered_by(type(part)).items()},
     }
     facts["data"] = {
         "name": dataset.name,

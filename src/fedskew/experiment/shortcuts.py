@@ -1,15 +1,15 @@
 """Load data and deal them to clients from Python, without an experiment."""
 
 from fedskew.core.component import build
-from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
+from fedskew.experiment.config import COMPONENTS
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 
 
 def load(dataset: object) -> Dataset:
     """A data set by name, ``"digits"`` or ``"uci-har"``, with options as in ``"digits:test_fraction=0.3"``."""
-    loaded: Dataset = build("dataset", DATASETS, dataset).load()
+    loaded: Dataset = build("dataset", COMPONENTS["dataset"], dataset).load()
     return loaded
 
 

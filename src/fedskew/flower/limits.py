@@ -1,20 +1,21 @@
 """The limits that a node's owner sets for a server. A recipe is checked before it costs time or memory."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
-from fedskew.algorithms import ALGORITHMS
+from fedskew.core.component import parse
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
 from fedskew.experiment.build import check_needs, setup_of
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
-from fedskew.models import Module
+from fedskew.models.own import OwnModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Limits:
     """The most that one request may ask for. The defaults allow more than honest work needs.
 
     ``clients`` in the population, ``classes``, ``threads``, local ``steps``, and ``examples``: the rows of all steps together.
-    ``allow`` names other code that a recipe may use: methods of other packages, and modules as PACKAGE.MODULE.CLASS.
+    ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
     """
 
     clients: int = 100_000
@@ -54,25 +55,29 @@ class Limits:
         """The experiment of a recipe. Raises `BadInput` if it names code that the owner did not allow, or cannot run on a node."""
         table = toml_table(text, "recipe")
         written = json.dumps(table, default=str)
+        for name in self.allow:
+            written = written.replace(name, "")
         require(
             MARK not in written and ".py" not in written,
-            "recipe: it names a file of code (NAME.py or FILE::NAME); nodes run only what is installed on them",
+            "recipe: it names a file of code (NAME.py or FILE::NAME); nodes run only what is installed on them, of "
+            "other packages what the owner allows with --allow MODULE::CLASS",
         )
-        method, model = table.get("algorithm"), table.get("model")
-        # a method of another package is imported as soon as its name is looked up
-        self.check_allowed("algorithm", method.get("name") if isinstance(method, dict) else method, tuple(ALGORITHMS))
-        if isinstance(model, dict) and model.get("name") == "module":
-            self.check_allowed("model", model.get("source"))
-            admit_module(str(model.get("source")))
+        # a component of another package is imported as soon as its name is looked up
+        for section, catalogue in COMPONENTS.items():
+            given = table.get(section)
+            for part in given if isinstance(given, list) else [given]:
+                self.check_allowed(section, part.get("name") if isinstance(part, dict) else part, catalogue.ours)
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
         check_needs(experiment, replace(setup_of(experiment), simulated=False))
         # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
 
-    def check_allowed(self, part: str, name: object, known: tuple[str, ...] = ()) -> None:
+    def check_allowed(self, part: str, name: object, known: Mapping[str, type]) -> None:
         """Raise `BadInput` unless the name, without options after a colon, is known or allowed."""
-        plain = str(name).partition(":")[0]
+        plain = parse(str(name), "recipe")[0]
+        if MARK in plain and plain in self.allow:
+            admit_module(plain)
         require(
             name is None or plain in (*known, *self.allow),
             f"recipe: {part} {plain} is not fedskew's own; the node's owner can start it with --allow NAME",
@@ -81,7 +86,9 @@ class Limits:
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
-    if isinstance(experiment.model, Module):  # the constructor of another package's module may not work without memory
+    if isinstance(
+        experiment.model, OwnModel
+    ):  # the constructor of another package's module may not work without memory
         return
     with torch.device("meta"):
         net = experiment.model.build(shape, classes, torch.Generator(device="cpu"))

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fedskew.core.component import from_table
-from fedskew.core.errors import require
-from fedskew.core.own import MARK
+from fedskew.core.errors import BadInput, require
+from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
 from fedskew.engine.sequential import Sequential
-from fedskew.experiment.build import Assembly, assemble, check_needs, name_of, setup_of, with_engine
+from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import ClientData
 from fedskew.experiment.run import Listener, Stop, execute, register
@@ -64,11 +64,12 @@ def serve(
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     """The experiment with an engine and a number of threads. Raises `BadInput` with the reason if it cannot run on nodes."""
     check_needs(experiment)
-    name = name_of(experiment.algorithm)
-    require(
-        MARK not in name,
-        f"algorithm {name} is in a file, which the nodes do not have; offer it from a package that is installed on them",
-    )
+    for part in experiment.components():
+        origin = ORIGINS.get(type(part))
+        if origin and origin.file_hash:
+            raise BadInput(
+                f"{origin.name} is in a file, which the nodes do not have; offer it from a package that is installed on them"
+            )
     check_needs(experiment, dataclasses.replace(setup_of(experiment), simulated=False, labels_known=deployment.labels))
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 

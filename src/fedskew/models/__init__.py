@@ -5,7 +5,6 @@ from fedskew.models.encoder import HuggingFace, MiniLm
 from fedskew.models.lstm import Lstm
 from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp
-from fedskew.models.own import Module
 from fedskew.models.resnet import ResNet
 from fedskew.models.softmax import Softmax
 from fedskew.models.textcnn import TextCnn
@@ -21,6 +20,5 @@ MODELS = {
     "text-cnn": TextCnn,
     "minilm": MiniLm,
     "hf": HuggingFace,
-    "module": Module,
     "mixed": Mixed,
 }

@@ -1,27 +1,24 @@
-"""The user's own module: a class in a file or in an importable package."""
+"""The user's own module: a `torch.nn.Module` class, or a function that makes a module, as a component with options."""
 
-import importlib
+import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
+from types import FunctionType
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedskew.core import own
 from fedskew.core.errors import BadInput, require
-from fedskew.core.places import read_small
-from fedskew.core.trust import admit, admit_module
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models.initial import draws_from
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 T = TypeVar("T")
-
-HOW = "write module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
 
 
 class OwnNet(nn.Module):
@@ -33,7 +30,7 @@ class OwnNet(nn.Module):
         linear = [part for part in inner.modules() if isinstance(part, nn.Linear) and part.out_features == classes]
         require(
             bool(linear),
-            f"model module: its output layer must be a torch.nn.Linear with {classes} outputs, one a class",
+            f"model: its output layer must be a torch.nn.Linear with {classes} outputs, one a class",
         )
         self.last = linear[-1:]  # in a list: it is a part of ``inner`` already
 
@@ -55,65 +52,25 @@ class OwnNet(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Module:
-    """A `torch.nn.Module` class of yours, called as ``CLASS(shape, classes)`` with the shape of a row and the number of classes.
+class OwnModel:
+    """A `torch.nn.Module` class or a function of a user, called with the shape of a row, the number of classes, and its options.
 
     It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Integer rows stay integers if it takes no
     others, like an embedding. Parameters without gradient are frozen. Dropout is off; BatchNorm is refused.
     """
 
-    source: str
-    file_hash: str = ""
-
-    takes: ClassVar[str] = "source"
+    make: ClassVar[Callable[..., nn.Module]]
     has_features: ClassVar[bool] = True
-    idea: ClassVar[str] = "a torch.nn.Module of yours: module:FILE.py::CLASS or module:PACKAGE.MODULE.CLASS"
-
-    def __post_init__(self) -> None:
-        found, contents = "", b""
-        if own.MARK in self.source:
-            path, _, name = self.source.rpartition(own.MARK)
-            resolved = Path(path).expanduser().resolve()
-            try:
-                contents = read_small(resolved)
-            except OSError as error:
-                raise BadInput(f"cannot read {resolved}: {error.strerror}; {HOW}") from None
-            found = own.digest(contents)
-            object.__setattr__(self, "source", f"{resolved}{own.MARK}{name}")
-        require(
-            self.file_hash in ("", found),
-            f"{self.source} has changed (hash {self.file_hash} before, now {found}); put the old file back, or "
-            "start a new run",
-        )
-        if found:
-            admit(contents, str(resolved))
-        else:
-            admit_module(self.source)
-        object.__setattr__(self, "file_hash", found)
-
-    def loaded(self) -> type[nn.Module]:
-        """The user's class. Raises `BadInput` if it is missing or its file has changed."""
-        if own.MARK in self.source:
-            file, _, name = self.source.rpartition(own.MARK)
-            contents = read_small(Path(file))
-            require(own.digest(contents) == self.file_hash, f"model module: {file} has changed; start a new run")
-            module: object = own.run(Path(file), contents, self.file_hash, "model module")
-        else:
-            package, _, name = self.source.rpartition(".")
-            try:
-                module = importlib.import_module(package)
-            except (ImportError, ValueError) as error:
-                raise BadInput(f"model module: cannot import {package!r}: {error}; {HOW}") from None
-        cls = getattr(module, name, None)
-        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-            raise BadInput(f"model module: {self.source} is not a torch.nn.Module class; {HOW}")
-        return cls
 
     def build(self, shape: tuple[int, ...], classes: int, generator: torch.Generator) -> nn.Module:
         """The module, with parameters drawn from ``generator``. Raises `BadInput` if it does not work on two rows."""
-        cls = self.loaded()
+        cls, options = type(self), vars(self)
         with draws_from(generator):
-            net = OwnNet(called(cls, f"model {cls.__name__}: cannot be made", shape, classes), classes).eval()
+            made = called(lambda: self.make(shape, classes, **options), f"model {cls.__name__}: cannot be made")
+            require(
+                isinstance(made, nn.Module), f"model {cls.__name__} makes {type(made).__name__}, not a torch.nn.Module"
+            )
+            net = OwnNet(made, classes).eval()
         for part in net.modules():
             statistics = isinstance(part, BATCH_NORMS) or getattr(part, "running_mean", None) is not None
             require(
@@ -134,6 +91,38 @@ class Module:
         )
         net.stacks = stacks(net, x)
         return net
+
+
+def adapted(found: object, what: str) -> type | None:
+    """The component of a module class or a function; None for anything else."""
+    if isinstance(found, nn.Module):
+        raise BadInput(
+            f"{what}: give the class, or a function of (shape, classes) that makes the module, so that runs can be repeated"
+        )
+    if not (isinstance(found, FunctionType) or (isinstance(found, type) and issubclass(found, nn.Module))):
+        return None
+    try:
+        inspect.signature(found).bind((), 0)
+    except TypeError as error:
+        raise BadInput(
+            f"{what} is called with the shape of a row and the number of classes: {error}; write __init__(self, shape, classes), "
+            "and give other arguments defaults"
+        ) from None
+    return component(found)  # type: ignore[arg-type]
+
+
+@cache
+def component(found: FunctionType | type[nn.Module]) -> type:
+    """Its options are the arguments after the first two whose default is a number, a text or a truth value."""
+    options = [(p.name, type(p.default), p.default) for p in [*inspect.signature(found).parameters.values()][2:]]
+    return dataclasses.make_dataclass(
+        found.__name__,
+        [option for option in options if option[1] in (bool, int, float, str)],
+        bases=(OwnModel,),
+        namespace={"make": staticmethod(found), "__doc__": found.__doc__},
+        frozen=True,
+        kw_only=True,
+    )
 
 
 def called(function: Callable[..., T], failing: str, *args: object) -> T:

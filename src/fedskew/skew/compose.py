@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.catalogue import Catalogue
 from fedskew.core.component import build, label
 from fedskew.core.errors import require
 from fedskew.skew.balanced import LabelDirichletBalanced
@@ -20,12 +21,14 @@ from fedskew.skew.quantity import SizeSkew
 
 Skew = Dealer | SizeSkew | FeatureSkew | Concept
 
+KNOWN = Catalogue("skews", SKEWS, Dealer, SizeSkew, FeatureSkew, Concept)
+
 
 def skews_of(spec: object) -> tuple[Skew, ...]:
     """Build the skews of a compact string, a table, an object, or a list of them. Raises `BadInput` if they do not combine."""
     specs = spec if isinstance(spec, list | tuple) else [spec]
     require(bool(specs), "skew: the list is empty; write skew = 'iid' for clients that do not differ")
-    skews = tuple(build("skew", SKEWS, one) for one in specs)
+    skews = tuple(build("skew", KNOWN, one) for one in specs)
     mixture(skews)
     return skews
 
@@ -107,7 +110,7 @@ def mixture(skews: Sequence[Skew]) -> Mixture:
 
 def written(skews: Sequence[Skew]) -> str:
     """Return the compact forms, joined by "and"."""
-    return " and ".join(label(skew, SKEWS) for skew in skews)
+    return " and ".join(label(skew, KNOWN) for skew in skews)
 
 
 def owners(partition: Partition, num_rows: int) -> Ints:

@@ -1,0 +1,91 @@
+"""The components of one kind by name: built-in ones, those of installed packages, and classes of users."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType
+
+from fedskew.core.errors import BadInput, require
+from fedskew.core.fits import fitted
+from fedskew.core.own import ORIGINS, Origin, load, name_of
+
+
+def canonical(name: str, known: Iterable[str]) -> str:
+    """The known name that differs only in capitals and signs: ``q-FedAvg`` is ``qfedavg``. Else the name itself."""
+    known, wanted = [*known], plainly(name)
+    return name if name in known else next((one for one in known if plainly(one) == wanted), name)
+
+
+def plainly(name: str) -> str:
+    """Letters and digits only, in lower case."""
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
+class Catalogue(Mapping[str, type]):
+    """Built-in components, then those of installed packages. The latter are loaded on access and never replace a built-in one.
+
+    ``kinds`` is the plural; packages offer components under the entry points ``fedskew.KINDS``. A class from elsewhere must fit
+    one of the ``contracts``, and may lack their ``optional`` members; without a contract a kind takes none. ``adapt`` turns what
+    another library defines into a component, or returns None.
+    """
+
+    def __init__(
+        self,
+        kinds: str,
+        ours: Mapping[str, type],
+        *contracts: type,
+        optional: Collection[str] = (),
+        adapt: Callable[[object, str], type | None] = lambda found, what: None,
+    ) -> None:
+        self.kinds, self.ours, self.contracts, self.optional, self.adapt = kinds, ours, contracts, optional, adapt
+
+    @cached_property
+    def offered(self) -> dict[str, EntryPoint]:
+        found = entry_points(group=f"fedskew.{self.kinds}") if self.contracts else ()
+        return {entry.name: entry for entry in found if entry.name not in self.ours}
+
+    def __getitem__(self, name: str) -> type:
+        if name in self.ours:
+            return self.ours[name]
+        entry = self.offered[name]
+        what = f"{name} of package {entry.dist.name if entry.dist else '?'}"
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise BadInput(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from None
+        return self.accepted(found, what, Origin(name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.ours or name in self.offered
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.ours
+        yield from self.offered
+
+    def __len__(self) -> int:
+        return len(self.ours) + len(self.offered)
+
+    def own(self, name: str, place: str, expected: str = "", source: str = "") -> type:
+        """The class that ``FILE.py::CLASS`` or ``MODULE::CLASS`` names; see `fedskew.core.own.load`."""
+        require(bool(self.contracts), f"{place}: {self.kinds} do not come from files, got {name!r}")
+        found, origin = load(name, place, expected, source)
+        return self.accepted(found, f"{place}: {origin.short}", origin)
+
+    def given(self, thing: object, place: str) -> type | None:
+        """The class of this catalogue for a class, a function or an object of a Python program; None for anything else."""
+        cls = thing if isinstance(thing, type | FunctionType) else type(thing)
+        if isinstance(cls, type) and (cls in ORIGINS or any(cls is known for known in self.ours.values())):
+            return cls
+        if cls is not thing and not dataclasses.is_dataclass(cls):
+            self.adapt(thing, place)  # it may know what to give instead
+            return None
+        name, source = name_of(cls, place)
+        return self.own(name, place, source=source)
+
+    def accepted(self, found: object, what: str, origin: Origin) -> type:
+        """The component's class, with its origin noted. Raises `BadInput` with what does not fit the kind."""
+        cls = self.adapt(found, what) or fitted(found, self.contracts, self.optional, what)
+        ORIGINS.setdefault(cls, origin)
+        return cls

@@ -65,7 +65,7 @@ def measure(parsed: argparse.Namespace) -> dict[str, Any]:
         run(
             experiment,
             data=data,
-            folder=folder,
+            runs=folder,
             listener=lambda p: rounds.append((p, time.perf_counter() - began, time.process_time() - worked)),
         )
     alone = [p.seconds for p, _, _ in rounds if p.round and p.accuracy is None]

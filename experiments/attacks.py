@@ -46,7 +46,7 @@ def accuracy(defence: str, attack: str, seed: int) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         try:
-            frame = run(experiment, folder=folder).measurements()
+            frame = run(experiment, runs=folder).measurements()
         except Diverged:
             return GUESSING
     told = frame[(frame["split"] == "test") & (frame["name"] == "accuracy")].sort_values("round")

@@ -39,7 +39,7 @@ def rounds_to_target(method: str, skew: str, epochs: int, seed: int) -> int:
         engine="stacked",
     )
     with tempfile.TemporaryDirectory() as folder:
-        frame = run(experiment, folder=folder).measurements()
+        frame = run(experiment, runs=folder).measurements()
     told = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["value"] >= TARGET)]
     return int(told["round"].min()) if len(told) else ROUNDS + 1
 

@@ -11,6 +11,7 @@ from fedskew.cli.main import parser
 from fedskew.cli.options import EXPERIMENT
 from fedskew.cli.show import KINDS, component_rows
 from fedskew.experiment.config import COMPONENTS, SETTINGS
+from fedskew.experiment.keywords import KEYWORDS
 from fedskew.measure import registry
 
 
@@ -52,8 +53,9 @@ def verbs() -> str:
 
 def command_options() -> str:
     """The options of `run`, `compare` and `tune` that change an experiment."""
+    sets = {f"--{one.name.replace('_', '-')}": f"`{one.sets}`" for one in KEYWORDS.values() if one.sets}
     rows = [
-        {"name": one.name, "sets": f"`{one.sets}`" if one.sets else "", "what": one.help}
+        {"name": one.name, "sets": sets.get(one.name, ""), "what": one.help}
         for options in EXPERIMENT.values()
         for one in options
     ]

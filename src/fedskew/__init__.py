@@ -4,36 +4,78 @@ Example::
 
     import fedskew as fs
 
-    experiment = fs.Experiment(dataset="digits", skew="label-dirichlet:alpha=0.1")
-    runs = fs.compare(experiment, ["fedavg", "scaffold"], seeds=3)
+    runs = fs.compare(["fedavg", "scaffold"], dataset="digits", skew="label-dirichlet:alpha=0.1", seeds=3)
     print(runs.table())
     runs.plot("accuracy").savefig("accuracy.png")
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedskew.core.algorithm import Algorithm
+    from fedskew.core.errors import BadInput, Diverged, FedskewError
+    from fedskew.data.dataset import Dataset
+    from fedskew.data.datasets.own import from_torch
+    from fedskew.experiment.config import Experiment
+    from fedskew.experiment.results import Runs, compare, run
+    from fedskew.experiment.shortcuts import from_toml, load, partition
+    from fedskew.store.runs import RunStore
+
+    __version__: str
 
 PLACES = {
-    "Algorithm": "fedskew.core.algorithm",
-    "BadInput": "fedskew.core.errors",
-    "Dataset": "fedskew.data.dataset",
-    "Diverged": "fedskew.core.errors",
-    "Experiment": "fedskew.experiment.config",
-    "FedskewError": "fedskew.core.errors",
-    "RunStore": "fedskew.store.runs",
-    "Runs": "fedskew.experiment.results",
-    "compare": "fedskew.experiment.results",
-    "from_torch": "fedskew.data.datasets.own",
-    "load": "fedskew.experiment.shortcuts",
-    "partition": "fedskew.experiment.shortcuts",
-    "run": "fedskew.experiment.results",
+    "Algorithm": "core.algorithm",
+    "BadInput": "core.errors",
+    "Dataset": "data.dataset",
+    "Diverged": "core.errors",
+    "Experiment": "experiment.config",
+    "FedskewError": "core.errors",
+    "RunStore": "store.runs",
+    "Runs": "experiment.results",
+    "compare": "experiment.results",
+    "from_toml": "experiment.shortcuts",
+    "from_torch": "data.datasets.own",
+    "load": "experiment.shortcuts",
+    "partition": "experiment.shortcuts",
+    "run": "experiment.results",
 }
+"""Where each public name is. It is imported on first use, since PyTorch takes longer to load than anything else."""
 
-__all__ = [*PLACES]
+__all__ = [
+    "Algorithm",
+    "BadInput",
+    "Dataset",
+    "Diverged",
+    "Experiment",
+    "FedskewError",
+    "RunStore",
+    "Runs",
+    "__version__",
+    "compare",
+    "from_toml",
+    "from_torch",
+    "load",
+    "partition",
+    "run",
+]
 
 
-def __getattr__(name: str) -> Any:
-    # on first use, so that `fedskew --help` does not wait for PyTorch
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fedskew")
     if name not in PLACES:
-        raise AttributeError(f"module 'fedskew' has no attribute {name!r}")
-    return getattr(import_module(PLACES[name]), name)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, PLACES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module 'fedskew' has no attribute {name!r}{hint}", name=name)
+    value: object = getattr(import_module(f"fedskew.{PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -226,7 +226,7 @@ def private(options: str = "clip=0.3,noise=2.0", q: float = 0.7, **changes):
 
 
 def test_the_loss_of_all_rounds_so_far_is_stored_after_each(tmp_path) -> None:
-    runs = run_experiment(private(evaluation={"every": 3}), data=DATA, folder=tmp_path)
+    runs = run_experiment(private(evaluation={"every": 3}), data=DATA, runs=tmp_path)
     stored = runs.measurements().query("name == 'epsilon'")
     assert set(stored["split"]) == {"round"}
     assert list(stored["round"]) == [1, 2, 3, 4]
@@ -237,7 +237,7 @@ def test_the_loss_of_all_rounds_so_far_is_stored_after_each(tmp_path) -> None:
 def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> None:
     base = small(selection="poisson:rate=0.7")
     methods = ["fedavg", "dp-fedavg:noise=2.0,q=0.7", "dp-fedavg:noise=0.0,q=0.7"]
-    runs = compare(base, methods, seeds=1, data=DATA, folder=tmp_path)
+    runs = compare(base, methods, seeds=1, data=DATA, runs=tmp_path)
     loss = epsilon(Privacy(0.7, 2.0, 1e-5), 4)
     assert runs.table()["epsilon"].isna().tolist() == [True, False, True]
     html = runs.report(tmp_path / "page.html").read_text()
@@ -247,14 +247,14 @@ def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> N
     printed = capsys.readouterr().out
     assert "epsilon" in printed
     assert f"{loss:.2f}" in printed
-    plain = run_experiment(small(), data=DATA, folder=tmp_path / "plain")
+    plain = run_experiment(small(), data=DATA, runs=tmp_path / "plain")
     assert "epsilon" not in plain.report(tmp_path / "plain.html").read_text().lower()
     assert main(["show", "--runs", str(tmp_path / "plain")]) == 0
     assert "epsilon" not in capsys.readouterr().out
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> None:
-    whole = run_experiment(private(server="adam:lr=0.03"), data=DATA, folder=tmp_path / "whole")
+    whole = run_experiment(private(server="adam:lr=0.03"), data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     number = register(store, from_toml(whole.records[0].experiment))
     while store.run(number).status != "finished":
@@ -276,7 +276,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> Non
 )
 def test_settings_that_void_the_guarantee_are_refused(tmp_path, experiment, words: list[str]) -> None:
     with pytest.raises(BadInput) as caught:
-        run_experiment(experiment, data=DATA, folder=tmp_path / "runs")
+        run_experiment(experiment, data=DATA, runs=tmp_path / "runs")
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "runs").exists()
@@ -285,6 +285,6 @@ def test_settings_that_void_the_guarantee_are_refused(tmp_path, experiment, word
 def test_a_missing_accountant_is_named_with_its_remedy(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(BadInput, match="not installed; pip install dp-accounting"):
-        run_experiment(private(), data=DATA, folder=tmp_path / "runs")
+        run_experiment(private(), data=DATA, runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-    assert run_experiment(private("noise=0.0"), data=DATA, folder=tmp_path).records[0].status == "finished"
+    assert run_experiment(private("noise=0.0"), data=DATA, runs=tmp_path).records[0].status == "finished"

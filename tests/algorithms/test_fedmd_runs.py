@@ -39,10 +39,10 @@ def experiment(**changes) -> Experiment:
 def test_a_run_measures_the_clients_own_models(tmp_path) -> None:
     one = experiment()
     assert from_toml(one.toml()) == one
-    frame = run(one, data=small_data(), folder=tmp_path).measurements()
+    frame = run(one, data=small_data(), runs=tmp_path).measurements()
     stored = frame[(frame["split"] == "personal") & (frame["name"] == "accuracy_mean")]["value"]
     assert stored.iloc[-1] > 0.8
-    both = run(experiment(engine="stacked"), data=small_data(), folder=tmp_path).measurements()
+    both = run(experiment(engine="stacked"), data=small_data(), runs=tmp_path).measurements()
     again = both[(both["split"] == "personal") & (both["name"] == "accuracy_mean")]["value"]
     assert list(again) == pytest.approx(list(stored), abs=1e-12)
 

@@ -113,7 +113,7 @@ def test_initial_models_differ_by_the_spread_and_the_seed() -> None:
 
 
 def test_the_cluster_is_stored_for_each_client(tmp_path) -> None:
-    runs = run_experiment(small("ifca:k=2"), data=DATA, folder=tmp_path)
+    runs = run_experiment(small("ifca:k=2"), data=DATA, runs=tmp_path)
     frame = runs.measurements()
     stored = frame.query("split == 'client' and name == 'cluster'")
     assert len(stored) == 4 * 4
@@ -124,7 +124,7 @@ def test_the_cluster_is_stored_for_each_client(tmp_path) -> None:
 @pytest.mark.parametrize("server", [Momentum(), ServerSgd(lr=0.5)])
 def test_a_server_optimiser_is_refused_with_the_reason(tmp_path, server) -> None:
     with pytest.raises(BadInput, match=r"ifca averages more than one model.*use --server sgd"):
-        run_experiment(small("ifca", server=server), data=DATA, folder=tmp_path)
+        run_experiment(small("ifca", server=server), data=DATA, runs=tmp_path)
 
 
 def test_a_refinement_is_refused_with_the_reason() -> None:

@@ -225,7 +225,7 @@ def test_a_run_with_a_broken_client_stores_no_undefined_measures(engine: str, tm
     experiment = Experiment(
         algorithm=Median(), skew="natural", model="softmax", engine=engine, training=Training(rounds=3, threads=1)
     )
-    runs = run_experiment(experiment, data=data, folder=tmp_path)
+    runs = run_experiment(experiment, data=data, runs=tmp_path)
     frame = runs.measurements()
     assert [record.status for record in runs.records] == ["finished"]
     assert frame["value"].notna().all()

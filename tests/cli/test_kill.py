@@ -30,7 +30,7 @@ def numbers(store: RunStore, number: int) -> list[tuple[object, ...]]:
 @pytest.mark.slow
 def test_each_of_fifty_kills_loses_one_round_at_most(tmp_path: Path) -> None:
     experiment = small("scaffold", rounds=40).replace(checkpoint__every=1)
-    whole = run(experiment, folder=tmp_path / "whole")
+    whole = run(experiment, runs=tmp_path / "whole")
     expected = numbers(whole.store, whole.ids[0])
     context, luck = multiprocessing.get_context("forkserver"), random.Random(0)
     context.set_forkserver_preload(["tests.cli.test_kill"])

@@ -78,14 +78,14 @@ def test_a_method_of_a_cell_is_stored_and_repeated(
     assert given.name == "Mine:beta=0.3"
     assert from_toml(given.toml()) == given
     assert experiment(algorithm=program.Mine) == experiment(algorithm=program.Mine())
-    run(given, folder=tmp_path / "a")
+    run(given, runs=tmp_path / "a")
     # another process has no such cell
     vars(program).clear()
     loaded = [name for name in sys.modules if name.startswith("fedskew_own_")]
     for name in loaded:
         monkeypatch.delitem(sys.modules, name)
     stored = RunStore(tmp_path / "a").run(1).experiment
-    run(from_toml(stored), folder=tmp_path / "b")
+    run(from_toml(stored), runs=tmp_path / "b")
     a, b = (RunStore(tmp_path / f).measurements([1]).query("name != 'seconds'")["value"].tolist() for f in "ab")
     assert a == b
     # another person's store does not run it

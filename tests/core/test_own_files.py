@@ -133,5 +133,5 @@ def test_a_run_whose_method_ends_the_program_has_failed(tmp_path: Path, monkeypa
 
     monkeypatch.setattr("fedskew.experiment.run.play", leave)
     with pytest.raises(FedskewError, match=r"run 1: code that it calls ended the program, sys\.exit\(0\)"):
-        run(small(rounds=1), folder=tmp_path)
+        run(small(rounds=1), runs=tmp_path)
     assert RunStore(tmp_path).run(1).status == "failed"

@@ -61,7 +61,7 @@ def store(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """One interrupted run whose experiment names a file that this person never ran."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(trust.FOLDER, str(tmp_path / "configuration"))
-    made = run(small(rounds=2, checkpoint={"every": 1}), folder="runs").store
+    made = run(small(rounds=2, checkpoint={"every": 1}), runs="runs").store
     table = small(rounds=3, checkpoint={"every": 1}).table() | named(request.param, tmp_path)
     made.db.execute("UPDATE runs SET status='interrupted', rounds=3, experiment=?", (tomli_w.dumps(table),))
     return made

@@ -131,5 +131,5 @@ def test_updates_are_summed_once_a_round(
 
     monkeypatch.setattr(records, "weighted_sum", counted)
     experiment = Experiment(training={"rounds": 2}, codec=codec)
-    run(experiment, folder=tmp_path)
+    run(experiment, runs=tmp_path)
     assert len(calls) == times

@@ -142,7 +142,7 @@ def test_text_model_learns_the_user_texts(tmp_path):
     )
     assert type(experiment.model).__name__ == "TextCnn"
     assert Experiment(dataset=f"table:path={path},label=stars", skew="iid").model == Experiment().model
-    assert run(experiment, folder=tmp_path / "runs").table()["accuracy"].tolist() == [1.0]
+    assert run(experiment, runs=tmp_path / "runs").table()["accuracy"].tolist() == [1.0]
 
 
 def test_models_of_numbers_refuse_word_ids(tmp_path):

@@ -152,7 +152,7 @@ def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.Monkey
         engine="sequential",
         training={"rounds": 2, "threads": 1, "states": "disk"},
     )
-    store = run(made, folder=tmp_path).store
+    store = run(made, runs=tmp_path).store
     path = store.run_folder(1) / "client-states.bin"
     path.chmod(0o444)
     before = path.read_bytes(), path.stat().st_mtime_ns
@@ -188,7 +188,7 @@ def test_a_run_with_states_on_disk_equals_one_in_memory_after_a_kill(tmp_path: P
         rows = store.db.execute("SELECT * FROM measurements WHERE run = ? AND name != 'seconds'", (number,))
         return sorted(map(str, (tuple(row)[1:] for row in rows)))
 
-    memory = run(made("memory"), folder=tmp_path / "memory")
+    memory = run(made("memory"), runs=tmp_path / "memory")
     store = RunStore(tmp_path / "disk")
     number = register(store, made("disk"))
     with pytest.raises(Killed):

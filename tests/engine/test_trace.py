@@ -214,7 +214,7 @@ def test_a_stacked_run_imports_no_compiler_and_no_reports(tmp_path):
 import sys
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
-run(Experiment().replace(engine="stacked", training={{"rounds": 1}}), folder={str(tmp_path)!r})
+run(Experiment().replace(engine="stacked", training={{"rounds": 1}}), runs={str(tmp_path)!r})
 heavy = ["torch._dynamo", "sympy", "pandas", "scipy", "pyarrow", "matplotlib", "transformers", "peft", "jinja2"]
 print([name for name in heavy if name in sys.modules])
 """

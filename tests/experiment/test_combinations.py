@@ -9,21 +9,21 @@ torch.set_num_threads(1)
 
 
 def test_centralised_is_one_client_with_all_rows(tmp_path) -> None:
-    runs = run(small("centralised"), data=DATA, folder=tmp_path)
+    runs = run(small("centralised"), data=DATA, runs=tmp_path)
     assert runs.records[0].facts["partition"]["clients"] == 1
     assert runs.records[0].facts["partition"]["rows"] == len(DATA.y)
 
 
 def test_local_sgd_takes_exactly_its_steps(tmp_path) -> None:
-    frame = run(small("local-sgd:steps=3"), data=DATA, folder=tmp_path).measurements()
+    frame = run(small("local-sgd:steps=3"), data=DATA, runs=tmp_path).measurements()
     assert set(frame.query("name == 'steps'")["value"]) == {3}
-    frame = run(small("parallel-sgd"), data=DATA, folder=tmp_path / "p").measurements()
+    frame = run(small("parallel-sgd"), data=DATA, runs=tmp_path / "p").measurements()
     assert set(frame.query("name == 'steps'")["value"]) == {1}
 
 
 def test_fedavgm_is_fedavg_under_the_momentum_slot(tmp_path) -> None:
-    a = run(small("fedavgm:beta=0.5"), data=DATA, folder=tmp_path / "a")
-    b = run(small("fedavg", server="momentum:beta=0.5"), data=DATA, folder=tmp_path / "b")
+    a = run(small("fedavgm:beta=0.5"), data=DATA, runs=tmp_path / "a")
+    b = run(small("fedavg", server="momentum:beta=0.5"), data=DATA, runs=tmp_path / "b")
     assert numbers(a) == numbers(b)
 
 

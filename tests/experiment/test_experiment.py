@@ -75,7 +75,7 @@ def test_a_wrong_experiment_is_refused_before_anything_is_stored(
     tmp_path, experiment: Experiment, words: list[str]
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        run(experiment, data=DATA, folder=tmp_path / "runs")
+        run(experiment, data=DATA, runs=tmp_path / "runs")
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "runs").exists()
@@ -88,7 +88,7 @@ def test_a_client_without_rows_never_enters_a_cohort_and_is_counted(tmp_path) ->
     assembly = assemble(experiment, DATA)
     assert assembly.partition.empty > 0
     assert assembly.partition.sizes.min() > 0
-    runs = run(experiment, data=DATA, folder=tmp_path)
+    runs = run(experiment, data=DATA, runs=tmp_path)
     assert runs.records[0].facts["partition"]["empty"] == assembly.partition.empty
     cohort = runs.measurements().query("split == 'round' and name == 'clients'")["value"]
     assert set(cohort) == {12 - assembly.partition.empty}
@@ -99,7 +99,7 @@ def test_held_out_rows_measure_clients_and_are_not_trained_on(tmp_path) -> None:
         clients={"number": 6, "held_out": 0.25}, selection="everyone", local={"epochs": 1, "batch_size": 1}
     )
     partition = assemble(experiment, DATA).partition
-    steps = run(experiment, data=DATA, folder=tmp_path).measurements().query("name == 'steps' and round == 1")
+    steps = run(experiment, data=DATA, runs=tmp_path).measurements().query("name == 'steps' and round == 1")
     assert list(steps.sort_values("client")["value"]) == list(partition.sizes)
     assert all(not set(partition.rows(k)) & set(partition.measured_rows(k)) for k in range(6))
 
@@ -124,7 +124,7 @@ RESUMED += ["fedga", "fedga-generalisation", "feddf:steps=5", "data-sharing:beta
 @pytest.mark.parametrize("method", RESUMED)
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
     requested = small(method, rounds=5, server_data={"share": 0.2}, evaluation={"classes": True})
-    whole = run(requested, data=DATA, folder=tmp_path / "whole")
+    whole = run(requested, data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     experiment = requested.replace(dataset=from_toml(whole.records[0].experiment).dataset)
     number = register(store, experiment)
@@ -143,7 +143,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method
 
 
 def test_a_crash_between_checkpoints_loses_nothing_that_matters(tmp_path) -> None:
-    whole = run(small("scaffold", rounds=5), data=DATA, folder=tmp_path / "whole")
+    whole = run(small("scaffold", rounds=5), data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "crash")
     number = register(store, from_toml(whole.records[0].experiment))
 
@@ -161,18 +161,18 @@ def test_a_crash_between_checkpoints_loses_nothing_that_matters(tmp_path) -> Non
 
 
 def test_the_stored_toml_repeats_a_run_to_the_last_bit(tmp_path) -> None:
-    first = run(small("scaffold").replace(engine="auto"), data=DATA, folder=tmp_path / "a")
+    first = run(small("scaffold").replace(engine="auto"), data=DATA, runs=tmp_path / "a")
     stored = (tmp_path / "a" / "1" / "experiment.toml").read_text()
     assert 'name = "auto"' not in stored
     assert from_toml(stored).training.threads > 0
-    again = run(from_toml(stored), data=DATA, folder=tmp_path / "b")
+    again = run(from_toml(stored), data=DATA, runs=tmp_path / "b")
     assert numbers(again) == numbers(first)
     assert {"sequential", "stacked"} == set(first.records[0].facts["engine"]["estimated_seconds_a_round"])
 
 
 def test_processes_side_by_side_give_the_numbers_of_one(tmp_path) -> None:
-    alone = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "a")
-    together = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path / "b", jobs=2)
+    alone = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, runs=tmp_path / "a")
+    together = compare(small(), ["fedavg", "scaffold"], seeds=2, data=DATA, runs=tmp_path / "b", jobs=2)
     assert [r.status for r in together.records] == ["finished"] * 4
     assert numbers(together) == numbers(alone)
 
@@ -192,7 +192,7 @@ def test_partition_and_training_seeds_are_separate(tmp_path) -> None:
     ("method", "down", "up"), [("fedavg", 1, 1), ("scaffold", 2, 2), ("moon", 1, 1), ("feddyn", 1, 1)]
 )
 def test_bytes_are_those_of_the_vectors_sent(tmp_path, method: str, down: int, up: int) -> None:
-    runs = run(small(method), data=DATA, folder=tmp_path)
+    runs = run(small(method), data=DATA, runs=tmp_path)
     frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
     vector = 4 * runs.records[0].facts["parameters"]
     assert frame["bytes_down"] == 4 * down * vector
@@ -200,16 +200,16 @@ def test_bytes_are_those_of_the_vectors_sent(tmp_path, method: str, down: int, u
 
 
 def test_fednova_adds_one_scalar_a_client(tmp_path) -> None:
-    runs = run(small("fednova"), data=DATA, folder=tmp_path)
+    runs = run(small("fednova"), data=DATA, runs=tmp_path)
     frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
     assert frame["bytes_up"] == 4 * (4 * runs.records[0].facts["parameters"] + 4)
 
 
 def test_round_0_is_the_untrained_model_and_every_round_is_measured(tmp_path) -> None:
-    runs = run(small(rounds=3), data=DATA, folder=tmp_path)
+    runs = run(small(rounds=3), data=DATA, runs=tmp_path)
     accuracy = runs.measurements().query("split == 'test' and name == 'accuracy'")
     assert list(accuracy["round"]) == [0, 1, 2, 3]
-    sparse = run(small(rounds=3, evaluation={"every": 2}), data=DATA, folder=tmp_path / "sparse").measurements()
+    sparse = run(small(rounds=3, evaluation={"every": 2}), data=DATA, runs=tmp_path / "sparse").measurements()
     assert list(sparse.query("split == 'test' and name == 'accuracy'")["round"]) == [0, 2, 3]
     assert list(sparse.query("split == 'round' and name == 'drift'")["round"]) == [1, 2, 3]
 
@@ -252,23 +252,23 @@ def test_exhausted_memory_names_the_batch_size_and_the_remedies(monkeypatch, tmp
     monkeypatch.setattr(MlpNet, "forward", full)
     remedy = r"^out of memory with --batch-size 8 \(.+\); use a smaller one, --engine sequential"
     with pytest.raises(BadInput, match=remedy) as caught:
-        run(small(), data=DATA, folder=tmp_path)
+        run(small(), data=DATA, runs=tmp_path)
     assert "\n" not in str(caught.value)
     assert RunStore(tmp_path).run(1).status == "failed"
 
 
 def test_an_overshooting_proximal_step_is_named_as_the_cause(tmp_path) -> None:
     with pytest.raises(Diverged, match=r"lr x mu = 30"):
-        run(small("fedprox:mu=300.0", rounds=30), data=DATA, folder=tmp_path)
+        run(small("fedprox:mu=300.0", rounds=30), data=DATA, runs=tmp_path)
 
 
 def test_a_server_step_that_explodes_is_named_as_the_cause(tmp_path) -> None:
     with pytest.raises(Diverged, match=r"server"):
-        run(small(server="sgd:lr=1e38", rounds=5), data=DATA, folder=tmp_path)
+        run(small(server="sgd:lr=1e38", rounds=5), data=DATA, runs=tmp_path)
 
 
 def test_one_diverging_method_does_not_stop_a_comparison(tmp_path) -> None:
-    runs = compare(small(rounds=6), ["fedprox:mu=300.0", "fedavg"], seeds=2, data=DATA, folder=tmp_path)
+    runs = compare(small(rounds=6), ["fedprox:mu=300.0", "fedavg"], seeds=2, data=DATA, runs=tmp_path)
     assert [r.status for r in runs.records] == ["diverged", "finished"] * 2
     table = runs.table().set_index("method")
     assert table.loc["fedavg", "finished"] == 2
@@ -276,7 +276,7 @@ def test_one_diverging_method_does_not_stop_a_comparison(tmp_path) -> None:
 
 
 def test_other_data_are_refused_on_resume(tmp_path) -> None:
-    runs = run(small(rounds=2), data=DATA, folder=tmp_path)
+    runs = run(small(rounds=2), data=DATA, runs=tmp_path)
     other = blobs(rows=130)
     with pytest.raises(BadInput, match="not those it began with"):
         execute(runs.store, runs.ids[0], other)
@@ -287,7 +287,7 @@ def test_other_data_are_refused_on_resume(tmp_path) -> None:
 @pytest.mark.parametrize("changed", [{}, {"local__epochs": 2}])
 def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
     """A store was deleted, or a folder copied: the new run of that number refuses what lies in its folder."""
-    whole = run(small(rounds=2), data=DATA, folder=tmp_path / "one")
+    whole = run(small(rounds=2), data=DATA, runs=tmp_path / "one")
     old = next((tmp_path / "one" / "1").glob("*.safetensors"))
     store = RunStore(tmp_path / "two")
     number = register(store, from_toml(whole.records[0].experiment).replace(**changed))
@@ -302,7 +302,7 @@ def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
     execute(store, number, DATA)
     # begun, and then another's checkpoint in the place of its own
     other = tmp_path / "three"
-    run(small(rounds=2).replace(local__epochs=3), data=DATA, folder=other)
+    run(small(rounds=2).replace(local__epochs=3), data=DATA, runs=other)
     shutil.copy(other / "1" / old.name, store.run_folder(number))
     with pytest.raises(BadInput, match="is of another run"):
         execute(store, number, DATA)
@@ -312,7 +312,7 @@ def test_a_checkpoint_of_another_run_is_not_taken_up(tmp_path, changed) -> None:
 def test_a_cohort_by_chance_may_be_empty_in_any_round(tmp_path, seed) -> None:
     """Whether the first round's draw is empty decides nothing."""
     given = small("median", selection="poisson:rate=0.3", training__seed=seed)
-    assert run(given, data=DATA, folder=tmp_path).records[0].status == "finished"
+    assert run(given, data=DATA, runs=tmp_path).records[0].status == "finished"
 
 
 def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path) -> None:
@@ -323,7 +323,7 @@ def test_forgetting_is_the_fall_of_each_class_below_its_highest_so_far(tmp_path)
         solver={"name": "sgd", "lr": 1.0},
         selection={"name": "uniform", "clients": 1},
     )
-    whole = run(experiment, data=DATA, folder=tmp_path / "whole")
+    whole = run(experiment, data=DATA, runs=tmp_path / "whole")
     frame = whole.measurements()
     accuracy = frame[(frame["split"] == "class") & (frame["name"] == "accuracy")].pivot(
         index="round", columns="client", values="value"

@@ -20,7 +20,7 @@ from fedskew.store.runs import RunStore
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     experiment = Experiment(model="mlp:hidden=[8]", engine="sequential").replace(training__rounds=1, local__epochs=1)
-    return run(experiment, folder=tmp_path_factory.mktemp("export")).store
+    return run(experiment, runs=tmp_path_factory.mktemp("export")).store
 
 
 def test_torchscript_gives_the_stored_accuracy(stored: RunStore) -> None:
@@ -49,7 +49,7 @@ def test_exported_weights_load_into_a_user_module(tmp_path: Path) -> None:
     rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     data = from_torch((rows, (rows[:, 0] > 0).long()), (rows, (rows[:, 0] > 0).long()))
     given = Experiment(model=f"{tmp_path / 'net.py'}::Net", skew="iid", clients={"number": 2}, training={"rounds": 1})
-    store = run(given.replace(engine="sequential"), data=data, folder=tmp_path).store
+    store = run(given.replace(engine="sequential"), data=data, runs=tmp_path).store
     net = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
     net.load_state_dict(load_file(export(store, 1, dataset=data)))
     with pytest.raises(BadInput, match="this experiment used data given from Python"):
@@ -87,7 +87,7 @@ def test_export_is_refused_if_no_whole_model_is_shared(tmp_path: Path, method: s
     experiment = with_method(Experiment(model="softmax", engine="sequential"), method)
     share = 0.1 if method == "fedmd" else 0.0
     experiment = experiment.replace(training__rounds=1, local__epochs=1, server_data__share=share)
-    store = run(experiment, folder=tmp_path).store
+    store = run(experiment, runs=tmp_path).store
     with pytest.raises(BadInput, match=r"run 1: its clients .*, and no whole model is shared"):
         export(store, 1)
 

@@ -129,7 +129,7 @@ def test_every_way_to_name_it_is_the_same_experiment(mine: Path, monkeypatch: py
 @pytest.mark.slow
 def test_worker_processes_and_one_process_give_the_same(mine: Path, tmp_path: Path) -> None:
     specs = ["fedavg", "./mine.py::Carried"]
-    one, two = (compare(Experiment(**SMALL), specs, seeds=1, folder=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
+    one, two = (compare(Experiment(**SMALL), specs, seeds=1, runs=tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
     assert {r.status for r in two.records} == {"finished"}
     assert accuracies(one) == accuracies(two)
 
@@ -138,7 +138,7 @@ def test_own_method_resumes_bit_for_bit_from_another_directory(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(algorithm="./mine.py::Carried", **SMALL)
-    run(experiment, folder=tmp_path / "whole")
+    run(experiment, runs=tmp_path / "whole")
     halved = RunStore(tmp_path / "halved")
     with pytest.raises(Interrupted):
         execute(halved, register(halved, experiment), stop=lambda: halved.run(1).rounds_done == 2)

@@ -38,13 +38,13 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[
 def test_a_run_is_dealt_and_assembled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assembled, dealt = counted(monkeypatch, plan, "assemble"), counted(monkeypatch, plan, "dealt_rows")
     again = counted(monkeypatch, deal, "dealt_rows")
-    run(small(rounds=1).replace(engine="auto"), data=DATA, folder=tmp_path)
+    run(small(rounds=1).replace(engine="auto"), data=DATA, runs=tmp_path)
     assert (len(assembled), len(dealt), len(again)) == (1, 1, 0)
 
 
 def test_a_comparison_deals_once_for_each_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dealt, again = counted(monkeypatch, plan, "dealt_rows"), counted(monkeypatch, deal, "dealt_rows")
-    compare(small(rounds=1), ["fedavg", "scaffold"], seeds=2, data=DATA, folder=tmp_path)
+    compare(small(rounds=1), ["fedavg", "scaffold"], seeds=2, data=DATA, runs=tmp_path)
     assert [e.clients.partition_seed for e in dealt] == [0, 1]
     assert again == []
 
@@ -55,8 +55,8 @@ def test_the_warm_up_runs_on_the_threads_of_the_run(monkeypatch: pytest.MonkeyPa
     real = build.warmed_up
     monkeypatch.setattr(build, "warmed_up", lambda *of: threads.append(torch.get_num_threads()) or real(*of))
     given = small(rounds=1).replace(server_data={"share": 0.2, "warm_up": 2}, training__threads=2)
-    first = run(given, data=DATA, folder=tmp_path / "a")
-    assert numbers(first) == numbers(run(given, data=DATA, folder=tmp_path / "b"))
+    first = run(given, data=DATA, runs=tmp_path / "a")
+    assert numbers(first) == numbers(run(given, data=DATA, runs=tmp_path / "b"))
     assert set(threads) == {2}
 
 

@@ -76,7 +76,7 @@ def test_a_wrong_system_is_refused_by_name(text: str, words: list[str]) -> None:
 def test_a_straggler_without_epochs_to_spare_is_refused_before_anything_is_stored(tmp_path) -> None:
     experiment = small(local={"epochs": 1}, system={"stragglers": 0.5})
     with pytest.raises(BadInput, match=r"system: a straggler.*local\.epochs.*drop_stragglers"):
-        run(experiment, data=DATA, folder=tmp_path / "runs")
+        run(experiment, data=DATA, runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
@@ -119,7 +119,7 @@ def test_turnout_of_each_round_is_stored(tmp_path) -> None:
     experiment = harsh()
     assembly = assemble(experiment, DATA)
     fed = assembly.federation
-    runs = run(experiment, data=DATA, folder=tmp_path)
+    runs = run(experiment, data=DATA, runs=tmp_path)
     steps = runs.measurements().query("split == 'client' and name == 'steps'")
     stored = {name: by_round(runs, name) for name in ("available", "selected", "answered", "stragglers", "clients")}
     for t in range(6):
@@ -140,7 +140,7 @@ def test_turnout_of_each_round_is_stored(tmp_path) -> None:
 
 def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
     runs = compare(
-        harsh(), ["fedavg", "scaffold", "fedadam:lr=0.03", "feddyn:alpha=0.1"], seeds=2, data=DATA, folder=tmp_path
+        harsh(), ["fedavg", "scaffold", "fedadam:lr=0.03", "feddyn:alpha=0.1"], seeds=2, data=DATA, runs=tmp_path
     )
     assert [record.status for record in runs.records] == ["finished"] * 8
     frame = runs.measurements().query("name in ['steps', 'available', 'selected', 'answered', 'stragglers', 'clients']")
@@ -157,7 +157,7 @@ def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
 
 @pytest.mark.parametrize("method", ["scaffold", "fedavgm:beta=0.5"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    whole = run(harsh(method), data=DATA, folder=tmp_path / "whole")
+    whole = run(harsh(method), data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     number = register(store, from_toml(whole.records[0].experiment))
     while store.run(number).status != "finished":
@@ -171,7 +171,7 @@ def test_engines_agree(tmp_path) -> None:
     frames = []
     for engine in ("stacked", "sequential"):
         experiment = harsh("scaffold", engine=engine, training={"rounds": 4, "threads": 1, "dtype": "float64"})
-        frames.append(numbers(run(experiment, data=DATA, folder=tmp_path / engine)))
+        frames.append(numbers(run(experiment, data=DATA, runs=tmp_path / engine)))
     assert [row[:4] for row in frames[0]] == [row[:4] for row in frames[1]]
     assert np.allclose([row[4] for row in frames[0]], [row[4] for row in frames[1]], rtol=1e-10, atol=1e-12)
 
@@ -181,7 +181,7 @@ def test_engines_agree(tmp_path) -> None:
 
 def test_rounds_without_clients_are_stored_without_drift_and_change_nothing(tmp_path) -> None:
     experiment = small(rounds=12, selection="uniform:clients=1", system={"dropout": 0.5})
-    runs = run(experiment, data=DATA, folder=tmp_path)
+    runs = run(experiment, data=DATA, runs=tmp_path)
     clients, drift = by_round(runs, "clients"), by_round(runs, "drift")
     empty = {t for t, count in clients.items() if count == 0}
     assert empty

@@ -107,7 +107,7 @@ def toml(tmp_path: Path) -> Iterator[Path]:
 
 def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -> None:
     with Ranks(tmp_path, "run", str(toml)) as ranks:
-        alone = run(quick(), folder=tmp_path / "alone")
+        alone = run(quick(), runs=tmp_path / "alone")
         assert ranks.codes() == [0, 0], ranks.printed()
     assert numbers(RunStore(tmp_path), 1) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
 
@@ -116,7 +116,7 @@ def test_two_ranks_give_the_numbers_of_one_process(tmp_path: Path, toml: Path) -
 @pytest.mark.parametrize("states", ["memory", "disk"])
 def test_a_run_survives_a_killed_rank_and_a_stop(tmp_path: Path, states: str) -> None:
     """Apart from torch's own reports: each rank ends, rank 0 with a one-line message, and `resume` continues."""
-    alone = run(long(), folder=tmp_path / "alone")
+    alone = run(long(), runs=tmp_path / "alone")
     store = RunStore(tmp_path)
     number = register(store, long(states))
     with Ranks(tmp_path, "resume", str(number)) as ranks:
@@ -173,7 +173,7 @@ def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml:
     )
     store = RunStore(tmp_path)
     assert [r.status for r in store.runs()] == ["diverged", "finished"], done.stderr
-    alone = run(quick(), folder=tmp_path / "alone")
+    alone = run(quick(), runs=tmp_path / "alone")
     assert numbers(store, 2) == pytest.approx(numbers(alone.store, alone.ids[0]), rel=1e-11, abs=1e-12)
 
 
@@ -211,7 +211,7 @@ def test_a_script_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput, match="torchrun shares the runs of `fedskew"):
-        run(quick(), folder=tmp_path)
+        run(quick(), runs=tmp_path)
 
 
 class BroadcastRecorder:
@@ -273,7 +273,7 @@ def test_processes_far_beyond_the_cores_are_refused_before_any_starts(tmp_path: 
     from fedskew.experiment.results import compare as compare_methods
 
     with pytest.raises(BadInput, match="99999 processes side by side are too many here; take at most"):
-        compare_methods(quick(), ["fedavg"], seeds=1, folder=tmp_path, jobs=99999)
+        compare_methods(quick(), ["fedavg"], seeds=1, runs=tmp_path, jobs=99999)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

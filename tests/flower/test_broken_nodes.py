@@ -188,7 +188,7 @@ def test_too_few_clients_stop_the_run_and_resume_continues_it(tmp_path: Path) ->
         execute(store, 1)
     broken["on"] = False
     assert serve(channel, {**options, "resume": 1}, VERSIONS) == 1
-    theirs = run(experiment, folder=tmp_path / "simulated")
+    theirs = run(experiment, runs=tmp_path / "simulated")
     assert torch.equal(final(store, 1)["x"], final(theirs.store, 1)["x"])
 
 
@@ -208,7 +208,7 @@ def test_a_restarted_server_finds_the_states_of_its_checkpoint_on_the_nodes(tmp_
         serve(channel, options, VERSIONS)
     dead["on"] = False
     serve(channel, {**options, "resume": 1}, VERSIONS)
-    theirs = run(experiment, folder=tmp_path / "simulated")
+    theirs = run(experiment, runs=tmp_path / "simulated")
     assert torch.equal(final(RunStore(tmp_path / "runs"), 1)["x"], final(theirs.store, 1)["x"])
     kept = sorted(path.name for path in channel.clients[0].folder.iterdir())
     assert len(kept) == 1

@@ -62,7 +62,7 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path)
             app = write_app(tmp_path / f"app-{method}", experiment_of(method), str(tmp_path / method))
             link.submit(app, options)
         for method in METHODS:
-            run(experiment_of(method), folder=tmp_path / f"{method}-simulated")
+            run(experiment_of(method), runs=tmp_path / f"{method}-simulated")
             assert torch.equal(weights(tmp_path / method), weights(tmp_path / f"{method}-simulated")), method
 
 

@@ -28,7 +28,7 @@ def test_two_hundred_rounds_of_faults_end_as_without(tmp_path: Path) -> None:
     experiment = small(rounds=ROUNDS).replace(evaluation__every=ROUNDS)
 
     def accuracy(seed: int) -> float:
-        frame = run(experiment.replace(training__seed=seed), folder=tmp_path / f"plain-{seed}").measurements()
+        frame = run(experiment.replace(training__seed=seed), runs=tmp_path / f"plain-{seed}").measurements()
         return float(frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]["value"].iloc[-1])
 
     # scores are sent in the last round only

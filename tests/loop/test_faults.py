@@ -25,7 +25,7 @@ from tests.flower_nodes import small
 
 
 def last(experiment: Experiment, folder: Path) -> tuple[torch.Tensor, object]:
-    done = run(experiment, folder=folder)
+    done = run(experiment, runs=folder)
     path = checkpoints.latest(done.store.run_folder(done.ids[0]))
     assert path
     return checkpoints.load(path)[0]["x"], done.store.measurements(done.ids)
@@ -212,7 +212,7 @@ def test_each_attempt_draws_its_own_faults() -> None:
 def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None:
     experiment = small("krum:f=2", rounds=9).replace(clients__number=10, system__dropout=0.5)
     with pytest.raises(TooFew, match=r"^round \d: \d of 10 clients .* 7 are needed; the method .* select more clients"):
-        run(experiment, folder=tmp_path)
+        run(experiment, runs=tmp_path)
 
 
 @pytest.mark.parametrize(

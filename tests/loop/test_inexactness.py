@@ -146,8 +146,8 @@ def test_every_method_has_a_gamma_on_every_engine(spec: str) -> None:
 
 
 def test_inexactness_is_stored_on_request_and_changes_no_other_number(tmp_path: Any) -> None:
-    plain = run(small(evaluation={"every": 2}), data=DATA, folder=tmp_path / "a")
-    measured = run(small(evaluation={"every": 2, "inexactness": True}), data=DATA, folder=tmp_path / "b")
+    plain = run(small(evaluation={"every": 2}), data=DATA, runs=tmp_path / "a")
+    measured = run(small(evaluation={"every": 2, "inexactness": True}), data=DATA, runs=tmp_path / "b")
     mine = measured.measurements().query("name == 'inexactness'")
     assert set(mine["round"]) == {2, 4}
     by_client = mine.query("split == 'client'").groupby("round")["value"]

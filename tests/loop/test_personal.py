@@ -195,7 +195,7 @@ def test_clients_without_held_out_rows_are_nan() -> None:
 
 def test_a_run_stores_tuned_models_of_every_client_and_their_summary(tmp_path) -> None:
     tuned = {"adapt_steps": 20, "adapt_lr": 0.2}
-    runs = run(small(evaluation=tuned, clients={"number": 6, "held_out": 0.3}), data=DATA, folder=tmp_path)
+    runs = run(small(evaluation=tuned, clients={"number": 6, "held_out": 0.3}), data=DATA, runs=tmp_path)
     frame = runs.measurements().query("round == 4")
     rows = frame.query("split == 'personal-model' and name == 'accuracy'")["value"].sort_values().to_numpy()
     assert len(rows) == 6
@@ -210,15 +210,15 @@ def test_a_run_stores_tuned_models_of_every_client_and_their_summary(tmp_path) -
 
 
 def test_tuning_changes_nothing_else(tmp_path) -> None:
-    bare = run(small("scaffold"), data=DATA, folder=tmp_path / "bare")
-    tuned = run(small("scaffold", evaluation={"adapt_steps": 2}), data=DATA, folder=tmp_path / "tuned")
+    bare = run(small("scaffold"), data=DATA, runs=tmp_path / "bare")
+    tuned = run(small("scaffold", evaluation={"adapt_steps": 2}), data=DATA, runs=tmp_path / "tuned")
     assert [row for row in numbers(tuned) if not row[2].startswith("personal")] == numbers(bare)
     assert len(numbers(tuned)) > len(numbers(bare))
 
 
 def test_a_tuning_that_diverges_is_reported(tmp_path) -> None:
     with pytest.raises(Diverged, match="personal model is no longer finite; most likely cause: adapt_lr 1e\\+30"):
-        run(small(evaluation={"adapt_steps": 8, "adapt_lr": 1e30}), data=DATA, folder=tmp_path)
+        run(small(evaluation={"adapt_steps": 8, "adapt_lr": 1e30}), data=DATA, runs=tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"adapt_steps": -1}, {"adapt_lr": 0.0}, {"adapt_lr": float("inf")}])
@@ -232,11 +232,11 @@ def test_show_and_compare_print_personal_accuracy(tmp_path, capsys, monkeypatch)
 
     monkeypatch.setenv("COLUMNS", "200")
 
-    runs = run(small(evaluation={"adapt_steps": 1}), data=DATA, folder=tmp_path)
+    runs = run(small(evaluation={"adapt_steps": 1}), data=DATA, runs=tmp_path)
     assert main(["show", str(runs.ids[0]), "--runs", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "worst personal" in shown
     assert "personal %" in shown
-    bare = run(small(selection=Everyone()), data=DATA, folder=tmp_path)
+    bare = run(small(selection=Everyone()), data=DATA, runs=tmp_path)
     main(["show", str(bare.ids[0]), "--runs", str(tmp_path)])
     assert "personal" not in capsys.readouterr().out.replace("adapt", "")

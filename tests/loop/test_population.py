@@ -59,7 +59,7 @@ def test_a_run_has_no_loop_over_the_population(skew, tmp_path):
             engine="stacked",
         )
         data = data_of(clients)
-        return calls(lambda: run(experiment, data=data, folder=tmp_path / str(clients)))
+        return calls(lambda: run(experiment, data=data, runs=tmp_path / str(clients)))
 
     made(1000)  # imports, traces; so many are stored client by client
     small, large = made(1000), made(5000)

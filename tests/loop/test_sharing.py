@@ -277,7 +277,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method
     """Checkpoints hold the kept part, the method's state and the codec's memory, also after rounds without clients."""
     options = {"selection": "uniform:clients=3", "evaluation": {"adapt_steps": 1}}
     experiment = small(method, rounds=4, codec=spec, system={"dropout": 0.5, "stragglers": 0.5}, **options)
-    whole = run_experiment(experiment, data=DATA, folder=tmp_path / "whole")
+    whole = run_experiment(experiment, data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     number = register(store, from_toml(whole.records[0].experiment))
     ends = 0

@@ -130,7 +130,7 @@ def test_the_last_round_is_always_evaluated(tmp_path):
             skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 9},
             local={"epochs": 5}, engine="stacked",
         ),
-        data=ROWS, folder=tmp_path,
+        data=ROWS, runs=tmp_path,
     )  # fmt: skip
     frame = stored.measurements()
     assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [0, 8, 9]

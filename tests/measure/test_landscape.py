@@ -122,7 +122,7 @@ def test_overlap_of_equal_and_opposite_losses() -> None:
 def store(tmp_path_factory) -> RunStore:
     folder = tmp_path_factory.mktemp("landscape")
     small = Experiment(model="mlp:hidden=[8]", training={"rounds": 3}, local={"epochs": 1}, engine="stacked")
-    return run(small, folder=folder).store
+    return run(small, runs=folder).store
 
 
 @pytest.mark.parametrize("kind", ["line", "surface"])

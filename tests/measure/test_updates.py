@@ -68,7 +68,7 @@ def test_limits_of_evenness() -> None:
 
 def test_layers_and_classes_are_stored_on_demand(tmp_path) -> None:
     settings = {"evaluation": {"layers": True, "classes": True}, "training": {"rounds": 2}, "engine": "stacked"}
-    runs = run(Experiment(model="mlp:hidden=[8]", **settings), folder=tmp_path)
+    runs = run(Experiment(model="mlp:hidden=[8]", **settings), runs=tmp_path)
     frame = runs.measurements()
     layers = frame[frame["split"] == "layer"]
     assert runs.records[0].facts["layers"] == ["hidden.0", "out"]

@@ -86,7 +86,7 @@ def test_warnings_are_stored_shown_and_the_same_after_a_resume(tmp_path, stop_af
         skew="label-dirichlet:alpha=0.01", clients={"number": 5}, training={"rounds": 6}, engine="stacked",
         checkpoint={"every": 1}, solver="sgd:lr=1.0",
     )  # fmt: skip
-    whole = run(extreme, folder=tmp_path / "whole").records[0]
+    whole = run(extreme, runs=tmp_path / "whole").records[0]
     warned = whole.facts["warnings"]
     assert "collapsed" in [w["kind"] for w in warned]
     assert all({"measured", "threshold", "source", "remedy"} <= set(w) for w in warned)

@@ -218,7 +218,7 @@ def test_every_method_fine_tunes_and_uploads_only_trained_parameters(bert, tmp_p
     if method == "dp-fedavg":
         spec, changes = "dp-fedavg:q=1.0,noise=0.0", {"selection": "poisson:rate=1.0"}
     experiment = small(bert, spec, dtype="float32", **options, **changes).replace(training__rounds=1)
-    runs = run(experiment, data=DATA, folder=tmp_path)
+    runs = run(experiment, data=DATA, runs=tmp_path)
     values = runs.measurements().query("split == 'round'").set_index("name")["value"]
     parameters = values["clients"] * 4 * len(assemble(experiment, DATA).x0)
     assert values["bytes_up"] >= parameters
@@ -240,7 +240,7 @@ def test_an_encoder_is_not_stacked(bert, tmp_path):
         BadInput, match=r"engine stacked computes clients' models as one batch .* use --engine sequential"
     ):
         assemble(small(bert, engine="stacked"), DATA)
-    runs = run(small(bert, frozen=2, engine="auto"), data=DATA, folder=tmp_path)
+    runs = run(small(bert, frozen=2, engine="auto"), data=DATA, runs=tmp_path)
     assert runs.records[0].facts["engine"]["name"] == "sequential"
     assert runs.records[0].facts["frozen"]["bytes"] == 8 * (16 + 80 + 2 + 2) * HIDDEN + 8 * 2 * LAYER
 
@@ -314,7 +314,7 @@ def test_the_recipe_for_ag_news_is_read():
 @pytest.mark.slow
 @pytest.mark.skipif(not (NEWS / "ag_news_test.csv.gz").is_file(), reason="AG News is not here")
 def test_five_clients_fine_tune_minilm_on_ag_news(tmp_path):
-    frame = run(read(RECIPE), folder=tmp_path).measurements().query("split == 'test' and name == 'accuracy'")
+    frame = run(read(RECIPE), runs=tmp_path).measurements().query("split == 'test' and name == 'accuracy'")
     by_round = frame.set_index("round")["value"]
     assert by_round[3] >= 0.87
     assert by_round[5] >= 0.88

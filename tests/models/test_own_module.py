@@ -121,7 +121,7 @@ def made(file, name: str, seed: int = 0) -> nn.Module:
 def test_a_module_of_a_file_trains(file, tmp_path, name):
     given = experiment(f"{file}::{name}")
     assert from_toml(given.toml()) == given
-    runs = run(given, data=DATA, folder=tmp_path)
+    runs = run(given, data=DATA, runs=tmp_path)
     assert runs.table()["accuracy"][0] > (0.5 if name == "Frozen" else 0.8)
     assert runs.records[0].facts["parameters"] == (12 if name == "Frozen" else 25 + 12)
 
@@ -162,7 +162,7 @@ def test_a_modules_own_random_numbers_depend_on_the_seed(file):
 @pytest.mark.parametrize("engine", ["auto", "sequential"])
 def test_recurrent_modules_run_sequentially(file, tmp_path, name, engine):
     assert not made(file, name).stacks
-    runs = run(experiment(f"{file}::{name}", engine=engine), data=DATA, folder=tmp_path)
+    runs = run(experiment(f"{file}::{name}", engine=engine), data=DATA, runs=tmp_path)
     assert runs.records[0].status == "finished"
 
 
@@ -173,12 +173,12 @@ def test_integer_rows_reach_only_embeddings_as_integers(file, tmp_path, engine):
     for model, words in ((f"{file}::Words", True), (f"{file}::Net", False), ("softmax", False)):
         given = experiment(model, engine=engine)
         assert assemble(given, data).federation.x.is_floating_point() is not words
-        assert run(given, data=data, folder=tmp_path).records[0].status == "finished"
+        assert run(given, data=data, runs=tmp_path).records[0].status == "finished"
 
 
 def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_path):
     ends = [
-        run(experiment(f"{file}::Net", engine=engine), data=DATA, folder=tmp_path).table()["accuracy"][0]
+        run(experiment(f"{file}::Net", engine=engine), data=DATA, runs=tmp_path).table()["accuracy"][0]
         for engine in ("sequential", "stacked")
     ]
     assert ends[0] == ends[1]

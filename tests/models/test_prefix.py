@@ -141,7 +141,7 @@ def test_other_frozen_weights_are_refused_on_resume(tmp_path):
     """They are in no checkpoint; what is trained is, and may begin as it likes."""
     encoder = tmp_path / "encoder"
     tiny_encoder(encoder)
-    runs = run(small(str(encoder), frozen=2), data=DATA, folder=tmp_path / "runs")
+    runs = run(small(str(encoder), frozen=2), data=DATA, runs=tmp_path / "runs")
 
     def change(layer: int) -> None:
         import transformers

@@ -232,7 +232,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
             engine="stacked",
             **{"skew": "iid", **method},
         )
-        frame = run(experiment, data=people, folder=tmp_path).measurements()
+        frame = run(experiment, data=people, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
     deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}

@@ -37,7 +37,7 @@ def sensors(skew: str, lr: float, rounds: int) -> Experiment:
     ("skew", "lr", "rounds", "at_least"), [("natural", 0.05, 60, 0.90), ("label-dirichlet:alpha=0.2", 0.01, 30, 0.89)]
 )
 def test_fedavg_on_unseen_people(tmp_path, skew: str, lr: float, rounds: int, at_least: float) -> None:
-    runs = compare(sensors(skew, lr, rounds), ["fedavg"], seeds=3, folder=tmp_path, jobs=2)
+    runs = compare(sensors(skew, lr, rounds), ["fedavg"], seeds=3, runs=tmp_path, jobs=2)
     assert runs.table()["accuracy"][0] >= at_least
 
 
@@ -54,7 +54,7 @@ def test_an_mlp_on_features_of_unseen_people(tmp_path) -> None:
         evaluation={"every": 50, "local_models": False},
         engine="stacked",
     )
-    runs = compare(experiment, ["fedavg"], seeds=3, folder=tmp_path)
+    runs = compare(experiment, ["fedavg"], seeds=3, runs=tmp_path)
     assert runs.table()["accuracy"][0] >= 0.94
 
 
@@ -65,7 +65,7 @@ def recipe(name: str) -> Experiment:
 
 def accuracies(experiment: Experiment, folder: Path, data: Dataset | None = None) -> dict[int, float]:
     """Test accuracy after each measured round."""
-    frame = run(experiment, folder=folder, data=data).measurements()
+    frame = run(experiment, runs=folder, data=data).measurements()
     measured = frame[(frame["split"] == "test") & (frame["name"] == "accuracy")]
     return dict(zip(measured["round"].astype(int), measured["value"].astype(float), strict=True))
 
@@ -123,4 +123,4 @@ def test_a_step_that_is_too_large_for_sensor_data_is_diagnosed(tmp_path) -> None
     with pytest.raises(
         Diverged, match=r"round \d+, client \d+.*most likely cause: the client learning rate 5 is too large.*try lr"
     ):
-        run(sensors("label-dirichlet:alpha=0.2", 5.0, 6), folder=tmp_path)
+        run(sensors("label-dirichlet:alpha=0.2", 5.0, 6), runs=tmp_path)

@@ -70,7 +70,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "MEASURES", (*MEASURES, LONGEST, RANGE))
-        return run(experiment, data=data, folder=tmp_path_factory.mktemp("new")).store
+        return run(experiment, data=data, runs=tmp_path_factory.mktemp("new")).store
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ def test_engines_agree_while_concepts_move(method: str, tmp_path) -> None:
             run(
                 small(method, rounds=6, skew=SWAP, engine=engine, training__dtype="float64"),
                 data=DATA,
-                folder=tmp_path / engine,
+                runs=tmp_path / engine,
             )
         )
         for engine in ("sequential", "stacked")
@@ -201,7 +201,7 @@ def test_engines_agree_while_concepts_move(method: str, tmp_path) -> None:
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path) -> None:
     experiment = small(rounds=6, skew=SWAP, evaluation={"adapt_steps": 1})
-    whole = numbers(run(experiment, data=DATA, folder=tmp_path / "whole"))
+    whole = numbers(run(experiment, data=DATA, runs=tmp_path / "whole"))
     store = RunStore(tmp_path / "parts")
     number = register(store, experiment)
     with pytest.raises(Interrupted):
@@ -219,7 +219,7 @@ def test_the_model_is_measured_on_the_concept_of_the_round(tmp_path) -> None:
     made = run(
         small(rounds=20, model="softmax", skew=["iid", "concept-swap:clusters=1,at_round=8"], solver="sgd:lr=0.2"),
         data=easy,
-        folder=tmp_path,
+        runs=tmp_path,
     ).measurements()
     test = made[made["split"] == "test"]
     accuracy = test[test["name"] == "accuracy"].set_index("round")["value"]

@@ -240,8 +240,7 @@ def test_alpha_1_gives_every_client_the_whole_share() -> None:
 
 def test_beta_0_is_fedavg(tmp_path) -> None:
     one, two = (
-        run(small(method, rounds=2), data=DATA, folder=tmp_path / method)
-        for method in ("fedavg", "data-sharing:beta=0")
+        run(small(method, rounds=2), data=DATA, runs=tmp_path / method) for method in ("fedavg", "data-sharing:beta=0")
     )
     assert numbers(one) == numbers(two)
 
@@ -314,7 +313,7 @@ def test_n_k_and_the_bytes_that_are_sent_once_count_the_share() -> None:
 
 
 def test_a_run_with_a_share_stores_what_it_sent(tmp_path) -> None:
-    runs = run(small("data-sharing:beta=0.1", rounds=1), data=DATA, folder=tmp_path)
+    runs = run(small("data-sharing:beta=0.1", rounds=1), data=DATA, runs=tmp_path)
     record = RunStore(tmp_path).run(1)
     assert record.facts["partition"]["shared_bytes"] > 0
     assert from_toml(record.experiment).shared_data == SharedData(beta=0.1)

@@ -180,7 +180,7 @@ def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
 @pytest.mark.parametrize("spec", [spec for spec in LOSSY if codec(spec).init(X0)])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, spec: str) -> None:
     experiment = small("scaffold", rounds=4, codec=spec)
-    whole = run_experiment(experiment, data=DATA, folder=tmp_path / "whole")
+    whole = run_experiment(experiment, data=DATA, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "parts")
     number = register(store, from_toml(whole.records[0].experiment))
     ends = 0

@@ -201,8 +201,8 @@ def test_a_refinement_that_explodes_is_named() -> None:
 def test_feddf_runs_from_a_description_and_repeats_itself(tmp_path) -> None:
     experiment = small("feddf:steps=5,lr=0.01", rounds=2, server_data={"share": 0.2})
     assert experiment.refine == Distillation(steps=5, lr=0.01)
-    runs = [run(experiment, data=DATA, folder=tmp_path / str(i)) for i in range(2)]
-    plain = run(small(rounds=2, server_data={"share": 0.2}), data=DATA, folder=tmp_path / "plain")
+    runs = [run(experiment, data=DATA, runs=tmp_path / str(i)) for i in range(2)]
+    plain = run(small(rounds=2, server_data={"share": 0.2}), data=DATA, runs=tmp_path / "plain")
     assert numbers(runs[0]) == numbers(runs[1])
     assert numbers(runs[0]) != numbers(plain)
 

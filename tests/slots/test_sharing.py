@@ -76,7 +76,7 @@ def test_a_part_that_the_model_lacks_is_refused(sharing, words: list[str]) -> No
 @pytest.mark.parametrize("method", ["scaffold", "feddyn", "moon", "ditto", "ifca"])
 def test_methods_with_vectors_over_the_model_are_refused_with_reason_and_fix(tmp_path, method: str) -> None:
     with pytest.raises(BadInput, match=f"{method} keeps vectors over the whole model.*--sharing all"):
-        run_experiment(small(method, sharing="personal:head=1"), data=DATA, folder=tmp_path)
+        run_experiment(small(method, sharing="personal:head=1"), data=DATA, runs=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_comparison_measures_personal_models_and_bytes(tmp_path) -> None:
         selection=Everyone(),
         evaluation={"adapt_steps": 2},
     )
-    runs = compare(base, ["fedavg", "fedper", "fedbn", "local-only"], seeds=1, data=DATA, folder=tmp_path)
+    runs = compare(base, ["fedavg", "fedper", "fedbn", "local-only"], seeds=1, data=DATA, runs=tmp_path)
     table = runs.table().set_index("method")
     assert table["personal"].notna().all()
     parameters = {"fedavg": 61 + 2 * 6 - 4, "fedper": 42 + 6, "fedbn": 61 - 4, "local-only": 0}
@@ -115,7 +115,7 @@ def test_a_comparison_measures_personal_models_and_bytes(tmp_path) -> None:
 
 
 def test_local_only_beats_chance_without_a_server(tmp_path) -> None:
-    runs = run_experiment(small("local-only", rounds=8, selection=Everyone()), data=DATA, folder=tmp_path)
+    runs = run_experiment(small("local-only", rounds=8, selection=Everyone()), data=DATA, runs=tmp_path)
     frame = runs.measurements().query("split == 'personal' and name == 'accuracy_mean'").set_index("round")["value"]
     assert frame[8] > frame[0] + 0.2
 

@@ -19,7 +19,7 @@ def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = small("scaffold", rounds=6).replace(checkpoint__every=2)
-    whole = run(experiment, folder=tmp_path / "whole")
+    whole = run(experiment, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "runs")
     number = register(store, experiment)
     with pytest.raises(KeyboardInterrupt):
@@ -43,7 +43,7 @@ def test_resume_from_an_older_checkpoint_warns_and_changes_no_number(
 def test_rounds_that_a_power_cut_took_are_played_again(tmp_path: Path, states: str, lost: str) -> None:
     """The store may lack the last rounds of the newest checkpoint, or all checkpoints may be gone: no number may be missing."""
     experiment = small("scaffold", rounds=6).replace(checkpoint__every=2, training__states=states)
-    whole = run(experiment, folder=tmp_path / "whole")
+    whole = run(experiment, runs=tmp_path / "whole")
     store = RunStore(tmp_path / "runs")
     number = register(store, experiment)
     with pytest.raises(KeyboardInterrupt):
@@ -82,7 +82,7 @@ def test_rounds_are_synced_to_disk_before_their_checkpoint(tmp_path: Path) -> No
 def test_reading_an_older_checkpoint_warns_and_keeps_the_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = run(small(rounds=4).replace(checkpoint__every=2), folder=tmp_path).store
+    store = run(small(rounds=4).replace(checkpoint__every=2), runs=tmp_path).store
     folder = store.run_folder(1)
     facts, old, newest = store.run(1).facts, folder / checkpoints.file_name(2), folder / checkpoints.file_name(4)
     commands = {
@@ -118,7 +118,7 @@ def test_nothing_of_the_environment_reaches_store_nodes_or_report(
     options = configuration(experiment, tmp_path) | {"key": secret, "tls.password": secret}
     number = serve(Direct(nodes), options, {"flwr": "none"})
     folder = tmp_path / "runs"
-    run(experiment, folder=folder)
+    run(experiment, runs=folder)
     for one in (number, number + 1):
         assert main(["report", str(one), "--runs", str(folder)]) == 0
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

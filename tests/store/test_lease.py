@@ -114,7 +114,7 @@ def test_a_process_whose_run_was_taken_over_writes_nothing_more(tmp_path: Path) 
     execute(store, number, DATA)
     frame = store.measurements([number])
     assert set(frame["round"]) == set(range(7))
-    assert len(numbers(Store(store, number))) == len(numbers(run(small(rounds=6), data=DATA, folder=tmp_path / "w")))
+    assert len(numbers(Store(store, number))) == len(numbers(run(small(rounds=6), data=DATA, runs=tmp_path / "w")))
 
 
 class Store:
@@ -129,4 +129,4 @@ class Store:
 
 def own_data(folder: Path) -> str:
     """The experiment as a run on `DATA` stores it."""
-    return run(small(rounds=6), data=DATA, folder=folder / "model").records[0].experiment
+    return run(small(rounds=6), data=DATA, runs=folder / "model").records[0].experiment

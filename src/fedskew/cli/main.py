@@ -14,19 +14,9 @@ from fedskew.cli.help import HELP, TOP
 from fedskew.cli.terminal import HelpFormatter
 from fedskew.cli.verbs import GROUPS, VERBS, Verb
 from fedskew.core.errors import BadInput, FedskewError, visible
+from fedskew.experiment.keywords import OTHER_NAMES
 
 NUMBERS = {"int": "a whole number", "float": "a number"}
-
-OTHER_NAMES = {
-    **dict.fromkeys(("--method", "--methods", "--strategy"), ("--algorithms", "--algorithm")),
-    "--optimizer": ("--solver",),
-    "--learning-rate": ("--lr",),
-    **dict.fromkeys(("--alpha", "--partition"), ("--skew",)),
-    **dict.fromkeys(("--fraction", "--participation"), ("--cohort",)),
-    **dict.fromkeys(("--gpu", "--cuda"), ("--device",)),
-    **dict.fromkeys(("--out", "--output"), ("--runs",)),
-}
-"""Options as other tools call them, and our names; a verb has at most one of these."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,11 +126,16 @@ def unknown_word(word: str, verb: argparse.ArgumentParser) -> str:
     """The error message for an argument that a verb does not take."""
     known = [option for action in verb._actions for option in action.option_strings]
     if not word.startswith("-"):
-        named = [option for option in OTHER_NAMES["--method"] if option in known and not word.endswith(".toml")]
+        named = [option for option in other_names("--method") if option in known and not word.endswith(".toml")]
         return f"does not know what {word!r} is for" + "".join(f"; methods are named by {option}" for option in named)
     wanted = word.partition("=")[0]
-    near = [option for option in OTHER_NAMES.get(wanted, ()) if option in known] or get_close_matches(wanted, known)
+    near = [option for option in other_names(wanted) if option in known] or get_close_matches(wanted, known)
     return f"has no option {word!r}" + "".join(f"; did you mean {option}?" for option in near[:1])
+
+
+def other_names(option: str) -> list[str]:
+    """Our options for one that other tools call by this name."""
+    return [f"--{name}" for name in OTHER_NAMES.get(option[2:].replace("-", "_"), ())]
 
 
 def entry() -> NoReturn:

@@ -190,8 +190,13 @@ COMBINATIONS: Mapping[str, Combination] = {
 }
 
 
-def with_method(experiment: Experiment, spec: str) -> Experiment:
-    """The experiment under the method ``spec``: an algorithm or a combination, with its options; ``spec`` becomes the name."""
+def with_method(experiment: Experiment, spec: object) -> Experiment:
+    """The experiment under the method ``spec``: an algorithm or a combination with its options, whose text becomes the name.
+
+    ``spec`` may also be an object.
+    """
+    if not isinstance(spec, str):
+        return experiment.replace(algorithm=spec, name="")
     methods = COMPONENTS["algorithm"]
     given, options = parse(spec, "algorithm")
     name = canonical(given, [*methods, *COMBINATIONS])

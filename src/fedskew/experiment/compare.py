@@ -19,7 +19,7 @@ MOST_RUNS = 10_000
 EndListener = Callable[[Ended], None]
 
 
-def cross(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> list[Experiment]:
+def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> list[Experiment]:
     """One experiment for each method and seed, seed by seed, so that an unfinished comparison is still paired.
 
     Partition and training use the same seed. All methods use the same seeds.
@@ -30,13 +30,10 @@ def cross(base: Experiment, methods: Sequence[str], seeds: Sequence[int]) -> lis
         f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, and one comparison "
         f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
     )
-    require(len(set(methods)) == len(methods), "compare: an algorithm is named twice")
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
-    return [
-        with_method(base, method).replace(training__seed=seed, clients__partition_seed=seed)
-        for seed in seeds
-        for method in methods
-    ]
+    made = [with_method(base, method) for method in methods]
+    require(len({one.name for one in made}) == len(made), "compare: an algorithm is named twice")
+    return [one.replace(training__seed=seed, clients__partition_seed=seed) for seed in seeds for one in made]
 
 
 def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 import tomli_w
 import torch
@@ -28,7 +28,7 @@ from fedskew.core.contract import (
     Sharing,
     Solver,
 )
-from fedskew.core.errors import BadInput, require_storable, suggestion
+from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.places import read_small
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import asking
@@ -37,6 +37,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits
 from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
+from fedskew.experiment.keywords import Settings, divided
 from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
@@ -134,10 +135,12 @@ def default_skew(dataset: DataSource) -> Skew:
     return Natural() if has_clients else LabelDirichlet(alpha=0.1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class Experiment:
     """Everything that determines a run. Each component may be given as an object, a compact string or a table.
 
+    The keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
+    setting is ``section__option``, as in ``evaluation__every=1``.
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
     ``name`` is the run's name in tables; by default the compact form of the algorithm. ``model`` defaults to the data set's,
     ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
@@ -168,11 +171,11 @@ class Experiment:
     engine: Auto | Sequential | Stacked = field(default_factory=Auto)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
-    if TYPE_CHECKING:
-
-        def __init__(self, **sections: object) -> None: ...
-
-    def __post_init__(self) -> None:
+    def __init__(self, **keywords: Unpack[Settings]) -> None:
+        whole, options = divided(keywords, SECTIONS, OPTIONS)
+        for f in dataclasses.fields(self):
+            default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+            object.__setattr__(self, f.name, whole.get(f.name, default))
         for section, catalogue in COMPONENTS.items():
             spec = getattr(self, section)
             if section == "model" and spec is None:
@@ -182,28 +185,28 @@ class Experiment:
             made = skews_of(spec) if section == "skew" else build(section, catalogue, spec)
             object.__setattr__(self, section, made)
         for section, cls in SETTINGS.items():
-            if isinstance(getattr(self, section), Mapping):
-                object.__setattr__(self, section, from_table(cls, getattr(self, section), section))
+            given = getattr(self, section)
+            if isinstance(given, Mapping):
+                object.__setattr__(self, section, from_table(cls, given, section))
+            else:
+                require(isinstance(given, cls), f"{section}: expected a table of options, got {given!r}")
+        for section, changes in options.items():
+            object.__setattr__(self, section, changed(section, getattr(self, section), changes))
         if not self.name:
             object.__setattr__(self, "name", label(self.algorithm, COMPONENTS["algorithm"]))
         require_storable("name", self.name)
 
-    def replace(self, **sections: object) -> Experiment:
-        """A copy with some sections changed. ``training__seed=3`` changes one setting of a section.
+    def replace(self, **keywords: Unpack[Settings]) -> Experiment:
+        """A copy with some settings changed, by the same keywords: ``lr=0.3``, ``training__seed=3``.
 
         A default name follows the algorithm.
         """
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        if "algorithm" in {key.partition("__")[0] for key in sections} and self.unnamed:
+        whole, options = divided(keywords, SECTIONS, OPTIONS)
+        values = {name: getattr(self, name) for name in SECTIONS}
+        if "algorithm" in {*whole, *options} and self.unnamed:
             values["name"] = ""
-        values |= {key: value for key, value in sections.items() if "__" not in key}
-        inner: dict[str, dict[str, object]] = {}
-        for key in sections.keys() - values.keys():
-            section, _, option = key.partition("__")
-            inner.setdefault(section, {})[option] = sections[key]
-        for section, options in inner.items():
-            values[section] = dataclasses.replace(values[section], **options)
-        return type(self)(**values)
+        single = {f"{section}__{option}": value for section, all in options.items() for option, value in all.items()}
+        return type(self)(**cast(Settings, {**values, **whole, **single}))
 
     @property
     def unnamed(self) -> bool:
@@ -250,13 +253,35 @@ class Experiment:
         return hashlib.sha256(self.toml().encode()).hexdigest()[:16]
 
 
+SECTIONS = [f.name for f in dataclasses.fields(Experiment)]
+OPTIONS = {section: [f.name for f in dataclasses.fields(cls)] for section, cls in SETTINGS.items()}
+
+
+def changed(section: str, held: object, changes: Mapping[str, object]) -> object:
+    """The section with some options changed. Another ``name`` of a component comes with its own options."""
+    if isinstance(held, tuple):
+        require(
+            len(held) == 1,
+            f"{section}.{next(iter(changes))}: there are several skews; write their options as NAME:OPTION=VALUE",
+        )
+        return (changed(section, held[0], changes),)
+    assert dataclasses.is_dataclass(held)
+    assert not isinstance(held, type)
+    place, catalogue = section, COMPONENTS.get(section)
+    if catalogue:
+        name = to_table(held, catalogue)["name"]
+        if changes.get("name", name) != name:
+            return build(section, catalogue, changes)
+        place, changes = f"{section} {name}", {key: value for key, value in changes.items() if key != "name"}
+    return from_table(type(held), {**plain(held), **changes}, place)
+
+
 def from_table_of_sections(table: Mapping[str, object], where: str = "experiment") -> Experiment:
     """Build an experiment from nested plain values; missing sections have their defaults."""
-    known = [f.name for f in dataclasses.fields(Experiment)]
     sections: dict[str, object] = {}
     for key, value in table.items():
-        if key not in known:
-            raise BadInput(f"{where}: unknown section {key!r}; {suggestion(key, known)}")
+        if key not in SECTIONS:
+            raise BadInput(f"{where}: unknown section {key!r}; {suggestion(key, SECTIONS)}")
         if key in SETTINGS and not isinstance(value, Mapping):
             raise BadInput(f"{where}: {key} must be a table, [{key}], got {value!r}")
         if key == "name" and not isinstance(value, str):
@@ -271,7 +296,7 @@ def from_table_of_sections(table: Mapping[str, object], where: str = "experiment
                 f"{where}: training.workers is gone: use --jobs for several runs, torchrun for one large run"
             )
     try:
-        return Experiment(**sections)
+        return Experiment(**cast(Settings, sections))
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack, cast, overload
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.given import experiment_from
+from fedskew.experiment.keywords import DEFAULT_METHODS, Settings
 from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.run import Listener, register
 from fedskew.store.runs import RunRecord, RunStore
@@ -56,38 +58,90 @@ class Runs:
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | None = None,
+    *,
     data: Dataset | None = None,
-    folder: str | Path = "runs",
+    runs: str | Path = "runs",
     listener: Listener = lambda _: None,
+    **keywords: Unpack[Settings],
 ) -> Runs:
-    """Run one experiment and keep its numbers in the store under ``folder``.
+    """Run one experiment and keep its numbers in the store under the folder ``runs``.
 
-    ``data`` replaces the experiment's data set by arrays of your own. Raises `fedskew.FedskewError` with one clear line.
+    The experiment is an `Experiment`, keywords, or both: ``run(dataset="digits", algorithm="scaffold", rounds=20)``. ``data`` or
+    ``dataset`` may be arrays of your own, a `Dataset`. Raises `fedskew.FedskewError` with one clear line.
     """
-    [plan], dataset = prepare([experiment], data, jobs=1)
-    store = RunStore(folder)
+    made, data = asked("run", experiment, data, keywords)
+    [plan], dataset = prepare([made], data, jobs=1)
+    store = RunStore(runs)
     number = register(store, plan.experiment, plan.trial)
     return finish(store, {number: plan}, dataset, 1, listener)
 
 
+@overload
 def compare(
     experiment: Experiment,
-    algorithms: Sequence[str],
+    algorithms: Sequence[object],
+    *,
     seeds: int | Sequence[int] = 5,
     data: Dataset | None = None,
-    folder: str | Path = "runs",
+    runs: str | Path = "runs",
+    jobs: int = 1,
+    listener: Listener = ...,
+    **keywords: Unpack[Settings],
+) -> Runs: ...
+@overload
+def compare(
+    experiment: Sequence[object] = ...,
+    /,
+    *,
+    seeds: int | Sequence[int] = 5,
+    data: Dataset | None = None,
+    runs: str | Path = "runs",
+    jobs: int = 1,
+    listener: Listener = ...,
+    **keywords: Unpack[Settings],
+) -> Runs: ...
+def compare(
+    experiment: Experiment | Sequence[object] | None = None,
+    algorithms: Sequence[object] = (),
+    *,
+    seeds: int | Sequence[int] = 5,
+    data: Dataset | None = None,
+    runs: str | Path = "runs",
     jobs: int = 1,
     listener: Listener = lambda _: None,
+    **keywords: Unpack[Settings],
 ) -> Runs:
-    """Run several methods on the same partitions and seeds.
+    """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
 
-    ``jobs`` processes work side by side; with more than 1 the calling script needs ``if __name__ == "__main__":``.
+    An `Experiment` may stand before the methods. Without methods it compares those of `fedskew compare`. ``jobs`` processes work
+    side by side; with more than 1 the calling script needs ``if __name__ == "__main__":``. Other keywords are those of `run`.
     """
-    planned = cross(experiment, algorithms, seeds_from(seeds, experiment.training.seed))
+    base = experiment if isinstance(experiment, Experiment) else None
+    if experiment is not None and base is None:
+        require(not algorithms, "compare: the methods are named twice")
+        algorithms = cast(Sequence[object], experiment)
+    made, data = asked("compare", base, data, keywords)
+    require(not isinstance(algorithms, str), f"compare: write the methods as a list, [{algorithms!r}]")
+    planned = cross(made, algorithms or DEFAULT_METHODS, seeds_from(seeds, made.training.seed))
     plans, dataset = prepare(planned, data, jobs)
-    store = RunStore(folder)
-    return finish(store, register_all(store, plans, " vs ".join(algorithms)), dataset, jobs, listener)
+    store = RunStore(runs)
+    title = " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans))
+    return finish(store, register_all(store, plans, title), dataset, jobs, listener)
+
+
+def asked(
+    verb: str, experiment: Experiment | None, data: Dataset | None, keywords: Settings
+) -> tuple[Experiment, Dataset | None]:
+    """The experiment of a call, and its data if they are arrays."""
+    require(
+        isinstance(experiment, Experiment | None),
+        f"{verb}: give an Experiment, or keywords such as dataset='digits', not {experiment!r}",
+    )
+    if isinstance(keywords.get("dataset"), Dataset):
+        require(data is None, f"{verb}: the data are given twice; write data= or dataset=")
+        data = cast(Dataset, keywords.pop("dataset"))
+    return experiment_from(experiment, keywords), data
 
 
 def finish(store: RunStore, runs: Mapping[int, Plan], dataset: Dataset, jobs: int, listener: Listener) -> Runs:

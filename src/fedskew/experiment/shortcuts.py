@@ -1,8 +1,11 @@
-"""Load data and deal them to clients from Python, without an experiment."""
+"""Load data, deal them to clients and read experiment files from Python."""
+
+from pathlib import Path
 
 from fedskew.core.component import build
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.config import COMPONENTS
+from fedskew.experiment import config
+from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 
@@ -16,3 +19,10 @@ def load(dataset: object) -> Dataset:
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says, or a list of a label and a quantity skew."""
     return deal(mixture(skews_of(how)), dataset.y, dataset.groups, clients, seed, held_out)
+
+
+def from_toml(source: str | Path) -> Experiment:
+    """The experiment of a TOML file, or of a TOML text."""
+    if isinstance(source, str) and not source.endswith(".toml"):
+        return config.from_toml(source)
+    return config.read(Path(source))

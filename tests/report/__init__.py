@@ -5,6 +5,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
+from fedskew.experiment.diagnose import Subject, diagnosis
 from fedskew.report.html import write_report
 from fedskew.store.runs import Row, RunStore
 
@@ -111,6 +114,18 @@ def compared(tmp_path: Path, methods: Mapping[str, Mapping[int, float]]) -> RunS
         for seed, accuracy in runs.items():
             add(store, name, seed, [0.1, accuracy])
     return store
+
+
+def diagnosed() -> dict[str, Any]:
+    """The diagnosis of four clients whose labels, sizes and first column differ."""
+    random = np.random.default_rng(0)
+    client = np.repeat(np.arange(4), (40, 60, 80, 120))
+    y = np.where(random.random(len(client)) < 0.7, client % 2, random.integers(0, 3, len(client)))
+    x = random.standard_normal((len(client), 5)).astype(np.float32)
+    x[:, 0] += 3 * (client == 3)
+    counts = np.array([np.bincount(y[client == k], minlength=3) for k in range(4)])
+    names = ("north", "east", "south", "a hospital with a rather long name")
+    return diagnosis(Subject("visits.csv", x, y, client, counts, ("no", "yes", "perhaps"), names, notes=("one note",)))
 
 
 def report(store: RunStore, tmp_path: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.report.html import write_report
+from fedskew.report.names import name_of
 from tests.browser import CHROMIUM, Browser, browser
 from tests.synthetic import METHODS, synthetic_store
 
@@ -19,10 +20,13 @@ MEGABYTES, SECONDS = 6, 2
 """Limits for 60 runs of 200 rounds with 30 clients."""
 
 PARTITION, SHADES = "rows of each client by label", 8
-"""The one figure without a line for each method: its cells are one path a shade."""
+"""The figure whose cells are one path a shade."""
+
+DIFFERENCES = "difference from FedAvg"
+"""The figure without the first method."""
 
 DRAWN = """
-[...document.querySelectorAll('figure > svg')].map(svg => ({
+[...document.querySelectorAll('figure svg[role=img]')].map(svg => ({
   name: svg.getAttribute('aria-label'),
   marks: [...svg.querySelectorAll('path, use, image')].filter(mark => {
     const box = mark.getBoundingClientRect();
@@ -68,7 +72,8 @@ def test_report_opens_in_a_browser(page: Path, chromium: Browser, width: int, da
     figures = chromium.ask(DRAWN)
     assert len(figures) >= 6
     for figure in figures:
-        assert figure["marks"] >= (SHADES if figure["name"] == PARTITION else len(METHODS))
+        fewest = {PARTITION: SHADES, DIFFERENCES: len(METHODS) - 1}
+        assert figure["marks"] >= fewest.get(figure["name"], len(METHODS))
         assert not figure["empty"]
         assert not figure["broken"]
     assert chromium.ask("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
@@ -76,6 +81,37 @@ def test_report_opens_in_a_browser(page: Path, chromium: Browser, width: int, da
     assert chromium.ask(OVERFLOWING) == []
     light, ink = (chromium.ask(f"getComputedStyle(document.body).{what}") for what in ("backgroundColor", "color"))
     assert brightness(light) < brightness(ink) if dark else brightness(light) > brightness(ink)
+
+
+def test_values_are_shown_under_the_pointer_and_by_keys(page: Path, chromium: Browser) -> None:
+    chromium.open(page.as_uri(), 1440, dark=False)
+    chart = "document.querySelector('#figures .chart[data-tips]')"
+    place = chromium.ask(f"{chart}.scrollIntoView(), {chart}.getBoundingClientRect().toJSON()")
+    x, y = place["x"] + 0.99 * place["width"], place["y"] + 0.5 * place["height"]
+    chromium.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    said = chromium.ask(f"{chart}.querySelector('.tip').innerText")
+    assert "round 200" in said
+    assert all(f"{name_of(method)}: " in said for method in METHODS)
+    assert chromium.ask(f"{chart}.querySelectorAll('.dot').length") == len(METHODS)
+    chromium.call("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
+    assert not chromium.ask("document.querySelectorAll('.tip, .dot').length")
+    chromium.ask(f"{chart}.focus()")
+    for key, expected in (("Home", "round 0"), ("ArrowRight", "round 1"), ("End", "round 200")):
+        chromium.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+        assert expected in chromium.ask(f"{chart}.querySelector('.tip').innerText")
+    chromium.call("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+    assert not chromium.ask("document.querySelectorAll('.tip').length")
+
+
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_verdicts_are_on_screen_and_wide_tables_say_so(page: Path, chromium: Browser, width: int) -> None:
+    chromium.open(page.as_uri(), width, dark=False)
+    outside = """[...document.querySelectorAll('#summary .verdict')].filter(word => {
+      const box = word.getBoundingClientRect(); return box.width === 0 || box.right > innerWidth; }).length"""
+    assert chromium.ask(outside) == 0
+    silent = """[...document.querySelectorAll('.scroll')].filter(
+      place => place.scrollWidth > place.clientWidth + 2 && !place.classList.contains('more')).length"""
+    assert chromium.ask(silent) == 0
 
 
 def test_a_complaint_and_an_overflow_are_seen(tmp_path: Path, chromium: Browser) -> None:

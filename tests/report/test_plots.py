@@ -1,17 +1,22 @@
 """Figures: what they draw, their colours and axes."""
 
 import math
+import re
 import subprocess
 import sys
+from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_hex, to_rgb
 
 from fedskew.core.errors import BadInput
-from fedskew.report import plots
+from fedskew.report import plots, tables
 from fedskew.report.style import SERIES, WIDTH
 from fedskew.store.runs import RunStore
-from tests.report import add
+from tests.report import add, compared
 
 OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks"]
 
@@ -21,7 +26,7 @@ def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
     figure = plots.plot(store, store.runs(), what)
     assert figure.get_size_inches()[0] * 72 == pytest.approx(WIDTH)
     lines = {line.get_label() for line in figure.axes[0].get_lines()}
-    if what != "partition":
+    if what not in ("partition", "differences"):
         assert "FedAvg" in lines
 
 
@@ -94,4 +99,78 @@ def test_importing_the_room_is_quick() -> None:
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100).stdout
         == "[]\n"
+    )
+
+
+def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: RunStore) -> None:
+    summary = tables.summary(store, store.runs())
+    figure = plots.plot(store, store.runs(), "differences")
+    [axes] = figure.axes
+    zero, line, dot = axes.get_lines()  # scaffold has no finished run
+    row = summary.iloc[1]
+    half = 100 * row.difference_half
+    assert list(zero.get_xdata()) == [0, 0]
+    assert list(line.get_xdata()) == pytest.approx([100 * row.difference - half, 100 * row.difference + half])
+    assert list(dot.get_xdata()) == [100 * row.difference]
+    assert dot.get_color() == SERIES[1]
+    assert [text.get_text() for text in axes.texts] == ["FedProx mu = 0.1", "undecided, +2.67 points"]
+
+
+def test_differences_end_at_what_is_possible(tmp_path: Path) -> None:
+    store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
+    _, line, _ = plots.plot(store, store.runs(), "differences").axes[0].get_lines()
+    assert list(line.get_xdata()) == [-100, 100]
+    store = compared(tmp_path / "none", {"a": {0: 0.5}, "b": {1: 0.6}})
+    with pytest.raises(BadInput, match="no method has a seed in common with the first one"):
+        plots.plot(store, store.runs(), "differences")
+
+
+def test_bands_end_at_what_is_possible(tmp_path: Path) -> None:
+    store = compared(tmp_path, {"a": {0: 0.99, 1: 0.90}, "b": {0: 0.02, 1: 0.15}})
+    bands = plots.plot(store, store.runs(), "accuracy").axes[0].collections
+    heights = [y for band in bands for path in band.get_paths() for _, y in path.vertices]
+    assert min(heights) >= 0
+    assert max(heights) <= 1
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_eight_colours_stay_apart_for_all_readers(dark: bool) -> None:
+    """In Oklab, as seen with protanopia, deuteranopia and tritanopia too (Machado et al. 2009), and 3 to 1 against the page."""
+    css = (files("fedskew.report") / "page.css").read_text(encoding="utf-8")
+    light, _, rest = css.partition("prefers-color-scheme: dark")
+    colours = [to_rgb(c) for c in re.findall(r"--series-\d: (#\w{6});", rest.partition("\n}\n")[0] if dark else light)]
+    assert len(colours) == 8
+    assert dark or [to_hex(c) for c in colours] == list(SERIES)
+    linear = np.where(
+        np.array(colours) <= 0.04045, np.array(colours) / 12.92, ((np.array(colours) + 0.055) / 1.055) ** 2.4
+    )
+    for sight in SIGHTS:
+        seen = oklab(np.clip(linear @ np.array(sight).T, 0, 1))
+        assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 0.065
+    bright = linear @ np.array([0.2126, 0.7152, 0.0722])
+    page = 0.0086 if dark else 1.0  # luminance of the background
+    ratios = (np.maximum(bright, page) + 0.05) / (np.minimum(bright, page) + 0.05)
+    assert ratios.min() >= 3
+
+
+SIGHTS = (
+    ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+)
+
+
+def oklab(linear: np.ndarray) -> np.ndarray:
+    lms = (
+        linear
+        @ np.array(
+            [[0.4122215, 0.5363325, 0.0514460], [0.2119035, 0.6806995, 0.1073970], [0.0883025, 0.2817188, 0.6299787]]
+        ).T
+    )
+    return (
+        np.cbrt(lms)
+        @ np.array(
+            [[0.2104543, 0.7936178, -0.0040720], [1.9779985, -2.4285922, 0.4505937], [0.0259040, 0.7827718, -0.8086758]]
+        ).T
     )

@@ -10,7 +10,7 @@ from fedskew.cli.output import print_summary, summary_json
 from fedskew.experiment.results import Runs
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import primary
-from fedskew.report import experiments, plots, series, tables
+from fedskew.report import experiments, plots, series, signs, tables
 from fedskew.report.files import write_tables
 from fedskew.store.runs import RunStore
 from tests.report import add, report, toml
@@ -161,10 +161,10 @@ def test_each_warning_is_shown_once_with_its_methods(tmp_path: Path) -> None:
     numbers = [add(store, name, seed, [0.1, 0.5]) for name in ("a", "b") for seed in (0, 1)]
     for number in (numbers[1], numbers[2], numbers[3]):
         store.add_facts(number, {"warnings": [{"kind": "exploding", "line": f"round {number}: it grows"}]})
-    only = experiments.warnings([store.run(numbers[1])])
+    only = signs.warnings([store.run(numbers[1])])
     assert only == ["exploding, round 2: it grows"]
-    assert experiments.warnings(store.runs("id > 1")) == ["exploding in all 3 runs: run 2, round 2: it grows"]
-    assert experiments.warnings(store.runs()) == [
+    assert signs.warnings(store.runs("id > 1")) == ["exploding in all 3 runs: run 2, round 2: it grows"]
+    assert signs.warnings(store.runs()) == [
         "exploding in 1 of 2 runs of a and 2 of 2 runs of b: run 2, round 2: it grows"
     ]
 

@@ -15,11 +15,12 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import measured_rows, warnings
+from fedskew.report.experiments import measured_rows
 from fedskew.report.files import readable
 from fedskew.report.names import names, titled
 from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
+from fedskew.report.signs import warnings
 from fedskew.report.tables import columns, summary, unfinished
 from fedskew.report.words import SEEDS_ONLY, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore

@@ -18,8 +18,9 @@ from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.measure.registry import shown
-from fedskew.report.experiments import measured_rows, warnings
+from fedskew.report.experiments import measured_rows
 from fedskew.report.names import display_name, titled
+from fedskew.report.signs import warnings
 from fedskew.report.sinks import SINKS, Feed
 from fedskew.report.words import heading, listed, plain
 from fedskew.store.owner import Owner

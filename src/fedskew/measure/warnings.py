@@ -23,13 +23,13 @@ SIGNS = {
     "dominated": (
         f"threshold {100 * DOMINATES:g} %",
         "From IID to Non-IID, Figures 6 and 7",
-        "weighting=uniform, or fednova",
+        "weighting=uniform",
     ),
     "absent class": (f"threshold {ABSENT} rounds", "From IID to Non-IID, Figure 9", "more clients a round"),
     "collapsed": (
         f"thresholds {100 * ONE_CLASS:g} % of the rows and {100 * LEARNT:g} % right",
         SKEW,
-        "fewer local epochs, fedlc, fedntd or scaffold",
+        "fewer local epochs, or a milder skew",
     ),
 }
 """Threshold, source and remedy of each warning."""

@@ -1,8 +1,9 @@
-"""The result of a comparison in one or two sentences."""
+"""The result of a comparison in two sentences: which method, by how much, how sure, and what is undecided."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
@@ -12,23 +13,83 @@ from fedskew.report.words import SEEDS_ONLY, Row, gap, listed, rows_of, shown, v
 if TYPE_CHECKING:
     import pandas as pd
 
+NAMED = 5
+"""Maximum number of methods that a list names; of more it says how many."""
+
 
 def answer(table: pd.DataFrame) -> str:
     """The best method by the primary measure, and how sure that is, from the summary ``table``."""
     rows, measure = rows_of(table), primary()
-    measured = [row for row in rows if math.isfinite(row[measure.key])]
+    measured = sorted(
+        (row for row in rows if math.isfinite(row[measure.key])),
+        key=lambda row: float(row[measure.key]),
+        reverse=measure.ahead == "higher",
+    )
     if not measured:
         return "No run has finished, so there is no answer yet."
+    first, others = rows[0], [row for row in measured if row is not rows[0]]
     if len(rows) == 1:
-        return alone(rows[0])
-    best = (max if measure.ahead == "higher" else min)(measured, key=lambda row: float(row[measure.key]))
-    return against_others(best, rows[1:]) if best is rows[0] else against_first(rows[0], best)
+        return alone(first)
+    if not math.isfinite(first[measure.key]):
+        return f"Undecided: no run of {first['method']}, the method to compare with, has finished. {best(measured)}."
+    if all(row["pairs"] < 2 for row in others):
+        return f"Undecided: {too_few(others)}. {best(measured)}."
+    ahead, behind, undecided = (
+        [row for row in others if row["verdict"] == verdict] for verdict in (measure.ahead, measure.behind, "undecided")
+    )
+    if not ahead and not behind:
+        which = f"{others[0]['method']} does not differ" if len(rows) == 2 else "no method differs"
+        return f"Undecided: {which} reliably from {first['method']}. {best(measured)}{not_enough(first, measured[0])}."
+    if ahead:
+        than = f"{first['method']}: {numbered(ahead[0])} against {numbered(first)}"
+        head = f"{ahead[0]['method']} has a {measure.ahead} {measure.label} than {than}, {difference(ahead[0])}"
+    else:
+        head = f"No method has a reliably {measure.ahead} {measure.label} than {first['method']}, {numbered(first)}"
+    if measured[0] in undecided:
+        undecided = [{**measured[0], "method": f"{measured[0]['method']}, {superlative()} mean"}, *undecided[1:]]
+    groups = {f"also {measure.ahead}": ahead[1:], measure.behind: behind, "undecided": undecided}
+    rest = "; ".join(f"{word}: {named(group)}" for word, group in groups.items() if group)
+    return f"{head}." + (f" {rest[0].upper()}{rest[1:]}." if rest else "")
 
 
-def best_mean(row: Row) -> str:
-    """``highest mean test accuracy, 84.7 %``."""
-    measure = primary()
-    return f"{'highest' if measure.ahead == 'higher' else 'lowest'} mean {measure.label}, {value(measure, row[measure.key])}"
+def numbered(row: Row) -> str:
+    """The primary measure of a method with its unit: ``84.7 %``."""
+    return value(primary(), row[primary().key])
+
+
+def superlative() -> str:
+    return "highest" if primary().ahead == "higher" else "lowest"
+
+
+def named(rows: Sequence[Row]) -> str:
+    """The methods; of many only how many they are."""
+    names = [str(row["method"]) for row in rows]
+    return (
+        listed(names) if len(names) <= NAMED else f"{listed([*names[: NAMED - 1], f'{len(names) - NAMED + 1} more'])}"
+    )
+
+
+def best(measured: Sequence[Row]) -> str:
+    """``SCAFFOLD has the highest mean test accuracy, 84.7 %``, from the rows in order, the best first."""
+    return f"{measured[0]['method']} has the {superlative()} mean {primary().label}, {numbered(measured[0])}"
+
+
+def difference(row: Row) -> str:
+    """``+5.1 ± 1.2 points over 5 paired seeds (p = 0.01)``."""
+    unit = " points" if primary().unit == "%" else ""
+    width = f" ± {gap(primary(), row['difference_half'])[1:]}" if math.isfinite(row["difference_half"]) else ""
+    p = f" (p\u00a0=\u00a0{row['p']:.2g})" if math.isfinite(row["p"]) else ""
+    each = "" if width else " each of"
+    return f"{gap(primary(), row['difference'])}{width}{unit} over{each} {count(row['pairs'], 'paired seed')}{p}"
+
+
+def not_enough(first: Row, top: Row) -> str:
+    """The difference of the best method from the first, in an undecided comparison."""
+    if top is first:
+        return ""
+    if top["pairs"] < 2:
+        return f", but {too_few([top])}"
+    return f"; its difference from {first['method']}, {numbered(first)}, is {difference(top)}"
 
 
 def alone(row: Row) -> str:
@@ -36,71 +97,14 @@ def alone(row: Row) -> str:
     measure, after = primary(), f"after round {row['after_round']}"
     reached = f"{row['method']} reaches a {measure.label} of"
     if row["seeds"] < 2:
-        number = value(measure, row[measure.key])
-        return f"{reached} {number} {after}. With one seed nothing can be said about certainty."
+        return f"{reached} {numbered(row)} {after}. With one seed nothing can be said about certainty."
     number = f"{shown(measure, row)}\u00a0{measure.unit}".strip()
     over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}"
     return f"{reached} {number} {after}: {over}."
 
 
-def against_first(first: Row, best: Row) -> str:
-    """The answer if another method than the first is best."""
-    measure = primary()
-    first_value = value(measure, first[measure.key])
-    found = f"{best['method']} has the {best_mean(best)}"
-    if not math.isfinite(first[measure.key]):
-        return f"Undecided. {found}, but no run of {first['method']}, the method to compare with, has finished."
-    if best["pairs"] < 2:
-        return f"Undecided. {found}, against {first_value} for {first['method']}, but {too_few(best)}."
-    varied = math.isfinite(best["difference_half"])
-    unit = " points" if measure.unit == "%" else ""
-    width = f"± {gap(measure, best['difference_half'])[1:]}{unit}" if varied else f"{unit.strip()} in every one".strip()
-    difference = (
-        f"over {count(best['pairs'], 'paired seed')} the difference from {first['method']} "
-        f"({first_value}) is {gap(measure, best['difference'])} {width}"
-    )
-    same = best["pairs"] == best["seeds"] == first["seeds"]
-    note = "" if same else " The two means are over all seeds that each method finished."
-    if best["verdict"] == measure.ahead:
-        excluded = ", and the 95\u00a0% interval leaves out zero" if varied else ""
-        return f"{found}: {difference}{excluded}{corrected(best)}.{note}"
-    if best["verdict"] == measure.behind:
-        reason = f": on the seeds that both finished it is {measure.behind}"
-    elif not varied:
-        reason = f", too few that do not vary{corrected(best)}"
-    elif abs(best["difference"]) > best["difference_half"]:
-        reason = f", which is not enough{corrected(best)}"
-    else:
-        reason = ", and the 95\u00a0% interval includes zero"
-    return f"Undecided. {found}, but {difference}{reason}.{note}"
-
-
-def corrected(row: Row) -> str:
-    """The p-value after Holm's correction, and for how many comparisons; empty if there is only one."""
-    if row["comparisons"] < 2:
-        return ""
-    return f", p\u00a0=\u00a0{row['p']:.2g} after Holm's correction for {row['comparisons']} comparisons"
-
-
-def against_others(first: Row, others: list[Row]) -> str:
-    """The answer if the first method is best."""
-    ahead, behind = primary().ahead, primary().behind
-    found = f"{first['method']}, the first method, has the {best_mean(first)}"
-    by_verdict = {v: [row["method"] for row in others if row["verdict"] == v] for v in (behind, "undecided", ahead)}
-    if not by_verdict[behind]:
-        few = all(row["pairs"] < 2 for row in others)
-        reliable = f"no paired difference is reliably {'below' if behind == 'lower' else 'above'} zero"
-        return f"Undecided. {found}, but {too_few(max(others, key=lambda row: row['pairs'])) if few else reliable}."
-    parts = [f"{behind} with a 95\u00a0% interval that leaves out zero: {listed(by_verdict[behind])}"]
-    if by_verdict["undecided"]:
-        parts.append(f"undecided: {listed(by_verdict['undecided'])}")
-    if by_verdict[ahead]:
-        parts.append(f"{ahead} on the seeds that both finished: {listed(by_verdict[ahead])}")
-    return f"{found}. Of the others, {'; '.join(parts)}."
-
-
-def too_few(row: Row) -> str:
+def too_few(rows: Sequence[Row]) -> str:
     """The reason why there is no interval, in words."""
-    if row["pairs"] == 0:
+    if not any(row["pairs"] for row in rows):
         return "no seed was finished by both, so nothing can be said about certainty"
     return "with one seed nothing can be said about certainty"

@@ -1,11 +1,9 @@
 """Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.core.counting import count
 from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
 from fedskew.report.words import listed, ranges
@@ -18,6 +16,31 @@ SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
 
+
+USUAL: dict[str, Json] = {
+    "server": {"name": "sgd", "lr": 1.0},
+    "augment": {"name": "none"},
+    "availability": {"name": "always"},
+    "refine": {"name": "none"},
+    "selection": {"name": "everyone"},
+    "sharing": {"name": "all"},
+    "codec": {"name": "none"},
+    "shared_data": {"alpha": 1.0},
+    "solver": {"lr_decay": 1.0},
+    "local": {"batches": "shuffled"},
+    "faults": {
+        "kinds": ["missing", "not_finite", "too_long", "wrong_shape"],
+        "strength": 10.0,
+        "longest_ratio": 20.0,
+        "fewest": 0.5,
+        "attempts": 1,
+    },
+    "training": {"dtype": "float32", "precision": "full", "device": "cpu", "threads": 1},
+    "evaluation": {"max_clients": 1000, "local_models": True},
+    "engine": {"name": "stacked"},
+    "checkpoint": {"every": 10},
+}
+"""Default values that a page leaves out, by section. Zeros and ``none`` are left out in every section."""
 
 UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
 """Sections and settings that change no result."""
@@ -92,13 +115,18 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 
 
 def settings(records: Sequence[RunRecord]) -> list[Setting]:
-    """The settings of the experiments, with rounds and seeds; the most important first."""
-    tables = {record.id: without_seeds(record) for record in records}
+    """The settings that differ from their defaults, with rounds and seeds; the most important first."""
+    tables = {record.id: chosen(without_seeds(record)) for record in records}
     for table in tables.values():
-        if isinstance(table.get("training"), dict):
-            table["training"].pop("rounds", None)
+        for section, key in (("training", "rounds"), ("evaluation", "every")):  # which the page shows elsewhere
+            if isinstance(table.get(section), dict):
+                table[section].pop(key, None)
     sections = dict.fromkeys(key for table in tables.values() for key in table)
-    lines = {key: setting(key.replace("_", " "), records, values(tables, key)) for key in sections}
+    lines = {
+        key: setting(key.replace("_", " "), records, values(tables, key))
+        for key in sections
+        if any(table.get(key) for table in tables.values())
+    }
     return [
         *(lines.pop(section) for section in FIRST if section in lines),
         setting("rounds", records, lambda record: str(record.rounds)),
@@ -106,6 +134,26 @@ def settings(records: Sequence[RunRecord]) -> list[Setting]:
         seeds("partition seeds", records, lambda record: record.partition_seed),
         *lines.values(),
     ]
+
+
+def chosen(table: Json) -> Json:
+    """The experiment without zeros and defaults; a section without anything else is left out."""
+    found: Json = {}
+    for section, value in table.items():
+        if not isinstance(value, dict):
+            found[section] = value
+            continue
+        usual = USUAL.get(section, {})
+        own = {
+            key: part
+            for key, part in value.items()
+            if part not in (0, "", "none", "auto", None, []) and usual.get(key) != part
+        }
+        if own and "name" in value:
+            own = {"name": value["name"]} | own
+        if own or section in FIRST:
+            found[section] = own
+    return found
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
@@ -119,9 +167,10 @@ def provenance(records: Sequence[RunRecord]) -> list[Setting]:
     engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]
     if engines:
         lines.append(setting("engine", records, lambda record: shown(named(record.facts.get("engine")))))
-        trial = {key: value for key, value in engines[0].items() if key != "name"}
-        if trial:
-            lines.append(Setting("engine trial", [SettingValue(shown(trial), "")]))
+        seconds = engines[0].get("estimated_seconds_a_round")
+        if isinstance(seconds, dict):
+            tried = listed([f"{name} {shown(value)} s a round" for name, value in seconds.items()])
+            lines.append(Setting("engine trial", [SettingValue(tried, "")]))
     return lines
 
 
@@ -229,36 +278,20 @@ def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:
     return found
 
 
-def warnings(records: Sequence[RunRecord]) -> list[str]:
-    """The warnings of the runs, one line each: the runs that have it, and the text of the first."""
-    found: dict[str, list[tuple[RunRecord, str]]] = {}
-    for record in records:
-        for entry in record.facts.get("warnings", []):
-            found.setdefault(entry["kind"], []).append((record, entry["line"]))
-    return [f"{kind}{runs_with(seen, records)}, {seen[0][1]}" for kind, seen in found.items()]
-
-
-def runs_with(seen: Sequence[tuple[RunRecord, str]], records: Sequence[RunRecord]) -> str:
-    """`` in 2 of 5 runs of fedavg and 1 of 5 of scaffold: run 7``; shorter if all runs have it, empty for a single run."""
-    if len(records) == 1:
-        return ""
-    first = f": run {seen[0][0].id}"
-    if len(seen) == len(records):
-        return f" in all {len(records)} runs{first}"
-    of, showing = (Counter(record.name for record in group) for group in (records, [record for record, _ in seen]))
-    parts = [f"{number} of {count(of[name], 'run')} of {name}" for name, number in showing.items()]
-    return f" in {listed(parts)}{first}"
-
-
 def shown(value: object) -> str:
     """A TOML or JSON value in one line: ``label-dirichlet (alpha = 0.1, min_rows = 10)``."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{key} = {shown(part)}" for key, part in value.items() if key != "name" and part != "")
+        inner = ", ".join(
+            f"{key} = ({shown(part)})" if isinstance(part, dict) else f"{key} = {shown(part)}"
+            for key, part in value.items()
+            if key != "name" and part != ""
+        )
         if "name" not in value:
             return inner or "–"
         return f"{value['name']} ({inner})" if inner else str(value["name"])
     if isinstance(value, list):
-        return " + ".join(map(shown, value)) if any(isinstance(v, dict) for v in value) else str(value)
+        parts = list(map(shown, value))
+        return " + ".join(parts) if any(isinstance(v, dict) for v in value) else listed(parts) or "none"
     if isinstance(value, bool):
         return str(value).lower()
     return "–" if value is None else str(value)

@@ -1,7 +1,12 @@
-"""The report: one HTML file that needs no network and no script, and follows the reader's light or dark mode."""
+"""The report: one HTML file that needs no network and follows the reader's light or dark mode.
+
+Its only script shows the values of figures under the pointer. The page's policy names it by its hash, so no other can run.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -12,12 +17,14 @@ from typing import TYPE_CHECKING
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
-from fedskew.report import experiments, plots, profile, series, tables, words
+from fedskew.report import experiments, plots, profile, series, tables, tips, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
+from fedskew.report.differences import compared, draw_differences, of_differences
 from fedskew.report.names import comparison_title, titled
 from fedskew.report.ranks import draw_ranks, ranking
-from fedskew.report.style import LINE, SERIES
+from fedskew.report.signs import notices
+from fedskew.report.style import LINE, MARKERS, SERIES, dashes, marker
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -82,25 +89,26 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     With a version in ``live``, the page loads the script ``live.js``, which draws it again when the version changes.
     """
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
     stored, records = records, titled(records)
     templates = files("fedskew.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
+    environment.filters["unbroken"] = partial(words.unbroken, names=tables.methods(records))
     frame = tables.read(store, records, budget)
     summary = tables.summarise(frame, records)
     methods, profiles = tables.methods(records), profile.profiles(records)
     columns = tables.columns(summary, "page")
     return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
-        css=Markup((templates / "page.css").read_text(encoding="utf-8")),
+        **shared_parts(),
         title=comparison_title(store, records),
         live=live,
         records=records,
         answer=answer(summary),
         settings=experiments.settings(records),
-        warnings=experiments.warnings(records),
+        warnings=notices(records),
+        notes=notices(records, of_partition=True),
         summary=summary.to_dict("records"),
         budget=budget,
         read_after=words.read_after(summary, budget),
@@ -113,6 +121,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         client_rows=experiments.kinds_of_rows(records),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
+        differences=difference_figure(summary),
         figures=rank_figure(store, stored, budget)
         + curve_figures(frame, records)
         + client_figure(store, records, budget),
@@ -134,25 +143,51 @@ def in_grey(text: str) -> Markup:
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
 
 
+def shared_parts() -> dict[str, Markup | str]:
+    """Style sheet, script and the script's hash, for all pages."""
+    from markupsafe import Markup
+
+    css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", "chart.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return {"css": Markup(css), "script": Markup(script), "digest": digest}
+
+
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:
-    """Name, colour and dashes of each method; empty for a single one."""
+    """Name, colour, dashes and marker of each method; empty for a single one."""
     if len(methods) < 2:
         return []
     return [
         {
             "method": method,
             "colour": f"var(--series-{index % len(SERIES) + 1})",
-            "dashes": " ".join(f"{LINE * d:g}" for d in plots.DASHES[index % len(plots.DASHES)]),
+            "dashes": " ".join(f"{LINE * d:g}" for d in dashes(index)),
+            "marker": MARKERS[marker(index)],
         }
         for index, method in enumerate(methods)
     ]
 
 
-def figure(key: str, heading: str, label: str, drawn: Figure, caption: str) -> dict[str, str]:
-    """A figure of the page, with ``label`` for those who cannot see it."""
+def figure(
+    key: str, heading: str, label: str, drawn: Figure, caption: str, values: tips.Tips | None = None
+) -> dict[str, str]:
+    """A figure of the page, with ``label`` for those who cannot see it, and the values that the page shows on request."""
     from markupsafe import Markup
 
-    return {"heading": heading, "svg": Markup(inline(drawn, f"figure-{key}", label)), "caption": caption}
+    svg = Markup(inline(drawn, f"figure-{key}", label))
+    shown = Markup(tips.attribute(drawn, values)) if values and values.tips else ""
+    return {"key": key, "heading": heading, "label": label, "svg": svg, "caption": caption, "tips": shown}
+
+
+def difference_figure(summary: pd.DataFrame) -> dict[str, str] | None:
+    """The paired differences from the first method, where there are any."""
+    if not compared(summary):
+        return None
+    heading = f"difference from {summary['method'].iloc[0]}"
+    caption = (
+        f"Dot: mean paired difference in last-round {primary().label}. Line: its 95\u00a0% interval over seeds, before Holm’s "
+        "correction. The verdict is after it."
+    )
+    return figure("differences", heading, heading, draw_differences(summary), caption, of_differences(summary))
 
 
 def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, str]]:
@@ -162,9 +197,9 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
         table = series.curves_of(frame, records, measure)
         if len(table):
             rows = f" Measured on each client’s {experiments.measured_rows(records)}." if measure.of_clients else ""
-            caption = f"{measure.note[:1].upper()}{measure.note[1:]}.{rows}"
-            drawn = plots.draw_curves(table, measure, methods)
-            made.append(figure(key, measure.label, f"{measure.label} over rounds", drawn, caption))
+            caption = f"{measure.note[:1].upper()}{measure.note[1:]}.{rows}".replace(", 0..1", "")
+            drawn, values = plots.draw_curves(table, measure, methods), tips.of_curves(table, measure, methods)
+            made.append(figure(key, measure.label, f"{measure.label} over rounds", drawn, caption, values))
     return made
 
 
@@ -191,29 +226,31 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
         f"measured round of the finished runs{within}. Clients are ranked from worst to best within each run, and each rank is "
         "averaged over the runs: another partition seed gives other clients."
     )
-    return [figure("clients", heading, heading, plots.draw_clients(table, tables.methods(records)), caption)]
+    methods = tables.methods(records)
+    drawn = plots.draw_clients(table, methods)
+    return [figure("clients", heading, heading, drawn, caption, tips.of_clients(table, methods))]
 
 
 def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object]:
-    """The partition of the first run that noted one: run, SVG or nothing, numbers, whether other runs have others."""
-    from markupsafe import Markup
-
+    """The partition of the first run that noted one: run, figure or nothing, numbers, whether other runs have others."""
     record = next((r for r in records if isinstance(r.facts.get("partition"), dict)), records[0])
     facts = record.facts.get("partition")
     known = facts if isinstance(facts, dict) else {}
     rows = store.partition(record.id)
-    svg = ""
-    if len(rows):
-        figure = plots.draw_partition(rows, plots.known_clients(record))
-        svg = Markup(inline(figure, "figure-partition", "rows of each client by label"))
     return {
         "run": record,
-        "svg": svg,
-        "numbers": [(text, readable(known[key])) for key, text in PARTITION_NUMBERS if key in known],
+        "figure": partition_figure(rows, plots.known_clients(record)) if len(rows) else None,
+        "numbers": [(text, readable(known[key])) for key, text in PARTITION_NUMBERS if known.get(key)],
         "others": any(
             r.facts.get("partition", known) != known or r.partition_seed != record.partition_seed for r in records
         ),
     }
+
+
+def partition_figure(rows: pd.DataFrame, clients: int) -> dict[str, str]:
+    """The rows of each client by label; ``rows`` is that of `RunStore.partition`."""
+    label = "rows of each client by label"
+    return figure("partition", "", label, plots.draw_partition(rows, clients), "", tips.of_partition(rows))
 
 
 def readable(value: object) -> str:

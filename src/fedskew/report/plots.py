@@ -10,12 +10,13 @@ import numpy as np
 
 from fedskew.core.errors import require, suggestion
 from fedskew.measure.registry import Measure, primary, shown
-from fedskew.report import series, tables
+from fedskew.report import series, tables, tips
 from fedskew.report.budget import Budget
+from fedskew.report.differences import draw_differences
 from fedskew.report.experiments import kinds_of_rows
 from fedskew.report.names import titled
 from fedskew.report.ranks import draw_ranks
-from fedskew.report.style import DASHES, MUTED, SERIES, STYLE, blank, styled
+from fedskew.report.style import MUTED, SERIES, STYLE, blank, dashes, marker, shorten, styled
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-SHOWN_CLIENTS = 60
 WITH_COUNTS = (30, 12)
 """Most clients and classes for which the partition's counts are printed in the cells."""
 
-FEW = 20
-"""Most points for which each gets a marker."""
+FEW, FEW_MARKERS = 20, 8
+"""Most points for which each gets a marker, and the markers of a line with more."""
 
 
 def curves() -> dict[str, Measure]:
@@ -39,7 +39,7 @@ def curves() -> dict[str, Measure]:
 
 def pictures() -> list[str]:
     """The names of all figures."""
-    return [*curves(), "clients", "partition", "ranks"]
+    return [*curves(), "differences", "clients", "partition", "ranks"]
 
 
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
@@ -56,6 +56,8 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
         require(len(table) > 0, f"none of these runs has measured {measure.label}")
         where = f", {kinds_of_rows(records)} rows" if measure.of_clients else ""
         return draw_curves(table, measure, order, measure.label + where)
+    if what == "differences":
+        return draw_differences(tables.summary(store, records, budget))
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
@@ -92,7 +94,8 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
             style = line_style(index, len(rows))
             axes.plot(rows["round"], rows["mean"], label=method, **style)
             if (rows["runs"] > 1).any():
-                low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
+                low = rows["low"].clip(lower=max(bottom, measure.low))
+                high = rows["high"].clip(upper=min(top, measure.high))
                 axes.fill_between(rows["round"], low, high, color=style["color"], alpha=faint, linewidth=0)
             stops = rows[rows["stopped"] > 0]
             axes.plot(stops["round"], stops["mean"], "x", color=style["color"], markersize=9, markeredgewidth=2.2)
@@ -135,12 +138,9 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
 
     ``rows`` is that of `RunStore.partition`; ``clients`` is the number of all clients, should ``rows`` know only some.
     """
-    counts = rows.pivot_table(
-        index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
-    )
-    counts = counts[sorted(counts.columns, key=natural)]
-    more = max(clients, len(counts)) - min(len(counts), SHOWN_CLIENTS)
-    shown = counts.iloc[:SHOWN_CLIENTS]
+    counts = tips.rows_by_label(rows)
+    more = max(clients, len(counts)) - min(len(counts), tips.SHOWN_CLIENTS)
+    shown = counts.iloc[: tips.SHOWN_CLIENTS]
     values = shown.to_numpy(dtype=int)
     num_clients, num_labels = values.shape
     with_counts = num_clients <= WITH_COUNTS[0] and num_labels <= WITH_COUNTS[1]
@@ -197,12 +197,12 @@ def label_classes(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def line_style(index: int, points: int) -> dict[str, Any]:
-    """The colour, dashes and marker of the method at ``index``."""
-    dashes = DASHES[index % len(DASHES)]
+    """The colour, dashes and markers of the method at ``index``."""
     return {
         "color": SERIES[index % len(SERIES)],
-        "linestyle": (0, dashes) if dashes else "-",
-        "marker": "o" if points <= FEW else "",
+        "linestyle": (0, dashes(index)) if dashes(index) else "-",
+        "marker": marker(index),
+        "markevery": 1 if points <= FEW else max(1, points // FEW_MARKERS),
     }
 
 
@@ -246,16 +246,3 @@ def finish(figure: Figure, axes: Axes, label: str) -> None:
         columns = max(1, min(3, 54 // (max(map(len, labels)) + 6)))
         figure.set_figheight(figure.get_figheight() + math.ceil(len(labels) / columns) * 17 / 72)
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)
-
-
-def natural(label: object) -> tuple[int, float, str]:
-    """Numbers by value, then words by alphabet."""
-    text = str(label)
-    try:
-        return 0, float(text), text
-    except ValueError:
-        return 1, 0.0, text
-
-
-def shorten(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"

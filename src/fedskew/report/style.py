@@ -10,11 +10,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SERIES = ("#00539c", "#d55e00", "#00896a", "#c0489a", "#6b5900", "#3a97e0", "#4a4f57")
-"""Colours that differ for the three common kinds of colour blindness."""
+SERIES = ("#00539c", "#d55e00", "#00896a", "#cb60ab", "#6b5900", "#3a97e0", "#1c1f24", "#581e5b")
+"""Eight colours that stay apart for the three common kinds of colour blindness. ``page.css`` has those of the dark mode."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
-"""Line styles in line widths; with seven colours the pair repeats after 28 methods."""
+"""Line styles in line widths."""
+
+MARKERS = {
+    "o": "M0 -3A3 3 0 1 1 0 3A3 3 0 1 1 0 -3Z",
+    "s": "M-3 -3H3V3H-3Z",
+    "^": "M0 -3.5L3.5 3H-3.5Z",
+    "D": "M0 -4L4 0L0 4L-4 0Z",
+    "v": "M0 3.5L3.5 -3H-3.5Z",
+    "P": "M-1.3 -3.5H1.3V-1.3H3.5V1.3H1.3V3.5H-1.3V1.3H-3.5V-1.3H-1.3Z",
+    "X": "M-3.5 -2L-2 -3.5L0 -1.5L2 -3.5L3.5 -2L1.5 0L3.5 2L2 3.5L0 1.5L-2 3.5L-3.5 2L-1.5 0Z",
+    "p": "M0 -3.5L3.5 -0.8L2.2 3H-2.2L-3.5 -0.8Z",
+}
+"""matplotlib's markers, and the same as SVG paths around (0, 0) for the page's legend."""
 
 INK, MUTED, GRID = "#1c1f23", "#5b636e", "#dde1e6"
 WIDTH = 380
@@ -47,6 +59,16 @@ STYLE: dict[str, object] = {
 }
 
 
+def dashes(index: int) -> tuple[float, ...]:
+    """The line style of the method at ``index``; a colour has another one each time that it returns."""
+    return DASHES[(index + index // len(SERIES)) % len(DASHES)]
+
+
+def marker(index: int) -> str:
+    """The marker of the method at ``index``."""
+    return list(MARKERS)[index % len(MARKERS)]
+
+
 @contextmanager
 def styled(more: dict[str, object] | None = None) -> Iterator[None]:
     """Apply the style of all figures, and ``more`` settings, within the context."""
@@ -63,3 +85,7 @@ def blank(height: float) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -39,6 +39,19 @@ def breakable(name: str) -> Markup:
     return Markup(re.sub("([:,])", r"\1<wbr>", str(Markup.escape(name))))
 
 
+def unbroken(text: str, names: Sequence[str]) -> Markup:
+    """The text as HTML that breaks no line within one of the ``names`` if there is room."""
+    from markupsafe import Markup
+
+    breakable_ones = sorted((name for name in names if not name.isalnum()), key=len, reverse=True)
+    if not breakable_ones:
+        return Markup.escape(text)
+    parts = re.split(rf"(?<!\w)({'|'.join(map(re.escape, breakable_ones))})(?!\w)", text)
+    return Markup("").join(
+        Markup("<span class=name>{}</span>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
 def interval(
     mean: float, half_width: float, show: Callable[[float], str] = share, low: float = 0.0, high: float = 1.0
 ) -> str:
@@ -54,9 +67,17 @@ def interval(
 
 def shown(measure: Measure, row: Row) -> str:
     """The measure of a row of the summary, with its interval if it has one: ``92.5 ± 1.2``; shares in percent, without the sign."""
-    mean, half_width = row[measure.key], row.get(f"{measure.key}_half", math.nan)
+    return (
+        with_interval(measure, row[measure.key], row.get(f"{measure.key}_half", math.nan))
+        .removesuffix(measure.unit)
+        .rstrip()
+    )
+
+
+def with_interval(measure: Measure, mean: float, half_width: float) -> str:
+    """A value with its unit and interval, as `shown` in a table: ``92.5 ± 1.2 %``."""
     show = share if measure.unit == "%" else partial(figures, like=mean)
-    return interval(mean, half_width, show, measure.low, measure.high)
+    return f"{interval(mean, half_width, show, measure.low, measure.high)}\u00a0{measure.unit}".strip()
 
 
 def difference(row: Row, show: Callable[[float], str] | None = None) -> str:

@@ -1,7 +1,7 @@
 """Types of a stored run: its columns, and the facts that other code reads."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -20,10 +20,14 @@ class Engine(TypedDict, total=False):
 
 
 class Sign(TypedDict):
-    """A warning."""
+    """A warning: what was measured, its threshold and source, and what to try; ``line`` says all of it."""
 
     kind: str
     line: str
+    measured: NotRequired[str]
+    threshold: NotRequired[str]
+    source: NotRequired[str]
+    remedy: NotRequired[str]
 
 
 class Data(TypedDict, total=False):

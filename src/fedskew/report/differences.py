@@ -1,0 +1,81 @@
+"""The picture of paired differences: each method against the first, a dot with its interval, and the verdict in words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from fedskew.core.errors import require
+from fedskew.measure.registry import primary
+from fedskew.report.style import INK, MUTED, SERIES, blank, marker, shorten, styled
+from fedskew.report.tips import Tip, Tips
+from fedskew.report.words import MISSING, Row, gap, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+SPACE = 40
+"""Height of a method in the picture, in points."""
+
+
+def compared(table: pd.DataFrame) -> list[tuple[int, Row]]:
+    """The methods of the summary ``table`` that have a difference from the first, with their numbers."""
+    return [(i, row) for i, row in enumerate(rows_of(table)) if i and math.isfinite(row["difference"])]
+
+
+def ends(row: Row) -> tuple[float, float]:
+    """The interval of the difference, cut off where it is impossible; the difference alone without one."""
+    half = row["difference_half"] if math.isfinite(row["difference_half"]) else 0.0
+    limit = 1.0 if primary().unit == "%" else math.inf
+    return max(row["difference"] - half, -limit), min(row["difference"] + half, limit)
+
+
+def verdict(row: Row) -> str:
+    """``higher, +2.23 points``."""
+    unit = " points" if primary().unit == "%" else ""
+    return f"{row['verdict']}, {gap(primary(), row['difference'])}{unit}"
+
+
+def draw_differences(table: pd.DataFrame) -> Figure:
+    """Draw the differences in the summary ``table`` from its first method. Raises `BadInput` if there is none."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    found, first = compared(table), str(table["method"].iloc[0])
+    require(bool(found), "differences: no method has a seed in common with the first one")
+    factor = 100 if primary().unit == "%" else 1
+    with styled():
+        figure, axes = blank(58 + SPACE * len(found))
+        axes.axvline(0, color=MUTED, linewidth=1)
+        for at, (index, row) in enumerate(found):
+            colour = SERIES[index % len(SERIES)]
+            axes.plot([factor * end for end in ends(row)], [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55)
+            axes.plot([factor * row["difference"]], [at + 0.2], marker(index), color=colour, markersize=8)
+            decided = row["verdict"] in (primary().ahead, primary().behind)
+            wide, height = axes.get_yaxis_transform(), at - 0.2
+            name, words = shorten(str(row["method"]), 30), verdict(row)
+            axes.text(0, height, name, color=INK, ha="left", va="center", transform=wide)
+            axes.text(1, height, words, color=INK if decided else MUTED, ha="right", va="center", transform=wide)
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, -0.05 * high), max(high, -0.05 * low))
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
+        unit = ", points" if primary().unit == "%" else ""
+        axes.set_xlabel(f"{primary().label} minus that of {shorten(first, 24)}{unit}")
+        axes.tick_params(length=0)
+    return figure
+
+
+def of_differences(table: pd.DataFrame) -> Tips:
+    """The numbers of each difference, for the picture of `draw_differences`."""
+    factor, found = (100 if primary().unit == "%" else 1), []
+    for at, (_, row) in enumerate(compared(table)):
+        low, high = (gap(primary(), end) for end in ends(row))
+        sure = f", 95\u00a0% interval {low} to {high}" if math.isfinite(row["difference_half"]) else ""
+        p = f"p {row['p']:.2g}" if math.isfinite(row["p"]) else f"p {MISSING}"
+        text = f"{row['method']}: {verdict(row)}{sure}; {p}, {row['pairs']} paired seeds"
+        found.append(Tip(factor * row["difference"], at + 0.2, text))
+    return Tips("y", found)

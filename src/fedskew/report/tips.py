@@ -1,0 +1,143 @@
+"""Values of a figure that the page shows under the pointer, and by arrow keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fedskew.core.counting import count
+from fedskew.measure.registry import Measure, primary
+from fedskew.report.words import Row, rows_of, value, with_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+SHOWN_CLIENTS = 60
+"""Maximum number of clients in the picture of a partition."""
+
+MOST = 250
+MOST_CELLS = 1000
+"""Maximum number of places with values along one axis of a figure, and in a figure of cells."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a tip: the number of its method, its height in the figure, and its value."""
+
+    method: int
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Tip:
+    """What is shown at one place of a figure; ``x`` and ``y`` are coordinates of its axes."""
+
+    x: float
+    y: float
+    head: str
+    lines: Sequence[Line] = ()
+
+
+@dataclass(frozen=True)
+class Tips:
+    """The tips of a figure, in the order of the arrow keys. The pointer finds the nearest ``by`` these coordinates."""
+
+    by: Literal["x", "y", "xy"]
+    tips: Sequence[Tip]
+    methods: Sequence[str] = ()
+
+
+def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
+    """The values of all methods in each round; ``table`` is that of `series.curves`."""
+    number, found = {method: i for i, method in enumerate(order)}, []
+    table = table[np.isfinite(table["mean"])]
+    for round_, rows in in_places(rows_of(table), "round").items():
+        rows.sort(key=lambda row: -float(row["mean"]))
+        lines = [
+            Line(number[row["method"]], row["mean"], with_interval(measure, row["mean"], row["high"] - row["mean"]))
+            for row in rows
+        ]
+        found.append(Tip(round_, lines[0].y, f"round {round_}", lines))
+    return Tips("x", found, order)
+
+
+def of_clients(table: pd.DataFrame, order: Sequence[str]) -> Tips:
+    """The primary measure of the client at each rank; ``table`` is that of `series.per_client`."""
+    number, measure, found = {method: i for i, method in enumerate(order)}, primary(), []
+    for rank, rows in in_places(rows_of(table), "rank").items():
+        lines = [
+            Line(
+                number[row["method"]],
+                row[measure.name],
+                ", ".join(filter(None, [value(measure, row[measure.name]), row["client_name"]])),
+            )
+            for row in rows
+        ]
+        found.append(Tip(rank, lines[0].y, f"client {rank} from the worst", lines))
+    return Tips("x", found, order)
+
+
+def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
+    """The rows by their round or rank, at most `MOST` of these, evenly spaced, with the first and the last."""
+    places = sorted({int(row[key]) for row in rows})
+    if not places:
+        return {}
+    chosen = np.unique(np.linspace(0, len(places) - 1, min(len(places), MOST)).round().astype(int))
+    found: dict[int, list[Row]] = {places[i]: [] for i in chosen}
+    for row in rows:
+        if row[key] in found:
+            found[int(row[key])].append(row)
+    return found
+
+
+def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each client (down) and label (across) from those of `RunStore.partition`."""
+    counts = rows.pivot_table(
+        index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
+    )
+    return counts[sorted(counts.columns, key=natural)]
+
+
+def of_partition(rows: pd.DataFrame) -> Tips:
+    """The rows of each client and label, in the cells of `plots.draw_partition`."""
+    counts = rows_by_label(rows).iloc[:SHOWN_CLIENTS]
+    values = counts.to_numpy(dtype=int)
+    found = [
+        Tip(c, k, f"client {counts.index[k][1]}, {counts.columns[c]}: {count(int(values[k, c]), 'row')}")
+        for k, c in np.argwhere(values).tolist()
+    ]
+    return Tips("xy", found if len(found) <= MOST_CELLS else [])
+
+
+def natural(label: object) -> tuple[int, float, str]:
+    """Numbers by value, then words by alphabet."""
+    text = str(label)
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+def attribute(figure: Figure, tips: Tips) -> str:
+    """The tips as text for an attribute in single quotes; coordinates in thousandths of the drawn figure, from its upper left."""
+    width, height = figure.bbox.size
+    place = figure.axes[0].transData
+
+    def at(x: float, y: float) -> tuple[int, int]:
+        right, up = place.transform((x, y))
+        return round(1000 * right / width), round(1000 - 1000 * up / height)
+
+    found = [
+        [*at(tip.x, tip.y), tip.head, [[line.method, at(tip.x, line.y)[1], line.text] for line in tip.lines]]
+        for tip in tips.tips
+    ]
+    text = json.dumps(
+        {"by": tips.by, "methods": list(tips.methods), "tips": found}, ensure_ascii=False, separators=(",", ":")
+    )
+    return text.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")

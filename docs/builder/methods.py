@@ -3,9 +3,11 @@
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -126,6 +128,7 @@ def page(name: str, cls: type[Algorithm]) -> str:
         f"{sentence(LEGEND)}.",
         "## Measured",
         evidence(name),
+        advised(name),
         "## Cite",
         bibtex(cls.cites),
     ]
@@ -142,21 +145,35 @@ def combination(name: str, method: Combination) -> str:
         f"`{options_of(method.options)}`" if dataclasses.fields(method.options) else "None.",
         "## Measured",
         evidence(name),
+        advised(name),
         *(("## Cite", bibtex(method.cites)) if method.cites else ()),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-EXTRAS = {
-    "dp-fedavg": "--clients 50 --skew iid --algorithm dp-fedavg:clip=1.0,noise=1.0,q=0.2 --selection poisson:rate=0.2",
-    "fairfed": "--dataset adult --skew natural --algorithm fairfed",
+SERVER_ROWS = "--server-data 0.05"
+NEEDS = {
+    "fedga": SERVER_ROWS,
+    "dualmetric": SERVER_ROWS,
+    "fedmd": SERVER_ROWS,
+    "feddf": SERVER_ROWS,
+    "fairfed": "--dataset adult --skew natural",
+    "f3": f"--dataset adult --skew natural {SERVER_ROWS}",
+    "f3-gradient": f"--dataset adult --skew natural {SERVER_ROWS}",
+    "fedbn": "--model mlp:norm=group",
 }
-"""Options without which the method does not run."""
+"""Options without which a method does not run."""
 
 
 def run(name: str) -> str:
-    """A command that runs the method."""
-    return f"```sh\nfedskew compare --algorithms fedavg {name}\nfedskew check {name}\n```"
+    """Commands that compare the method and check its promises."""
+    command = f"fedskew compare --algorithms fedavg {name} {NEEDS.get(name, '')}".strip()
+    if name == "fedavg":
+        command = "fedskew run --algorithm fedavg"
+    if name == "dp-fedavg":
+        command = "fedskew run --clients 50 --skew iid --algorithm dp-fedavg:q=0.2 --selection poisson:rate=0.2"
+    check = f"\nfedskew check {name}" if name in ALGORITHMS else ""
+    return f"```sh\n{command}{check}\n```"
 
 
 def sentence(text: str) -> str:
@@ -211,6 +228,28 @@ def evidence(name: str) -> str:
     made = "`python experiments/separation.py digits` and `uci-har` make these rows: five seeds, a tuned learning rate for each."
     text = " ".join(part for part in (*said, made) if part)
     return f"{text}\n\n{table(rows, rows[0])}"
+
+
+def advised(name: str) -> str:
+    """The method's gains over FedAvg in the cases that `fedskew diagnose` takes its advice from."""
+    words = {"test": "one model, test rows", "own": "clients' own held-out rows"}
+    rows = [
+        {
+            "data": case["data"],
+            "skew": f"`{case['skew']}`",
+            "as": f"`{line['method']}`",
+            "measured on": words[line["measure"]],
+            "gain over FedAvg, points": f"{100 * line['gain']:+.1f} ± {100 * line['half']:.1f}",
+            "seeds": line["seeds"],
+        }
+        for case in json.loads((files("fedskew.advice") / "evidence.json").read_text(encoding="utf-8"))["cases"]
+        for line in case["methods"]
+        if re.split(r"[:,]", line["method"])[0] == name
+    ]
+    if not rows:
+        return ""
+    said = "`python experiments/evidence.py` makes these rows. The intervals are not corrected for the number of comparisons."
+    return f"{said}\n\n{table(rows, rows[0])}"
 
 
 def beside(head: Head, cls: type) -> str:

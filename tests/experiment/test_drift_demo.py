@@ -1,4 +1,4 @@
-"""The book section's listing through our engine, against an independent numpy loop and against the printed numbers."""
+"""The listing of the textbook section 'Non-IID Data' by our engine, against an independent numpy loop and the printed numbers."""
 
 import numpy as np
 import pytest

@@ -137,7 +137,7 @@ Repeat a document's experiments, print its numbers beside ours, and judge each
 of its claims: holds, fails or undecided. Runs that are in the store are not
 repeated, so the same command continues after an interruption.
 
-  drift-demo      book section 'Non-IID Data': listing 14.4.1 to the last digit,
+  drift-demo      section 14.4 of a textbook, 'Non-IID Data': its listing,
                   exercises 14.4.2 and 14.4.3, the ladder of mitigations
   iid-to-noniid   From IID to Non-IID: Figures 2 to 10, 12, 13
   fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7

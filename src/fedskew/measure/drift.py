@@ -15,8 +15,8 @@ def drift(deltas: Tensor, num_examples: Tensor) -> dict[str, Tensor]:
 def drift_measures(seen: Dispersion) -> dict[str, Tensor]:
     """Compute the measures from the moments of the updates under the clients' shares of the examples.
 
-    ``divergence`` ()   mean distance to the *uniform* mean of the local models (failure-modes study, eq. 4)
-    ``drift`` ()        mean distance to the *example-weighted* mean (book section on non-IID data, section 3)
+    ``divergence`` ()   mean distance to the *uniform* mean of the local models (Goel, Srivastava, Shah, eq. 4)
+    ``drift`` ()        mean distance to the *example-weighted* mean ('Non-IID Data', section 3)
     ``relative_drift``  weighted mean square distance over weighted mean square update, in 0..1; 0 if all updates agree
     ``update_norm``     (C,) length of each update
     ``distance``        (C,) distance of each local model to the example-weighted mean

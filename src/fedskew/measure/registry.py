@@ -189,11 +189,11 @@ MEASURES: tuple[Measure, ...] = (
     # round: the updates of a round, before a codec, and what it cost
     Measure(
         "round", "drift", "mean distance of the clients’ local models from their example-weighted mean, which FedAvg takes for the "
-        "next model (book section on non-IID data, section 3)", shown=ALL,
+        "next model (textbook section ‘Non-IID Data’)", shown=ALL,
     ),
     Measure(
         "round", "divergence", "mean distance of the clients’ local models from their uniform mean, in which a small client counts "
-        "as much as a large one (failure-modes study, eq. 4)", shown=("page", "curve"),
+        "as much as a large one (Goel, Srivastava, Shah, eq. 4)", shown=("page", "curve"),
     ),
     Measure("round", "relative_drift", "weighted mean square distance over weighted mean square update, 0 (all agree) to 1"),
     Measure("round", "signal_to_noise", "square length of the mean update over the mean square distance to it: (1 - R) / R of "

@@ -11,13 +11,17 @@ Ints = NDArray[np.int64]
 
 EXPLODED, WINDOW, SWING, DOMINATES, ABSENT, ONE_CLASS, LEARNT = 20.0, 10, 0.05, 0.5, 5, 0.95, 0.99
 
-SKEW = "failure-modes study, Table III, alpha = 0.01"
+SKEW = "Goel, Srivastava, Shah (Failure Modes), Table III, alpha = 0.01"
 SIGNS = {
     "missing class": ("threshold: one row", SKEW, "another partition seed, or a milder skew"),
-    "exploding": (f"threshold {EXPLODED:g}", "failure-modes study, Figure 6", "a smaller learning rate"),
+    "exploding": (
+        f"threshold {EXPLODED:g}",
+        "Goel, Srivastava, Shah (Failure Modes), Figure 6",
+        "a smaller learning rate",
+    ),
     "oscillating": (
         f"threshold {100 * SWING:g} points",
-        "failure-modes study, Figure 1, where FedAvg swings between 75 and 85 %",
+        "Goel, Srivastava, Shah (Failure Modes), Figure 1, where FedAvg swings between 75 and 85 %",
         "a smaller learning rate, fewer local epochs, more clients a round, or momentum on the server",
     ),
     "dominated": (

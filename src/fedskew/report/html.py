@@ -42,7 +42,7 @@ PARTITION_NUMBERS = (
     ("server_rows", "rows of the server's own"),
     ("shared_rows", "rows of the public share"),
     ("shared_rows_each", "of which each client gets"),
-    ("shared_bytes", "bytes that sends, once"),
+    ("shared_bytes", "bytes that these rows cost, sent once"),
     ("unassigned", "rows that no client got"),
     ("smallest", "smallest client, rows"),
     ("median", "median client, rows"),

@@ -1,4 +1,4 @@
-"""Dirichlet label skew: on clients of equal sizes, and as in the code of the failure-modes study."""
+"""Dirichlet label skew: on clients of equal sizes, and as in the code of Goel, Srivastava and Shah (Failure Modes)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -50,14 +50,14 @@ class LabelDirichletBalanced:
 class LabelDirichletTopUp:
     """Each class is cut in proportions q_c ~ Dir(alpha) over the clients; small clients get rows of the largest.
 
-    The code of the failure-modes study; its text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a class,
+    The code of Goel, Srivastava and Shah; their text describes `LabelDirichlet`. Each client gets floor(n_c q_ck) rows of a class,
     the last one the rest. Then random rows of the largest client move until all have max(1, n / (10 clients)).
     """
 
     alpha: float = 0.1
 
     idea: ClassVar[str] = (
-        "each class is cut by Dir(alpha), small clients get more rows (the code of the failure-modes study)"
+        "each class is cut by Dir(alpha), small clients get more rows (the code of Goel, Srivastava and Shah)"
     )
     cites: ClassVar[tuple[str, ...]] = ("failure-modes",)
 

@@ -40,7 +40,7 @@ def dirichlet(
 class LabelDirichlet:
     """Each client draws class proportions p_k ~ Dir(alpha); each class is cut in proportion to them.
 
-    Algorithm 3 of the failure-modes study: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. This leaves up to
+    Algorithm 3 of Goel, Srivastava and Shah: client k gets floor(n_c p_kc / sum_j p_jc) rows of class c. This leaves up to
     clients - 1 rows a class: ``remainder="drop"`` leaves them unassigned as the paper does, ``"largest"`` gives them to the
     largest fractional parts. Client sizes differ. No client is empty if every class has at least classes x clients rows.
     """

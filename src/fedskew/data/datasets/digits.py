@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries (a part of the UCI optical recognition set): 8 x 8 pixels, 10 classes."""
+"""The handwritten digits that scikit-learn ships (a part of the UCI optical recognition set): 8 x 8 pixels, 10 classes."""
 
 import gzip
 from dataclasses import dataclass

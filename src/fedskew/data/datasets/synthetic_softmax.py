@@ -1,4 +1,4 @@
-"""The mixture of Gaussians of the book section on non-IID data (its listing 14.4.1), with its order of draws."""
+"""The mixture of Gaussians of the textbook section 'Non-IID Data' (listing 14.4.1), with its order of draws."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -26,13 +26,13 @@ class SyntheticSoftmax:
 
     model: ClassVar[str] = "softmax"
     cites: ClassVar[tuple[str, ...]] = ("drift-demo",)
-    idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the book section on non-IID data)"
+    idea: ClassVar[str] = "a mixture of Gaussians, one a class (listing 14.4.1 of the textbook section 'Non-IID Data')"
 
     files: ClassVar[Files] = Files(
         dataset="synthetic-softmax",
         licence="drawn here",
         classes=6,
-        source="the book section 'Non-IID Data' (14.4), listing 14.4.1",
+        source="the textbook section 'Non-IID Data' (14.4), listing 14.4.1",
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Exercise 14.4.3 of the book section 'Non-IID Data' on the section's own data: the bound on drift against the drift."""
+"""Exercise 14.4.3 of the textbook section 'Non-IID Data' (14.4) on its own data: the bound on drift against the drift."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bound(NamedTuple):
 
 
 def bound(local: Gradients, whole: Gradients, w: Tensor, clients: int, rate: float, steps: int, smooth: float) -> Bound:
-    """Full-batch steps from ``w`` (P,), measured and bounded (book section on non-IID data, exercise 14.4.3).
+    """Full-batch steps from ``w`` (P,), measured and bounded ('Non-IID Data', exercise 14.4.3).
 
     ``local`` maps the models (K, P) of K clients to the gradient of each client's objective at its own, ``whole`` any models
     (M, P) to the gradient of the whole objective at each. ``smooth`` is L: the whole gradient is L-Lipschitz.

@@ -1,4 +1,4 @@
-"""Listing 14.4.1 of the book section 'Non-IID Data', played by our engine on the listing's own data and batch order.
+"""Listing 14.4.1 of the textbook section 'Non-IID Data' (14.4), played by our engine on the listing's own data and batch order.
 
 30 clients, softmax regression without bias from zero, learning rate 1.5, batches of 32, 30 rounds, weights by size. One
 random generator with seed 0 draws the data, the IID permutation and the batches of the four runs, in the listing's order.

@@ -1,0 +1,26 @@
+"""The site is built without a warning, and needs nothing from elsewhere to be read."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    monkeypatch.setenv("FEDSKEW_TUTORIALS", "false")  # tests/project/test_examples.py runs them
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(
+            r'<(?:script|img|iframe)[^>]* src="https?://|<link[^>]* href="https?://[^"]*\.css', text
+        ), page
+    assert "<math" in (tmp_path / "explanations" / "client-drift" / "index.html").read_text(encoding="utf-8")

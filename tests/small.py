@@ -1,7 +1,6 @@
 """Small federations for exact tests: scalar quadratics, and ragged clients with a tiny network, all in float64."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -29,9 +28,6 @@ class Quadratic:
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         value = x[:, 0] / 2 * (w[0] - x[:, 1]) ** 2
         return value[:, None], value[:, None]
-
-    def for_thread(self) -> Self:
-        return self
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         return self.outputs(w, x)[1]

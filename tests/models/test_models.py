@@ -22,7 +22,6 @@ from fedskew.models import (
     MiniLm,
     Mixed,
     Mlp,
-    Module,
     ResNet,
     Softmax,
     TextCnn,
@@ -71,7 +70,7 @@ TABLE = [  # model, shape of a row, classes, parameters, features
     (Softmax(bias=False), (30,), 6, 180, 30),
     (Softmax(zero_init=False), (2, 5), 3, 33, 10),
 ]
-OTHER_FILES = {MiniLm, HuggingFace, Module, Mixed}  # test_encoder.py, test_own_module.py, test_fedmd.py
+OTHER_FILES = {MiniLm, HuggingFace, Mixed}  # test_encoder.py, test_own_module.py, test_fedmd.py
 IDS = [f"{type(row[0]).__name__}{row[1]}{i}" for i, row in enumerate(TABLE)]
 
 

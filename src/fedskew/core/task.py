@@ -1,8 +1,9 @@
 """A model's task: logits, features, the loss and the scores of each row."""
 
+import threading
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -48,9 +49,6 @@ class Task(Protocol):
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         """Values of each row, (B,) each, whose means are reported."""
 
-    def for_thread(self) -> Self:
-        """The same task for another thread. It shares all tensors, but no object that a call changes."""
-
 
 @dataclass(frozen=True)
 class Classification:
@@ -60,10 +58,23 @@ class Classification:
     where PyTorch's autocast does; parameters, losses and updates stay as they are.
     """
 
-    model: nn.Module
+    module: nn.Module
     space: ParameterSpace
     num_classes: int
     bf16: bool = False
+    copies: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.copies.model = self.module
+
+    @property
+    def model(self) -> nn.Module:
+        """The module. Each other thread has a copy that shares the tensors: `functional_call` puts parameters into the module."""
+        if not hasattr(self.copies, "model"):
+            tensors = (*self.module.parameters(), *self.module.buffers())
+            self.copies.model = deepcopy(self.module, {id(tensor): tensor for tensor in tensors})
+        copy: nn.Module = self.copies.model
+        return copy
 
     @property
     def stacks(self) -> bool:
@@ -100,11 +111,6 @@ class Classification:
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(logits, y), "accuracy": (logits.argmax(-1) == y).to(logits.dtype)}
-
-    def for_thread(self) -> Self:
-        # `functional_call` puts the parameters into the module while it runs
-        tensors = (*self.model.parameters(), *self.model.buffers())
-        return replace(self, model=deepcopy(self.model, {id(tensor): tensor for tensor in tensors}))
 
 
 def stackable(task: Task) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ class Sequential:
     private = alone
 
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
-        before, answers = zip(*each(lambda p, i: self.candidate(p, work, i, x, y), program, work), strict=True)
+        before, answers = zip(*each(lambda i: self.candidate(program, work, i, x, y), work), strict=True)
         return stack(list(before)), stack(list(answers))
 
     def candidate(self, program: Program, work: Work, i: int, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
@@ -44,7 +43,7 @@ class Sequential:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         keep_freed_memory()
-        clients = each(lambda p, i: self.client(p, work, i, x, y), program, work)
+        clients = each(lambda i: self.client(program, work, i, x, y), work)
         uploads, states, scores = zip(*clients, strict=True)
         return Done(stack(list(uploads)), stack(list(states)), stack(list(scores)))
 
@@ -61,8 +60,8 @@ class Sequential:
         return upload, state, scores
 
 
-def each(act: Callable[[Program, int], T], program: Program, work: Work) -> list[T]:
-    """``act(program, i)`` for each client i of the cohort, in its order.
+def each(act: Callable[[int], T], work: Work) -> list[T]:
+    """``act(i)`` for each client i of the cohort, in its order.
 
     Several threads take one client each, which scales better than several threads in one operation. A client's numbers are then
     those of one thread. A single client, and a GPU, get all threads.
@@ -70,23 +69,12 @@ def each(act: Callable[[Program, int], T], program: Program, work: Work) -> list
     threads, clients = torch.get_num_threads(), len(work.clients)
     if min(threads, clients) == 1 or work.view.x.is_cuda:
         with torch.no_grad():
-            return [act(program, i) for i in range(clients)]
-    programs = SimpleQueue[Program]()
-    for _ in range(threads):
-        programs.put(program.for_thread())
-
-    def on_thread(i: int) -> T:
-        mine = programs.get()
-        try:
-            with torch.no_grad():
-                return act(mine, i)
-        finally:
-            programs.put(mine)
+            return [act(i) for i in range(clients)]
 
     order = np.argsort([-len(plan.index) for plan in work.plans], kind="stable").tolist()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        done = dict(zip(order, pool.map(on_thread, order), strict=True))
+        done = dict(zip(order, pool.map(torch.no_grad()(act), order), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)

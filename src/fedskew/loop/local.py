@@ -59,7 +59,6 @@ class Program(NamedTuple):
     score: Callable[[Tensor, Batch], Tree]
     final: Callable[[View, Carry, Tree], tuple[Upload, Tree]]
     personal: Callable[[View], Tensor] | None  # None: the client uses the model that it receives
-    for_thread: Callable[[], "Program"]  # the same program for another thread
 
 
 @lru_cache(maxsize=32)
@@ -97,7 +96,6 @@ def program(algorithm: Algorithm, task: Task, solver: Solver) -> Program:
         score=lambda w, batch: score(task, w, batch),
         final=final,
         personal=algorithm.personal if overrides(algorithm, "personal") else None,
-        for_thread=lambda: program.__wrapped__(algorithm, task.for_thread(), solver),
     )
 
 

@@ -74,11 +74,12 @@ def test_a_profiled_run_prints_the_seconds_of_each_span(tmp_path, capsys):
 def test_a_run_without_profiling_prints_the_share_of_evaluation(tmp_path, capsys):
     assert main(["run", "--rounds", "2", "--engine", "sequential", "--runs", str(tmp_path)]) == 0
     facts = RunStore(tmp_path).run(1).facts
+    assert facts["measured_every"] == 1
     cost = measuring(RunStore(tmp_path).runs())
     assert cost in (output := " ".join(capsys.readouterr().out.split()))
     assert cost in (tmp_path / "1.html").read_text()
     assert "local training" not in output
-    assert cost.endswith(f"models were measured every {facts['measured_every']} rounds (evaluation.every).")
+    assert cost.endswith(" % of the time of the rounds.")
 
 
 def test_the_share_of_evaluation_matches_the_numbers_by_hand(tmp_path):
@@ -92,6 +93,9 @@ def test_the_share_of_evaluation_matches_the_numbers_by_hand(tmp_path):
         run = store.add_run(name=name, experiment="", experiment_hash="", seed=0, partition_seed=0, rounds=1)
         store.add_facts(run, {"profile": profiles[name], "measured_every": 1})
     assert measuring(store.runs()) == "Measuring took 10 to 20 % of the time of the rounds."
+    store.add_facts(run, {"measured_every": 4})
+    assert measuring(store.runs("name='scaffold'")).endswith("models were measured every 4 rounds (evaluation.every).")
+    store.add_facts(run, {"measured_every": 1})
     assert measuring(store.runs("name='scaffold'")) == "Measuring took 10 % of the time of the rounds."
     assert measuring([]) == ""
 
@@ -113,8 +117,11 @@ ROWS = Dataset(
         ({"local": {"epochs": 1}, "evaluation": {"every": "auto", "local_models": False}}, 8),
         # 2 of 10 clients train 5 steps of 4 rows: 5 / 95 x 120 / (20 + 100 + 20) x 1000 = 45 times
         ({"local": {"steps": 5, "batch_size": 4}, "selection": {"name": "uniform", "clients": 2}}, 32),
-        # 10 rows trained, 90 held out: 5 / 95 x 30 / 200 x 1000 = 7 times
-        ({"local": {"epochs": 1}, "clients": {"number": 10, "held_out": 0.9}}, 256),
+        # 10 rows trained, 90 held out: 5 / 95 x 30 / 200 x 1000 = 7 times; a curve has at least 20 points
+        ({"local": {"epochs": 1}, "clients": {"number": 10, "held_out": 0.9}}, 32),
+        # a curve keeps 20 points
+        ({"local": {"epochs": 1}, "training": {"rounds": 39}}, 1),
+        ({"local": {"epochs": 1}, "training": {"rounds": 40}}, 2),
         ({"local": {"epochs": 1}, "evaluation": {"every": 3}}, 3),
     ],
 )
@@ -127,12 +134,12 @@ def test_the_automatic_interval_keeps_evaluation_under_a_tenth_of_the_work(chang
 def test_the_last_round_is_always_evaluated(tmp_path):
     stored = run(
         Experiment(
-            skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 9},
+            skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 41},
             local={"epochs": 5}, engine="stacked",
         ),
         data=ROWS, runs=tmp_path,
     )  # fmt: skip
     frame = stored.measurements()
-    assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [0, 8, 9]
-    assert frame.query("split == 'round' and name == 'drift'")["round"].tolist() == list(range(1, 10))
-    assert stored.records[0].facts["measured_every"] == 8
+    assert frame.query("split == 'test' and name == 'accuracy'")["round"].tolist() == [*range(0, 41, 2), 41]
+    assert frame.query("split == 'round' and name == 'drift'")["round"].tolist() == list(range(1, 42))
+    assert stored.records[0].facts["measured_every"] == 2

@@ -37,8 +37,12 @@ SHARE = 0.05
 """Of the work of a run, what measuring models may take by default; with the measures of updates it stays under a tenth."""
 
 
+POINTS = 20
+"""Fewest points of a curve by default. Shorter runs are measured after every round."""
+
+
 def measured_every(assembly: Assembly) -> int:
-    """Every how many rounds models are measured; for ``auto`` the smallest power of two that keeps to `SHARE`.
+    """Every how many rounds models are measured; for ``auto`` the smallest power of two that keeps to `SHARE` or to `POINTS`.
 
     A row's way through a model counts 1, a row in a training step 3, as the way back costs twice as much. The models before the
     first round and after the last are always measured.
@@ -56,8 +60,8 @@ def measured_every(assembly: Assembly) -> int:
     measuring = len(assembly.y_test) + measured * passes
     rounds = assembly.experiment.training.rounds
     times = SHARE / (1 - SHARE) * rounds * training / measuring
-    powers = (2**i for i in range(rounds.bit_length()))
-    return next((every for every in powers if 1 + math.ceil(rounds / every) <= times), rounds)
+    powers = [2**i for i in range(rounds.bit_length()) if i == 0 or rounds >= POINTS * 2**i]
+    return next((every for every in powers if 1 + math.ceil(rounds / every) <= times), powers[-1])
 
 
 def model_rows(assembly: Assembly, site: Site, server: Server, states: States, clients: Ints) -> list[Row]:

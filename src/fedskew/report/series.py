@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedskew.measure.registry import Measure, primary
+from fedskew.measure.registry import OF_MODELS, Measure, primary, shown
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, parsed
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
@@ -57,6 +57,43 @@ def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measur
         }
     ).reset_index()
     return result.assign(method=result["method"].astype(str))
+
+
+def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
+    """The curve of each run at the rounds with measured models, from `tables.read`: indexed by (run, round), a column a measure.
+
+    Of runs without measured models: all rounds.
+    """
+    import pandas as pd
+
+    found = {m.key: rows_of(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
+    table = pd.DataFrame({key: values for key, values in found.items() if len(values)})
+    models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
+    return table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table
+
+
+OF_PARTS = """
+SELECT run, round, split, client, name, value FROM measurements
+WHERE run IN (SELECT value FROM json_each(?)) AND split IN ('layer', 'class') ORDER BY run, round, split, client
+"""
+PARTS: dict[str, Literal["layers", "classes"]] = {"layer": "layers", "class": "classes"}
+
+
+def by_part(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
+    """What was measured by layer and by class. Columns run, round, split (``layer`` or ``class``), part (its name), name, value."""
+    import pandas as pd
+
+    rows = store.query(OF_PARTS, [json.dumps([record.id for record in records])])
+    table = pd.DataFrame(rows, columns=["run", "round", "split", "part", "name", "value"])
+    names = {
+        (r.id, split, k): part
+        for r in records
+        for split in PARTS
+        for k, part in enumerate(r.facts.get(PARTS[split], []))
+    }
+    keys = zip(table["run"], table["split"], table["part"], strict=True)
+    table["part"] = [names.get(key, str(key[2])) for key in keys]
+    return table
 
 
 LAST_OF_CLIENTS = """

@@ -183,13 +183,6 @@ def test_show_and_list_print_json(compared: Path, capsys) -> None:
     assert {"fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon"} <= {r["name"] for r in json.loads(out)}
 
 
-def test_show_one_run_has_its_toml_and_its_curve(compared: Path, capsys) -> None:
-    _, out, _ = call(capsys, "show", "2", "--runs", str(compared))
-    assert "[algorithm]" in out
-    assert 'name = "scaffold"' in out
-    assert "test accuracy" in out
-
-
 def test_run_with_json_prints_nothing_else_on_standard_output(tmp_path: Path, capsys) -> None:
     code, out, _ = call(capsys, "run", *QUICK, "--runs", str(tmp_path), "--json")
     result = json.loads(out)

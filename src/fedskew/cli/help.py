@@ -72,7 +72,7 @@ algorithms, datasets, skews, models, solvers, servers, refines,
 augmentations, availabilities, selections, sharings, codecs, engines.
 """,
     "show": """\
-Print a run (settings, status, curve), or the table of methods for several runs
+Print a run (result, curve), or the table of methods for several runs
 or a comparison.
 
   fedskew show 7

@@ -20,8 +20,9 @@ from fedskew.report.files import readable
 from fedskew.report.names import names, titled
 from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
+from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.signs import warnings
-from fedskew.report.tables import columns, summary, unfinished
+from fedskew.report.tables import columns, read, summary, unfinished
 from fedskew.report.words import SEEDS_ONLY, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -49,7 +50,8 @@ def clean(value: object) -> object:
 
 
 def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
-    """The summary table and the runs it was made from."""
+    """The summary table, and the runs it was made from with their curves, also by layer and class."""
+    curves, parts = curves_by_run(read(store, records, budget)), by_part(store, records)
     return {
         "methods": summary(store, records, budget).to_dict("records"),
         "runs": [
@@ -60,6 +62,8 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
                 "status": r.status,
                 "rounds": r.rounds_done,
                 "message": r.message,
+                "curves": curves[curves["run"] == r.id].drop(columns="run").to_dict("records"),
+                "parts": parts[parts["run"] == r.id].drop(columns="run").to_dict("records"),
             }
             for r in records
         ],

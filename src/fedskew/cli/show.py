@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -11,7 +10,6 @@ from rich.text import Text
 
 from fedskew.cli.live import serve
 from fedskew.cli.output import (
-    number,
     print_json,
     print_measuring,
     print_ranks,
@@ -33,8 +31,11 @@ from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
-from fedskew.report.names import display_name
-from fedskew.report.tables import read, rows_of
+from fedskew.report.names import comparison_title, display_name
+from fedskew.report.repeat import repeat_command
+from fedskew.report.series import by_part, curves_by_run
+from fedskew.report.tables import read
+from fedskew.report.words import heading, plain
 from fedskew.slots import All, ServerSgd
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -153,49 +154,60 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 
 def show(parsed: argparse.Namespace) -> int:
-    """Print a run in detail, or the table of several."""
+    """Print the table of runs, and the curves of a single one; with ``--toml`` its experiment."""
     budget = budget_from(parsed.budget) if parsed.budget else None
     store = RunStore(parsed.runs, read_only=True)
     records = store.select(parsed.runs_wanted)
+    if parsed.toml:
+        require(not parsed.json, "show: --json has the experiment, too; leave out --toml")
+        say("\n".join(record.experiment for record in records))
+        return 0
     if parsed.json:
         facts = {"experiment": records[0].experiment, "facts": records[0].facts} if len(records) == 1 else {}
         print_json({**summary_json(store, records, budget), **facts})
         return 0
+    console, alone = Console(), records[0]
     if len(records) == 1:
-        show_one(store, records[0], budget)
+        done = f"{alone.rounds_done} of {count(alone.rounds, 'round')}"
+        console.print(f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}", style="bold")
+    else:
+        console.print(comparison_title(store, records), style="bold")
     print_summary(store, records, budget)
     print_ranks(store, records, budget)
+    if len(records) == 1:
+        print_curves(store, alone, budget)
     print_unfinished(records)
     print_warnings(records)
     print_measuring(records)
+    toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
+    console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
     return 0
 
 
-def show_one(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
-    """Print settings, engine and curve of one run, up to the budget."""
-    console = Console()
-    console.print(
-        f"run {record.id}: {display_name(record)}, {record.status}, {record.rounds_done} of {count(record.rounds, 'round')}",
-        style="bold",
-    )
-    console.print(record.experiment.strip(), style="dim")
-    engine = record.facts.get("engine", {})
-    console.print(
-        f"engine: {engine.get('choice', engine.get('name', 'not chosen yet'))} {engine.get('estimated_seconds_a_round', '')}",
-    )
-    frame = read(store, [record], budget)
-    if frame.empty:
-        return
-    curves = {m: rows_of(frame, m).groupby("round")["value"].sum(min_count=1) for m in registry.shown("curve")}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("round", justify="right")
-    curves = {m: curve for m, curve in curves.items() if len(curve)}
-    for measure in curves:
-        table.add_column(measure.label if measure.split == "test" else measure.title, justify="right")
-    rounds = sorted(frame["round"].unique())
-    for at in rounds if len(rounds) <= 12 else [*rounds[:: -(-len(rounds) // 11)], rounds[-1]]:
-        table.add_row(str(at), *(number(float(curve.get(at, math.nan)), 4) for curve in curves.values()))
-    console.print(table)
+def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
+    """Print a run's curves at every measured round, and its newest numbers by layer and class."""
+    console, frame = Console(), read(store, [record], budget)
+    curves = curves_by_run(frame)
+    if len(curves):
+        measures = [m for m in registry.shown("curve") if m.key in curves]
+        table = Table(box=None, pad_edge=False)
+        for title in ("round", *map(heading, measures)):
+            table.add_column(title, justify="right")
+        for row in curves.to_dict("records"):
+            table.add_row(str(row["round"]), *(plain(m, row[m.key]) for m in measures))
+        console.print(table)
+    parts = by_part(store, [record])
+    parts = parts[parts["round"] <= frame["round"].max()]
+    for split, rows in parts[parts["round"] == parts.groupby("split")["round"].transform("max")].groupby("split"):
+        table = Table(box=None, pad_edge=False)
+        table.add_column(f"{split} (round {rows['round'].iloc[0]})")
+        newest = rows.pivot(index="part", columns="name", values="value").reindex(rows["part"].unique())
+        found = [registry.stored()[str(split), name] for name in newest]
+        for measure in found:
+            table.add_column(heading(measure), justify="right")
+        for part, values in newest.iterrows():
+            table.add_row(str(part), *(plain(m, float(values[m.name])) for m in found))
+        console.print(table)
     back = frame[(frame["split"] == "test") & (frame["name"] == "recovery")]
     if len(back):
         console.print(

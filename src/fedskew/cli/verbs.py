@@ -147,6 +147,7 @@ DEMO = (
     option("--rounds", "R", "number of rounds (default: 3)", type=int, default=3),
 )
 
+TOML = switch("--toml", "print the experiments only")
 KIND = option("what", "WHAT", "runs (default), algorithms, datasets, ...", nargs="?", default="runs")
 CHECKED = option("method", "METHOD", "method as in `run --algorithm`, or FILE.py::CLASS")
 DEALT = option("--export", "FOLDER", "folder for the clients' rows and transforms", type=Path)
@@ -169,7 +170,7 @@ VERBS = (
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, JSON)),
     Verb("resume", "train.resume", "continue interrupted runs", (RUNS, JOBS, TRUST, *STORE)),
     Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
-    Verb("show", "show.show", "print one run or a comparison", (RUNS, BUDGET, *STORE)),
+    Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, BUDGET, *STORE)),
     Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, BUDGET, *STORE)),
     Verb("landscape", "landscape.picture", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
     Verb("check", "check.check", "check that a method keeps its promises", (CHECKED, JSON)),

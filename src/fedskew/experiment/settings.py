@@ -104,7 +104,8 @@ class Evaluation:
     """Measure models after every ``every`` rounds and after the last one, on at most ``max_clients`` clients, always the same.
 
     ``every="auto"`` keeps measuring under a tenth of the work, counted in rows that pass through models, but measures at least 20
-    rounds, or all rounds of a shorter run; it is the default of the command line. Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
+    rounds, or all rounds of a shorter run; it is the default of the command line.
+    Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
     before they are measured; the fine-tuned models are not kept. ``inexactness`` measures how exactly each client solved its local
     problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer, ``classes``
     the global model's accuracy on each class and its fall below the highest so far.

@@ -253,8 +253,9 @@ MEASURES: tuple[Measure, ...] = (
     Measure("fault", "too_long", "per client: updates longer than the limit, or far longer than the other clients'"),
     # per layer and per class: their number stands in the column of the client
     Measure("layer", "cosine", "per layer: mean cosine over all pairs of updates"),
-    Measure("class", "accuracy", "per class: accuracy of the global model on the test rows of the class, 0..1"),
-    Measure("class", "forgetting", "per class: its highest accuracy in any measured round minus the one now (Lee et al. 2022)"),
+    Measure("class", "accuracy", "per class: accuracy of the global model on the test rows of the class, 0..1", unit="%"),
+    Measure("class", "forgetting", "per class: its highest accuracy in any measured round minus the one now (Lee et al. 2022)",
+            unit="%"),
 )  # fmt: skip
 
 

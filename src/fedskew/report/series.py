@@ -60,7 +60,8 @@ def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measur
 
 
 def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
-    """The curve of each run at the rounds with measured models, from `tables.read`: indexed by (run, round), a column a measure.
+    """The curve of each run at the rounds with measured models, from `tables.read`: columns run, round, and
+    one for each measure.
 
     Of runs without measured models: all rounds.
     """
@@ -69,7 +70,7 @@ def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
     found = {m.key: rows_of(frame, m).groupby(["run", "round"])["value"].sum(min_count=1) for m in shown("curve")}
     table = pd.DataFrame({key: values for key, values in found.items() if len(values)})
     models = frame.loc[frame["split"].isin(OF_MODELS), ["run", "round"]].drop_duplicates()
-    return table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table
+    return (table[table.index.isin(pd.MultiIndex.from_frame(models))] if len(models) else table).reset_index()
 
 
 OF_PARTS = """

@@ -1,0 +1,42 @@
+"""The command that repeats stored runs."""
+
+import shlex
+from collections.abc import Sequence
+
+from fedskew.report.experiments import parsed, settings_of
+from fedskew.report.words import ranges
+from fedskew.store.facts import Json
+from fedskew.store.runs import RunRecord, RunStore
+
+
+def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
+    """``fedskew compare runs/1/experiment.toml --algorithms fedavg scaffold --seeds 0 1``, or how to repeat each run.
+
+    One command repeats runs of several methods that are alike in their other settings and use the same seeds.
+    """
+    first = next((record for record in records if plain_method(record)), records[0])
+    file = shlex.quote(str(store.run_folder(first.id) / "experiment.toml"))
+    if len(records) == 1:
+        return f"fedskew run {file}"
+    methods = list(dict.fromkeys(record.name for record in records))
+    runs = {method: [record for record in records if record.name == method] for method in methods}
+    seeds = [[record.seed for record in own] for own in runs.values()]
+    alike = all(
+        record.partition_seed == record.seed and (not plain_method(record) or others(record) == others(first))
+        for record in records
+    )
+    if not (alike and plain_method(first)) or any(own != seeds[0] for own in seeds):
+        return f"fedskew run {file}  (one for each of the runs {ranges([r.id for r in records])})"
+    words = [*map(shlex.quote, methods), "--seeds", *(str(seed) for seed in seeds[0])]
+    return " ".join([f"fedskew compare {file} --algorithms", *words])
+
+
+def plain_method(record: RunRecord) -> bool:
+    """Whether the name is that of the algorithm. A combination changes other settings, too."""
+    algorithm: Json = parsed(record).get("algorithm", {})
+    return isinstance(algorithm, dict) and record.name.partition(":")[0] == algorithm.get("name")
+
+
+def others(record: RunRecord) -> dict[str, str]:
+    """The settings apart from the method."""
+    return {key: text for key, text in settings_of(record).items() if key.split(".")[0] != "algorithm"}

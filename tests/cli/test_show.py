@@ -1,0 +1,96 @@
+"""`show`: the result first, every measured round once, and the command that repeats runs."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.results import run
+from fedskew.store.runs import RunStore
+
+SMALL = ["--model", "softmax", "--clients", "3", "--epochs", "1", "--engine", "stacked"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run 1: five rounds, models measured after every second one, by layer and class. c1: two methods and seeds."""
+    folder = tmp_path_factory.mktemp("show") / "runs"
+    run(
+        Experiment(
+            model="softmax",
+            clients={"number": 3},
+            training={"rounds": 5},
+            engine="stacked",
+            evaluation={"every": 2, "layers": True, "classes": True},
+        ),
+        folder=folder,
+    )
+    words = [
+        "compare",
+        *SMALL,
+        "--algorithms",
+        "fedavg",
+        "fedadam:lr=0.1",
+        "--seeds",
+        "2",
+        "--rounds",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    assert main([*words, "--runs", str(folder)]) == 0
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_show_prints_each_measured_round_once(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "show", "1", "--runs", str(store)).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("round "))
+    assert [line.split()[0] for line in lines[start + 1 : start + 6]] == ["0", "2", "4", "5", "class"]
+    assert any(line.startswith("layer (round 5)") for line in lines)
+
+
+def test_show_prints_the_result_before_everything_else(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "show", "1", "--runs", str(store)).splitlines()
+    assert lines[0] == "run 1: FedAvg, finished, 5 of 5 rounds"
+    assert lines[1].startswith("method")
+    assert lines[2].startswith("FedAvg")
+    assert not any(line.startswith("[") for line in lines)
+
+
+def test_show_prints_the_experiment_on_request(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        printed(capsys, "show", "1", "--toml", "--runs", str(store)).strip()
+        == RunStore(store).run(1).experiment.strip()
+    )
+
+
+def test_show_as_json_has_the_curves(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [one] = json.loads(printed(capsys, "show", "1", "--json", "--runs", str(store)))["runs"]
+    assert [row["round"] for row in one["curves"]] == [0, 2, 4, 5]
+    stored = RunStore(store).measurements([1]).query("split == 'test' and name == 'accuracy'")["value"].tolist()
+    assert [row["accuracy"] for row in one["curves"]] == stored
+    layers = [part for part in one["parts"] if part["split"] == "layer"]
+    assert {(part["round"], part["part"]) for part in layers} == {(2, "out"), (4, "out"), (5, "out")}
+    assert {part["part"] for part in one["parts"] if part["split"] == "class"} == set(map(str, range(10)))
+
+
+def test_the_printed_command_repeats_a_comparison(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "show", "c1", "--runs", str(store))
+    assert out.startswith("FedAvg vs FedAdam lr = 0.1\n")
+    line = next(line for line in out.splitlines() if line.startswith("repeat: "))
+    words = shlex.split(line.removeprefix("repeat: ").partition(";")[0])
+    assert words[:2] == ["fedskew", "compare"]
+    assert words[3:] == ["--algorithms", "fedavg", "fedadam:lr=0.1", "--seeds", "0", "1"]
+    assert main([*words[1:], "--jobs", "1", "--runs", str(store)]) == 0
+    records = RunStore(store).runs("comparison IS NOT NULL")
+    first, again = ([r for r in records if r.comparison == number] for number in (1, 2))
+    assert [(r.name, r.seed, r.experiment) for r in again] == [(r.name, r.seed, r.experiment) for r in first]

@@ -26,7 +26,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             engine="stacked",
             evaluation={"every": 2, "layers": True, "classes": True},
         ),
-        folder=folder,
+        runs=folder,
     )
     words = [
         "compare",

@@ -244,7 +244,7 @@ VERBS: list[Any] = [
     ("check-large", "check ./m.py::A", "it is larger than 1 MiB", {"m.py": "#" * (1 << 21)}),
     ("check-device", "check ./m.py::A", "it is larger than 1 MiB", {"m.py": Path("/dev/zero")}),
     ("check-no-class", "check ./m.py::A", "has no class 'A'", {"m.py": "x = 1"}),
-    ("check-no-method", "check ./m.py::A", "is not a method", {"m.py": "class A: pass"}),
+    ("check-no-method", "check ./m.py::A", "is no component", {"m.py": "class A: pass"}),
     ("check-escape", "check ./m.py::A", "ValueError: \\x1b[31m[/b]", {"m.py": "raise ValueError('\\x1b[31m[/b]')"}),
     ("reproduce-unknown", "reproduce nosuch", "unknown document 'nosuch'"),
     ("reproduce-scale", "reproduce drift-demo --scale nosuch", "nosuch"),

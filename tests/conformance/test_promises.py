@@ -226,7 +226,7 @@ def test_check_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fedprox:mu=0.3: keeps its promises" in out
     assert main(["check", "fedadam", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["method"] == "fedadam"
+    assert (printed["component"], printed["kind"]) == ("fedadam", "algorithm")
     assert all(row["kept"] for row in printed["promises"])
     assert main(["check", "fedpro"]) == 2
     assert "did you mean 'fedprox'?" in capsys.readouterr().err

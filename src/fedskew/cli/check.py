@@ -1,30 +1,49 @@
-"""``check``: a method's promises, one line each."""
+"""``check``: a component's promises, one line each, or the classes of a file."""
 
 import argparse
 import dataclasses
 
 from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
-from fedskew.conformance.promises import check as verdicts
-from fedskew.experiment.combinations import with_method
-from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.components import KINDS, classes_of
+from fedskew.experiment.components import check as verdicts
 
 
 def check(parsed: argparse.Namespace) -> int:
     """Check the promises and print one line for each; the exit code is 1 if one is broken."""
-    experiment = with_method(Experiment(), parsed.method)
+    if parsed.component.endswith(".py"):
+        return list_classes(parsed)
     console = Console()
+    kind, promises = verdicts(parsed.component)
     given = []
-    for verdict in verdicts(experiment.algorithm, experiment.server, COMPONENTS["algorithm"]):
+    for verdict in promises:
         given.append(verdict)
         if not parsed.json:
             console.print("ok    " if verdict.kept else "broken", style="green" if verdict.kept else "red", end=" ")
             console.print(verdict.promise + (f": {verdict.reason}" if verdict.reason else ""), soft_wrap=True)
     broken = sum(not v.kept for v in given)
     if parsed.json:
-        print_json({"method": parsed.method, "promises": [dataclasses.asdict(v) for v in given]})
+        rows = [dataclasses.asdict(v) for v in given]
+        print_json({"component": parsed.component, "kind": kind, "promises": rows})
     else:
         console.print(
-            f"{parsed.method}: " + (f"{broken} of {len(given)} promises broken" if broken else "keeps its promises")
+            f"{parsed.component}: "
+            + (f"{broken} of {len(given)} promises broken" if broken else f"keeps its promises ({kind})"),
+            soft_wrap=True,
         )
     return 1 if broken else 0
+
+
+def list_classes(parsed: argparse.Namespace) -> int:
+    """Print the classes of a file, with their kinds and how to check them."""
+    found = classes_of(parsed.component)
+    if parsed.json:
+        print_json(found)
+        return 0
+    for name, kind in found.items():
+        Console().print(
+            f"{name}: {kind}" + (f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""), soft_wrap=True
+        )
+    if not found:
+        Console().print(f"{parsed.component}: no classes")
+    return 0

@@ -96,12 +96,15 @@ of chosen clients, from the run's newest checkpoint.
   fedskew landscape 3 --kind line --points 51
 """,
     "check": """\
-Check what every method promises, on a miniature federation: equal numbers in
-every engine and client order, exact resume, no changes in place, no effect of
-padding, and the reductions to other methods that it declares.
+Check what a component promises, on a miniature federation. A method: equal
+numbers in every engine and client order, exact resume, no changes in place, no
+effect of padding, and the reductions to other methods that it declares. Each
+other kind has promises of its own: a codec decodes what it encodes, a skew
+deals no row twice.
 
-  fedskew check feddyn:alpha=0.3
   fedskew check ./mine.py::Mine
+  fedskew check ./mine.py          (lists the classes of the file)
+  fedskew check feddyn:alpha=0.3
 """,
     "skew": """\
 Split a data set among clients that differ, show the result beside the request,

@@ -149,7 +149,7 @@ DEMO = (
 
 TOML = switch("--toml", "print the experiments only")
 KIND = option("what", "WHAT", "runs (default), algorithms, datasets, ...", nargs="?", default="runs")
-CHECKED = option("method", "METHOD", "method as in `run --algorithm`, or FILE.py::CLASS")
+CHECKED = option("component", "COMPONENT", "FILE.py::CLASS, a name of any kind, or FILE.py to list its classes")
 DEALT = option("--export", "FOLDER", "folder for the clients' rows and transforms", type=Path)
 DATA = (
     option("action", "ACTION", "list, get, verify or path", choices=("list", "get", "verify", "path")),
@@ -173,7 +173,7 @@ VERBS = (
     Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, BUDGET, *STORE)),
     Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, BUDGET, *STORE)),
     Verb("landscape", "landscape.picture", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),
-    Verb("check", "check.check", "check that a method keeps its promises", (CHECKED, JSON)),
+    Verb("check", "check.check", "check that a component keeps its promises", (CHECKED, JSON)),
     Verb("skew", "skew.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),

@@ -4,9 +4,10 @@ import dataclasses
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,11 +66,12 @@ class Subject:
     algorithm: Algorithm
     server: ServerOptimiser
     catalogue: Mapping[str, type]
+    slots: Mapping[str, Any] = field(default_factory=dict)  # other fields of the federation
 
     @cached_property
     def federation(self) -> Federation:
         """The miniature federation of this method."""
-        return federation(self.algorithm, server_optimiser=self.server)
+        return replace(federation(self.algorithm, server_optimiser=self.server), **self.slots)
 
     @cached_property
     def reference(self) -> Record:

@@ -16,6 +16,10 @@ COMMON = frozenset(("accepts", "private", "idea", "paper", "cites", "changes", "
 """Members that a component of any kind may have."""
 
 
+NEAR = 0.8
+"""Likeness of two names, of 1, from which one is taken for a misspelling of the other."""
+
+
 def fitted(found: object, contracts: Sequence[type], optional: Collection[str], what: str) -> type:
     """Return the class. Raises `BadInput` with the first thing in which it does not fit the nearest of the ``contracts``."""
     if not isinstance(found, type):
@@ -32,7 +36,7 @@ def fitted(found: object, contracts: Sequence[type], optional: Collection[str], 
     own = {name for name in vars(found) if not name.startswith("_") and name not in fields}
     known = {*wanted, *COMMON} - vars(found).keys()
     for name in sorted(own - wanted.keys() - COMMON):
-        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=NEAR)
         require(
             not near,
             f"{what}: {name!r} is no member that fedskew uses; did you mean {near and near[0]!r}? Else begin its name with _",
@@ -46,6 +50,15 @@ def fitted(found: object, contracts: Sequence[type], optional: Collection[str], 
         given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         require(given or is_protocol(contract), f"{what}: option {name!r} has no default; give it one")
     return found
+
+
+def likeness(found: object, contracts: Sequence[type]) -> int:
+    """How many members of the nearest contract a class has, or nearly has: it was probably meant to be one of these."""
+    own = [name for name in dir(found) if not name.startswith("_")]
+    return max(
+        sum(bool(difflib.get_close_matches(name, own, 1, NEAR)) for name in members(one).keys() - COMMON)
+        for one in contracts
+    )
 
 
 def check_member(name: str, wanted: object, given: object, what: str) -> None:

@@ -63,22 +63,38 @@ def load(name: str, place: str, expected: str = "", source: str = "") -> tuple[o
         except Exception as error:
             raise BadInput(f"{place}: cannot import {where}: {type(error).__name__}: {error}") from None
         return member(module, attribute, f"{place}: module {where}"), Origin(name)
-    path = Path(f"<{attribute}>") if where == PROGRAM else Path(where).expanduser().resolve()
-    try:
-        contents = source.encode() if where == PROGRAM else read_small(path)
-    except OSError as error:
-        raise BadInput(
-            f"{place}: cannot read {path}: {error.strerror}; put the file there, or start a new run"
-        ) from None
-    require(bool(contents) or where != PROGRAM, f"{place}: the text of {attribute} is missing; put it into a file")
+    if where == PROGRAM:
+        require(bool(source), f"{place}: the text of {attribute} is missing; put it into a file")
+        path, contents, home = Path(f"<{attribute}>"), source.encode(), PROGRAM
+    else:
+        path, contents = read(where, place)
+        home = str(path)
     found = digest(contents)
     require(
         expected in ("", found),
         f"{place}: {path} has changed (hash {expected} before, now {found}); put the old file back, or start a new run",
     )
     admit(contents, f"{place}: {path}")
-    origin = Origin(f"{PROGRAM if where == PROGRAM else path}{MARK}{attribute}", found, source)
-    return member(run(path, contents, found, place), attribute, f"{place}: {path}"), origin
+    module = run(path, contents, found, place)
+    return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", found, source)
+
+
+def read(file: str, place: str) -> tuple[Path, bytes]:
+    """The absolute path of a file of code, and its contents."""
+    path = Path(file).expanduser().resolve()
+    try:
+        return path, read_small(path)
+    except OSError as error:
+        raise BadInput(
+            f"{place}: cannot read {path}: {error.strerror}; put the file there, or start a new run"
+        ) from None
+
+
+def module_of(file: str, place: str) -> ModuleType:
+    """A file of the user's as a module."""
+    path, contents = read(file, place)
+    admit(contents, f"{place}: {path}")
+    return run(path, contents, digest(contents), place)
 
 
 def member(module: ModuleType, name: str, what: str) -> object:

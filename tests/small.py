@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedskew.core.records import Batch, Server
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -17,6 +17,7 @@ from fedskew.loop.round import play_round, start
 from fedskew.loop.work import Outcome
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
+from fedskew.tasks.classification import Classification
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,13 @@ class TinyNet(nn.Module):
         return z, self.b(z)
 
 
+def classifier(net: nn.Module, classes: int, bf16: bool = False) -> ModelTask:
+    """Classification by this module."""
+    return ModelTask(Classification(), net, ParameterSpace(net), classes, bf16)
+
+
 NET = TinyNet().double()
-TASK = Classification(NET, ParameterSpace(NET), 3)
+TASK = classifier(NET, 3)
 X0 = torch.randn(TASK.space.size, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 2
 RAGGED = [5, 17, 40, 3, 1, 9, 24]
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedskew.algorithms import FedAvg
 from fedskew.core.component import build
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -37,6 +37,7 @@ from fedskew.loop.round import play_round, start
 from fedskew.loop.work import Engine
 from fedskew.skew.partition import Ints, Partition, evenly, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
+from fedskew.tasks.classification import Classification
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Workload:
         dealt = evenly(np.arange(n), population)
         return Federation(
             algorithm=FedAvg(),
-            task=Classification(net, ParameterSpace(net), self.classes, self.bf16),
+            task=ModelTask(Classification(), net, ParameterSpace(net), self.classes, self.bf16),
             solver=Sgd(lr=0.05),
             server_optimiser=ServerSgd(),
             selection=Uniform(clients=self.clients),

@@ -14,7 +14,7 @@ from fedskew.algorithms import F3, F3Gradient, FairFed, FedAvg
 from fedskew.core.errors import BadInput
 from fedskew.core.fairness import accuracy, check_groups, counts, odds, opportunity, parity
 from fedskew.core.records import Batch
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.datasets.adult import Adult
 from fedskew.experiment.build import assemble
@@ -22,6 +22,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local, SeededPlanner
 from fedskew.slots import Everyone, ServerSgd, Sgd, Uniform
+from fedskew.tasks.classification import Classification
 from tests.reference import apart, assert_close, f64
 from tests.small import partition_of, play
 
@@ -38,7 +39,7 @@ class Net(nn.Module):
 
 
 NET = Net().double()
-TASK = Classification(NET, ParameterSpace(NET), 2)
+TASK = ModelTask(Classification(), NET, ParameterSpace(NET), 2)
 X0 = torch.randn(TASK.space.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 

@@ -12,11 +12,11 @@ from fedskew.algorithms.fedga_generalisation import adjusted
 from fedskew.core.algorithm import local_loss
 from fedskew.core.errors import Diverged
 from fedskew.core.records import Batch, Cohort
-from fedskew.core.task import Classification
 from fedskew.core.trees import pick
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.round import start
 from fedskew.slots import Sgd, Uniform
+from fedskew.tasks.classification import Classification
 from tests.reference import apart, assert_close, f64, local_models, matrix_clients, sized_pair, trajectory
 from tests.small import RAGGED, TASK, X0, Quadratic, exact_clients, own_rows, play, ragged
 
@@ -261,7 +261,7 @@ class Logits:
         return w.view(-1, 3)[x[:, 0].long()]
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return Classification.loss(self, logits, y)
+        return Classification().loss(logits, y)
 
 
 def aligned(logits: Tensor, y, mask=None) -> tuple[Tensor, Tensor]:

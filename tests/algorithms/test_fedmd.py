@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedskew.algorithms import FedAvg, FedMd
 from fedskew.core.records import Batch
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -21,6 +21,7 @@ from fedskew.loop.round import play_round, start
 from fedskew.loop.sharing import PART, Kept
 from fedskew.models.mixed import MixedNet
 from fedskew.slots import Everyone, Uniform
+from fedskew.tasks.classification import Classification
 from tests.small import TASK, X0, TinyNet, exact_clients, own_rows, play, ragged
 
 
@@ -35,7 +36,7 @@ class Line(nn.Module):
         return x, self.out(x)
 
 
-class Regression(Classification):
+class Regression(ModelTask):
     """(w x - y)^2 / 2 for a row (x, y)."""
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ PUBLIC = Batch(torch.tensor([[1.0], [2.0]]).double(), torch.zeros(2, dtype=torch
 
 def pair(algorithm: FedMd) -> Federation:
     """Clients with the rows (1, 0) and (1, 4), one step of 0.1, and the public inputs 1 and 2."""
-    task = Regression(LINE, ParameterSpace(LINE), 2)
+    task = Regression(Classification(), LINE, ParameterSpace(LINE), 2)
     fed = exact_clients(task, [[1.0], [1.0]], (1, 1), algorithm, lr=0.1)
     return replace(fed, y=torch.tensor([0, 1]), server_data=PUBLIC)
 
@@ -89,10 +90,10 @@ def test_golden_two_rounds(engine, distance) -> None:
     assert loss.shape == (2,)
 
 
-def mixed_tasks(*nets: nn.Module) -> tuple[Classification, ...]:
+def mixed_tasks(*nets: nn.Module) -> tuple[ModelTask, ...]:
     net = MixedNet(list(nets))
     space = ParameterSpace(net)
-    return tuple(Classification(net.using(g), space, 3) for g in range(len(nets)))
+    return tuple(ModelTask(Classification(), net.using(g), space, 3) for g in range(len(nets)))
 
 
 def two_architectures(algorithm, **changes) -> tuple[Federation, Tensor, list[nn.Module]]:

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.func import grad
 
 from fedskew.algorithms import FedAvg, FedNtd
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models import Mlp
 from fedskew.slots import Uniform
+from fedskew.tasks.classification import Classification
 from tests.bias import Bias, client_view, labelled, rows_of
 from tests.reference import apart, assert_close, f64, ragged, real_batches, torch_sgd, train_plain, trajectory
 from tests.small import TASK, X0, play
@@ -99,10 +100,10 @@ def test_logits_far_apart_stay_finite(dtype: torch.dtype) -> None:
 
 def test_with_two_classes_it_is_fedavg() -> None:
     net = Mlp(hidden=(5,)).build((6,), 2, torch.Generator().manual_seed(0)).double()
-    task = Classification(net, ParameterSpace(net), 2)
+    task = ModelTask(Classification(), net, ParameterSpace(net), 2)
     x0 = task.space.flatten(net)
 
-    def path(algorithm, task: Classification) -> Tensor:
+    def path(algorithm, task: ModelTask) -> Tensor:
         fed = ragged(algorithm)
         return trajectory(play(replace(fed, task=task, y=fed.y.clamp(max=1)), x0, 3))
 

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedskew.algorithms import FedAvg, FedSol
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.loop.plan import Local
 from fedskew.loop.round import start
 from fedskew.slots import Sgd, Uniform
+from fedskew.tasks.classification import Classification
 from tests.reference import (
     apart,
     assert_close,
@@ -56,7 +57,7 @@ class Plain(nn.Module):
 def labelled(rows, labels, steps: int, algorithm, lr: float):
     """One labelled row a client, under `Plain`."""
     net = Plain().double()
-    task = Classification(net, ParameterSpace(net), 3)
+    task = ModelTask(Classification(), net, ParameterSpace(net), 3)
     fed = exact_clients(task, rows, [steps] * len(rows), algorithm, lr=lr)
     return replace(fed, y=torch.tensor(labels))
 

@@ -11,7 +11,7 @@ from torch.func import grad
 from fedskew.algorithms import FedAvg, Moon
 from fedskew.core.algorithm import local_loss
 from fedskew.core.records import Batch, Info, View
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.engine.states import ClientStates
 from fedskew.slots import Uniform
 from tests.reference import (
@@ -38,7 +38,7 @@ class Direct(Linear):
 
 
 @dataclass(frozen=True)
-class Scaled(Classification):
+class Scaled(ModelTask):
     """The same network with its features, but not its logits, multiplied."""
 
     factor: float = 1.0
@@ -161,7 +161,7 @@ def test_a_low_temperature_does_not_overflow() -> None:
 
 def test_the_length_of_the_features_does_not_matter() -> None:
     fed = ragged(Moon(mu=5.0))
-    scaled = replace(fed, task=Scaled(TASK.model, TASK.space, 3, factor=7.0))
+    scaled = replace(fed, task=Scaled(TASK.kind, TASK.model, TASK.space, 3, factor=7.0))
     assert_close(trajectory(play(scaled, X0, 3)), trajectory(play(fed, X0, 3)), 1e-11)
 
 

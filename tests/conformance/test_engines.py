@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedskew.core.contract import linear_solver
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine import ENGINES
 from fedskew.engine.choose import on_threads
@@ -20,6 +20,7 @@ from fedskew.loop.federation import Federation
 from fedskew.loop.local import program
 from fedskew.loop.plan import Local
 from fedskew.models import MODELS, Cnn, Cnn1d, LeNet, Mlp, ResNet, Softmax, TextCnn
+from fedskew.tasks.classification import Classification
 from tests.methods import FIRST, SOLVER, algorithm, assert_close, assert_equal, federation, record, reference, run
 from tests.small import play, ragged
 
@@ -133,7 +134,7 @@ def test_engines_agree_on_every_model(model):
     rng = np.random.default_rng(0)
     fed = replace(
         ragged(algorithm("fedavg"), sizes=sizes, local=Local(epochs=1, batch_size=4)),
-        task=Classification(net, ParameterSpace(net), 3),
+        task=ModelTask(Classification(), net, ParameterSpace(net), 3),
         x=torch.tensor(
             rng.integers(0, 7, (sum(sizes), *shape))
             if model == "text-cnn"

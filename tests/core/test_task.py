@@ -9,8 +9,9 @@ from torch import nn
 from torch.func import grad, vmap
 
 from fedskew.core.records import Batch
-from fedskew.core.task import Classification, one_hot, score
+from fedskew.core.task import ModelTask, one_hot, score
 from fedskew.core.vectors import ParameterSpace
+from fedskew.tasks.classification import Classification
 from tests.small import TASK, X0, TinyNet
 
 # vectors
@@ -80,7 +81,7 @@ def test_scores_of_known_logits():
 
 def test_the_skeletons_own_parameters_are_never_read():
     net = TinyNet().double()
-    task, x = Classification(net, ParameterSpace(net), 3), torch.ones(2, 6, dtype=torch.float64)
+    task, x = ModelTask(Classification(), net, ParameterSpace(net), 3), torch.ones(2, 6, dtype=torch.float64)
     before = task.outputs(X0, x)
     with torch.no_grad():
         for p in net.parameters():

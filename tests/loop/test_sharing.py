@@ -15,7 +15,7 @@ from fedskew.core.component import build
 from fedskew.core.errors import Interrupted
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
@@ -34,6 +34,7 @@ from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
 from fedskew.store.runs import RunStore
+from fedskew.tasks.classification import Classification
 from tests.experiment.test_experiment import DATA, numbers, small
 from tests.methods import facts_of
 from tests.reference import (
@@ -236,7 +237,7 @@ def test_a_codec_encodes_only_the_shared_entries(spec: str, at) -> None:
     """Against the codec on the shared layer of a one-layer model, over two rounds with its memory."""
     fed = coded(spec, at)
     alone = nn.Sequential(nn.Linear(*((6, 8) if len(at) == len(HEAD) else (8, 3))))
-    model = Classification(alone, ParameterSpace(alone), 3)
+    model = ModelTask(Classification(), alone, ParameterSpace(alone), 3)
     states, shared = ClientStates(), torch.tensor([i for i in range(P) if i not in torch.as_tensor(at).tolist()])
     memories: dict[int, Tensor] = {}
     x = X0
@@ -306,7 +307,7 @@ def test_fedbn_keeps_the_normalisation_layers_that_the_client_trained(model, sha
     at = Norm().kept(net, space)
     fed = replace(
         ragged(FedAvg(), sizes=sizes, local=Local(epochs=1, batch_size=4)),
-        task=Classification(net, space, 3),
+        task=ModelTask(Classification(), net, space, 3),
         x=torch.tensor(rng.standard_normal((sum(sizes), *shape))),
         kept=Kept.of(at, space.size),
     )

@@ -10,7 +10,6 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.core.errors import BadInput
-from fedskew.core.task import Classification
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models import (
     MODELS,
@@ -26,7 +25,7 @@ from fedskew.models import (
     Softmax,
     TextCnn,
 )
-from tests.small import TinyNet
+from tests.small import TinyNet, classifier
 
 torch.set_num_threads(1)
 
@@ -102,7 +101,7 @@ def test_a_model_has_the_stated_parameters_and_features(model, shape, classes, p
     # the output layer is the last one, and works on the features
     last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
     torch.testing.assert_close(last(z), logits)
-    assert Classification(net, ParameterSpace(net), classes).num_features == features
+    assert classifier(net, classes).num_features == features
 
 
 @every_small_model
@@ -148,7 +147,7 @@ def test_a_vector_holds_every_layer_once(model, shape, classes):
 @every_small_model
 def test_stacked_gradients_equal_those_of_each_client(model, shape, classes):
     net = made(model, shape, classes)
-    task, x, y = Classification(net, ParameterSpace(net), classes), rows(shape, 4), torch.arange(4) % classes
+    task, x, y = classifier(net, classes), rows(shape, 4), torch.arange(4) % classes
     w = task.space.flatten(net)
     stack = torch.stack([w, w * 0.5])
     if not task.stacks:
@@ -170,12 +169,12 @@ def test_every_model_is_in_the_tables():
 @pytest.mark.parametrize(("model", "stacks"), [(Lstm(), False), (Cnn1d(), True)])
 def test_a_model_says_whether_it_stacks(model, stacks):
     net = made(model, (2, 32), 2)
-    assert Classification(net, ParameterSpace(net), 2).stacks == stacks
+    assert classifier(net, 2).stacks == stacks
 
 
 def test_the_lstm_at_a_vector_is_pytorchs_with_these_weights():
     net = made(Lstm(hidden=4), (2, 7), 3)
-    task, x = Classification(net, ParameterSpace(net), 3), rows((2, 7))
+    task, x = classifier(net, 3), rows((2, 7))
     w = torch.randn(task.space.size, generator=torch.Generator().manual_seed(2))
     layer = nn.LSTM(2, 4, batch_first=True)
     layer.load_state_dict({k.partition(".")[2]: v for k, v in task.space.unflatten(w).items() if k.startswith("lstm")})
@@ -201,7 +200,7 @@ def test_kims_network_by_hand():
 def test_the_embedding_of_padding_stays_zero():
     net = made(TextCnn(vocabulary=4, embedding=2, filters=1, widths=(1,)), (3,), 2)
     net.convs[0].bias.detach().fill_(1)  # so that the filter answers to padding, too
-    task = Classification(net, ParameterSpace(net), 2)
+    task = classifier(net, 2)
     w = task.space.flatten(net)
     gradient = grad(lambda w: task.logits(w, torch.zeros(1, 3)).square().sum())(w)
     assert (w[:2] == 0).all()
@@ -220,7 +219,7 @@ def test_the_text_networks_vocabulary_fits_the_ids():
 def test_half_precision_changes_the_numbers_by_its_rounding_alone():
     """bfloat16 keeps eight digits of two: logits move by about a percent, and gradients come back whole."""
     net = made(LeNet(), (3, 32, 32), 10)
-    full, half = (Classification(net, ParameterSpace(net), 10, bf16=flag) for flag in (False, True))
+    full, half = (classifier(net, 10, bf16=flag) for flag in (False, True))
     w, x = full.space.flatten(net), rows((3, 32, 32), 8)
     one, two = full.logits(w, x), half.logits(w, x)
     assert two.dtype == torch.float32
@@ -236,7 +235,7 @@ def test_half_precision_changes_the_numbers_by_its_rounding_alone():
 def test_frozen_parameters_are_not_in_the_vector_and_are_read_from_the_module():
     net = TinyNet().double()
     net.a.requires_grad_(False)
-    task = Classification(net, ParameterSpace(net), 3)
+    task = classifier(net, 3)
     w, x = task.space.flatten(net), torch.ones(2, 6, dtype=torch.float64)
     assert task.space.names == ["b.weight", "b.bias"]
     assert task.space.size == w.numel() == 8 * 3 + 3
@@ -248,9 +247,9 @@ def test_frozen_parameters_are_not_in_the_vector_and_are_read_from_the_module():
 
 def test_the_number_of_features_is_read_from_the_output_layer():
     net = nn.Sequential(nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 4))
-    assert Classification(net, ParameterSpace(net), 4).num_features == 3
+    assert classifier(net, 4).num_features == 3
     with pytest.raises(BadInput, match="Linear with 5 outputs"):
-        _ = Classification(net, ParameterSpace(net), 5).num_features
+        _ = classifier(net, 5).num_features
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS.values() if m is not Mixed])

@@ -68,7 +68,7 @@ of an uninterrupted run bit for bit.
 """,
     "list": """\
 List the runs of the store, or the built-in components of a kind:
-algorithms, datasets, skews, models, solvers, servers, refines,
+algorithms, datasets, skews, tasks, models, solvers, servers, refines,
 augmentations, availabilities, selections, sharings, codecs, engines.
 """,
     "show": """\

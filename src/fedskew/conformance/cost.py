@@ -12,7 +12,7 @@ from fedskew.conformance import miniature
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import ServerOptimiser
 from fedskew.core.records import Batch, Carry, View
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.trees import Tree, leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -78,7 +78,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class CountedTask(Classification):
+class CountedTask(ModelTask):
     """Counts forward passes."""
 
     tally: Tally = field(default_factory=Tally)
@@ -89,7 +89,7 @@ class CountedTask(Classification):
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         self.tally.forwards[self.tally.phase] += 1
-        return Classification.outputs(self, w, x)
+        return ModelTask.outputs(self, w, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def measured(algorithm: Algorithm, server_optimiser: ServerOptimiser = SERVER) -
     tally = Tally()
     fed = miniature.federation(
         algorithm,
-        CountedTask(miniature.NET, miniature.SPACE, miniature.CLASSES, tally=tally),
+        CountedTask(miniature.TASK.kind, miniature.NET, miniature.SPACE, miniature.CLASSES, tally=tally),
         sizes=FEW_ROWS,
         planner=SeededPlanner(Local(epochs=1, batch_size=2), seed=7),
         server_optimiser=server_optimiser,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Server
-from fedskew.core.task import Classification, Task
+from fedskew.core.task import ModelTask, Task
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
@@ -19,6 +19,7 @@ from fedskew.loop.round import play_round, start
 from fedskew.loop.work import Engine, Outcome
 from fedskew.skew.partition import Partition, offsets
 from fedskew.slots import ServerSgd, Sgd, Uniform
+from fedskew.tasks.classification import Classification
 
 SIZES = (5, 17, 40, 3, 1, 9, 24)
 CLASSES, FEATURES, INPUTS = 3, 5, 4
@@ -42,7 +43,7 @@ class Net(nn.Module):
 # its own tensors are never read, so its random start does not matter
 NET = Net().double()
 SPACE = ParameterSpace(NET)
-TASK = Classification(NET, SPACE, CLASSES)
+TASK = ModelTask(Classification(), NET, SPACE, CLASSES)
 
 
 def normal(seed: int, *shape: int) -> Tensor:

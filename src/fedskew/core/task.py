@@ -1,4 +1,4 @@
-"""A model's task: logits, features, the loss and the scores of each row."""
+"""A model's task: its outputs and features, and the loss and the scores of each row."""
 
 import threading
 from copy import deepcopy
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,11 +20,35 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     return (y[..., None] == torch.arange(num_classes, device=y.device)).to(dtype)
 
 
+class TaskKind(Protocol):
+    """What is learnt, whatever the model: the loss of a model's outputs (B, K), and its metrics."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are classes 0..K-1, and a model has one output for each."""
+
+    def __hash__(self) -> int: ...
+
+    def num_outputs(self, num_classes: int) -> int:
+        """K: how many outputs a model needs for data of this many classes (0: their targets are not classes)."""
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each row, (B,)."""
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        """Values of each row, (B,) each, whose means are reported; ``loss`` among them."""
+
+
 class Task(Protocol):
     """Functions of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
 
     @property
-    def num_classes(self) -> int: ...
+    def num_outputs(self) -> int:
+        """K of `logits`."""
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes; 0 if targets are not classes."""
 
     @property
     def num_features(self) -> int:
@@ -38,10 +61,10 @@ class Task(Protocol):
     def __hash__(self) -> int: ...
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (B, D) of the last hidden layer, and logits (B, K)."""
+        """Features (B, D) of the last hidden layer, and the result of `logits`."""
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
-        """(B, K)."""
+        """The outputs of the model (B, K): logits where targets are classes."""
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each row, (B,)."""
@@ -51,16 +74,17 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Classification:
-    """Cross-entropy on a module that returns (features, logits).
+class ModelTask:
+    """A kind of task on a module that returns (features, outputs).
 
     The module is a skeleton: of its own tensors only frozen parameters and buffers are read. ``bf16`` computes in bfloat16
     where PyTorch's autocast does; parameters, losses and updates stay as they are.
     """
 
+    kind: TaskKind
     module: nn.Module
     space: ParameterSpace
-    num_classes: int
+    num_outputs: int
     bf16: bool = False
     copies: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
@@ -77,6 +101,10 @@ class Classification:
         return copy
 
     @property
+    def num_classes(self) -> int:
+        return self.num_outputs if self.kind.has_classes else 0
+
+    @property
     def stacks(self) -> bool:
         """Whether clients' models can be computed as one batch of models; a module that does not stack declares it."""
         return bool(getattr(self.model, "stacks", True))
@@ -88,10 +116,10 @@ class Classification:
 
     @property
     def num_features(self) -> int:
-        """Inputs of the output layer: the last linear layer with one output per class."""
+        """Inputs of the output layer: the last linear layer with as many outputs as the task needs."""
         linear = [part for part in self.model.modules() if isinstance(part, nn.Linear)]
-        taken = [part.in_features for part in linear if part.out_features == self.num_classes]
-        require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_classes} outputs")
+        taken = [part.in_features for part in linear if part.out_features == self.num_outputs]
+        require(bool(taken), f"the model's last layer must be a torch.nn.Linear with {self.num_outputs} outputs")
         return taken[-1]
 
     def outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,11 +134,10 @@ class Classification:
         return self.outputs(w, x)[1]
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        log_p = F.log_softmax(logits, dim=-1)
-        return -(log_p * one_hot(y, self.num_classes, log_p.dtype)).sum(-1)
+        return self.kind.loss(logits, y)
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        return {"loss": self.loss(logits, y), "accuracy": (logits.argmax(-1) == y).to(logits.dtype)}
+        return self.kind.scores(logits, y)
 
 
 def stackable(task: Task) -> bool:

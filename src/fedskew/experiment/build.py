@@ -16,7 +16,7 @@ from fedskew.core.contract import Checked, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import Batch, channels_last, rows_of
 from fedskew.core.seeding import stream
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
@@ -135,7 +135,7 @@ def assemble(
 
 def federation_of(
     experiment: Experiment,
-    tasks: tuple[Classification, ...],
+    tasks: tuple[ModelTask, ...],
     x: Tensor,
     y: Tensor,
     partition: Partition,
@@ -190,7 +190,7 @@ def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | No
 
 
 @lru_cache(maxsize=16)
-def kept_of(sharing: Sharing, task: Classification, device: torch.device) -> Kept | None:
+def kept_of(sharing: Sharing, task: ModelTask, device: torch.device) -> Kept | None:
     """The part of the model that clients keep; cached, so that runs share the traced programs of engines."""
     at = sharing.kept(task.model, task.space)
     return None if at is None else Kept.of(at.to(device), task.space.size)

@@ -30,6 +30,7 @@ from fedskew.core.contract import (
 )
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
 from fedskew.core.places import read_small
+from fedskew.core.task import TaskKind
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
@@ -65,6 +66,7 @@ from fedskew.slots import (
     Uncompressed,
     Unrefined,
 )
+from fedskew.tasks.catalogue import TASKS
 
 SETTINGS: dict[str, type] = {
     "clients": Clients,
@@ -113,6 +115,7 @@ class Architecture(Protocol):
 COMPONENTS: dict[str, Catalogue] = {
     "dataset": Catalogue("datasets", DATASETS, DataSource),
     "skew": KNOWN_SKEWS,
+    "task": Catalogue("tasks", TASKS, TaskKind),
     "model": Catalogue("models", MODELS, Architecture, adapt=adapted),
     "algorithm": Catalogue("algorithms", ALGORITHMS, Algorithm),
     "solver": Catalogue("solvers", SOLVERS, Solver, optional=("unit_response", "respond")),
@@ -142,8 +145,8 @@ class Experiment:
     The keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
     setting is ``section__option``, as in ``evaluation__every=1``.
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
-    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``model`` defaults to the data set's,
-    ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
+    ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
+    set's, ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
     """
 
@@ -153,6 +156,7 @@ class Experiment:
     clients: Clients = field(default_factory=Clients)
     server_data: ServerData = field(default_factory=ServerData)
     shared_data: SharedData = field(default_factory=SharedData)
+    task: TaskKind = field(default=cast(TaskKind, None), metadata=GIVEN)
     model: Architecture = field(default=cast(Architecture, None), metadata=GIVEN)
     algorithm: Algorithm = field(default=cast(Algorithm, "fedavg"))
     solver: Solver = field(default_factory=Sgd)
@@ -178,8 +182,8 @@ class Experiment:
             object.__setattr__(self, f.name, whole.get(f.name, default))
         for section, catalogue in COMPONENTS.items():
             spec = getattr(self, section)
-            if section == "model" and spec is None:
-                spec = self.dataset.model
+            if section in ("task", "model") and spec is None:
+                spec = getattr(self.dataset, section, "classification")
             if section == "skew" and spec is None:
                 spec = default_skew(self.dataset)
             made = skews_of(spec) if section == "skew" else build(section, catalogue, spec)

@@ -68,8 +68,8 @@ def export(
     dataset = dataset or experiment.dataset.load()
     held = client_data(experiment, dataset)
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
-    shape, classes, dtype = tuple(x.shape[1:]), dataset.num_classes, DTYPES[experiment.training.dtype]
-    tasks = tasks_of(model, shape, classes, dtype, torch.device("cpu"), False)
+    shape, dtype = tuple(x.shape[1:]), DTYPES[experiment.training.dtype]
+    tasks = tasks_of(experiment.task, model, shape, dataset.num_classes, dtype, torch.device("cpu"), False)
     require(
         len(tasks) == 1 and experiment.algorithm.contract().shares_model,
         f"run {run}: its clients have models of their own, and no whole model is shared",
@@ -86,7 +86,7 @@ def export(
             own = isinstance(tasks[0].model, OwnNet)
             path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
         else:
-            net = model.build(shape, classes, torch.Generator()).to(dtype)
+            net = model.build(shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
             net.load_state_dict(named, strict=False)
             example = rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids)
             write_program(Logits(net).eval(), example, form, path)

@@ -108,6 +108,7 @@ class Settings(TypedDict, total=False):
     partition_seed: int
     held_out: float
     server_data: object  # a share, or the whole section
+    task: object
     model: object
     solver: object
     lr: float

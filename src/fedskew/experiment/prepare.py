@@ -21,7 +21,7 @@ from torch import Tensor
 from fedskew.core.errors import FedskewError, require
 from fedskew.core.records import rows_of
 from fedskew.core.seeding import torch_stream
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask, TaskKind
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.config import Architecture, Experiment
@@ -55,7 +55,7 @@ class Frozen(NamedTuple):
 class Prepared(NamedTuple):
     """Tasks, their initial model, and the rows that their modules take."""
 
-    tasks: tuple[Classification, ...]  # one for each architecture
+    tasks: tuple[ModelTask, ...]  # one for each architecture
     x0: Tensor  # (P,)
     x: Tensor  # (n, ...) training rows
     x_test: Tensor
@@ -77,15 +77,16 @@ def prepared(
     Raises `BadInput` if model and data do not fit.
     """
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
-    shape, classes = tuple(x.shape[1:]), dataset.num_classes
-    tasks = tasks_of(model, shape, classes, dtype, device, experiment.training.precision == "bf16")
+    shape = tuple(x.shape[1:])
+    bf16 = experiment.training.precision == "bf16"
+    tasks = tasks_of(experiment.task, model, shape, dataset.num_classes, dtype, device, bf16)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
         f"model {experiment.labels('model')[0]}: would take the numbers of {dataset.name}'s words for measurements; use text-cnn, "
         "or a pretrained encoder, minilm",
     )
-    net = model.build(shape, classes, torch_stream(experiment.training.seed, "init"))
+    net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
     if isinstance(model, Encoder) and model.cache != "none" and prefix(task.model):  # type: ignore[arg-type]
@@ -107,10 +108,16 @@ def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tupl
 
 
 def tasks_of(
-    model: Architecture, shape: tuple[int, ...], classes: int, dtype: torch.dtype, device: torch.device, bf16: bool
-) -> tuple[Classification, ...]:
+    kind: TaskKind,
+    model: Architecture,
+    shape: tuple[int, ...],
+    classes: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    bf16: bool,
+) -> tuple[ModelTask, ...]:
     """The task of each architecture, shared by all runs of a model on data of one shape. A changed encoder folder is read again."""
-    return tasks_at(stamps(model), model, shape, classes, dtype, device, bf16)
+    return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(classes), dtype, device, bf16)
 
 
 def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
@@ -125,24 +132,25 @@ def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=16)
 def tasks_at(
     stamps: tuple[tuple[str, int, int], ...],
+    kind: TaskKind,
     model: Architecture,
     shape: tuple[int, ...],
-    classes: int,
+    outputs: int,
     dtype: torch.dtype,
     device: torch.device,
     bf16: bool,
-) -> tuple[Classification, ...]:
+) -> tuple[ModelTask, ...]:
     """As `tasks_of`, cached by ``stamps`` and the other arguments."""
-    skeletons = [model.build(shape, classes, torch.Generator()).to(device, dtype)]
+    skeletons = [model.build(shape, outputs, torch.Generator()).to(device, dtype)]
     if isinstance(model, Mixed):
         net = cast(MixedNet, skeletons[0])
         skeletons = [net.using(number) for number in range(len(model.models))]
     space = ParameterSpace(skeletons[0])
-    return tuple(Classification(skeleton, space, classes, bf16) for skeleton in skeletons)
+    return tuple(ModelTask(kind, skeleton, space, outputs, bf16) for skeleton in skeletons)
 
 
 @lru_cache(maxsize=16)
-def frozen_of(task: Classification) -> Frozen | None:
+def frozen_of(task: ModelTask) -> Frozen | None:
     """Size and fingerprint of the task's frozen parameters; None if there are none."""
     found = [p.detach().cpu().contiguous() for p in task.model.parameters() if not p.requires_grad]
     if not found:
@@ -154,10 +162,10 @@ def frozen_of(task: Classification) -> Frozen | None:
 
 
 @lru_cache(maxsize=16)
-def rest_of(task: Classification) -> Classification:
+def rest_of(task: ModelTask) -> ModelTask:
     """The task whose input is activations of the frozen layers."""
     rest = suffix(task.model)  # type: ignore[arg-type]
-    return Classification(rest, task.space, task.num_classes, task.bf16)
+    return ModelTask(task.kind, rest, task.space, task.num_outputs, task.bf16)
 
 
 def token_ids(model: Encoder, dataset: Dataset) -> list[Rows]:
@@ -198,7 +206,7 @@ MEMORY: dict[str, Tensor] = {}
 """Activations of the last data set and model in this process, shared by the runs of a comparison."""
 
 
-def computed(task: Classification, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
+def computed(task: ModelTask, ids: Tensor, cache: str, on_progress: OnProgress) -> Tensor:
     """Activations (n, L, H) of the frozen layers for token ids (n, L); 0 beyond a text's end."""
     net = cast(EncoderNet, task.model)
     name = key(net, ids)

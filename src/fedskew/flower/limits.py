@@ -91,6 +91,6 @@ def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, rec
     ):  # the constructor of another package's module may not work without memory
         return
     with torch.device("meta"):
-        net = experiment.model.build(shape, classes, torch.Generator(device="cpu"))
+        net = experiment.model.build(shape, experiment.task.num_outputs(classes), torch.Generator(device="cpu"))
     size = sum(p.numel() for p in net.parameters())
     require(size == received, f"the recipe's model has {size} parameters, and the server sent {received}")

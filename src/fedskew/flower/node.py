@@ -115,7 +115,7 @@ class Visit:
         bf16 = training.precision == "bf16"
         x = self.tensors.get("x")
         check_size(self.experiment, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
-        tasks = tasks_of(self.experiment.model, shape, self.request.classes, dtype, device, bf16)
+        tasks = tasks_of(self.experiment.task, self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
         mine = np.arange(self.request.clients) == self.node.client

@@ -14,7 +14,7 @@ import torch
 
 from fedskew.algorithms import FedAvg
 from fedskew.core.records import Plan
-from fedskew.core.task import Classification
+from fedskew.core.task import ModelTask
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
@@ -28,6 +28,7 @@ from fedskew.loop.round import play_round, start
 from fedskew.models import Softmax
 from fedskew.skew.partition import Ints, Partition, offsets
 from fedskew.slots import Everyone, ServerSgd, Sgd
+from fedskew.tasks.classification import Classification
 
 CLIENTS, ROUNDS, BATCH, RATE = 30, 30, 32, 1.5
 
@@ -83,7 +84,7 @@ def drift_demo(on_progress: Callable[[float], None] = lambda _: None) -> Iterato
         rows = dealt[printed.skew]
         fed = Federation(
             algorithm=FedAvg(),
-            task=Classification(net, space, data.num_classes),
+            task=ModelTask(Classification(), net, space, data.num_classes),
             solver=Sgd(lr=RATE),
             server_optimiser=ServerSgd(),
             selection=Everyone(),

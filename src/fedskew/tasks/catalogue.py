@@ -1,0 +1,5 @@
+"""The tasks by name."""
+
+from fedskew.tasks.classification import Classification
+
+TASKS: dict[str, type] = {"classification": Classification}

@@ -33,8 +33,8 @@ def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
     advised = advice.advise("label", {"label": 0.55, "quantity": 0.4})
     assert [line["method"] for line in advised["methods"]] == ["better", "good"]
-    assert advised["command"] == "fedskew compare --held-out 0.2 --algorithms fedavg better good"
-    assert "Thin evidence: digits only, 5 seeds" in advised["caution"]
+    assert advised["command"] == "fedskew compare --held-out 0.2 --tuned --algorithms fedavg better good"
+    assert "The evidence is thin: digits only, 5 seeds" in advised["caution"]
     assert "quantity" in advised["caution"]
 
 
@@ -50,15 +50,15 @@ def test_advice_separates_global_and_personal_models(monkeypatch):
         ("local", "own"),
         ("both", "own"),
     ]
-    assert "none of these" not in advised["because"]
+    assert "None of them" not in advised["because"]
     assert advised["command"] == (
-        "fedskew compare --dataset digits --held-out 0.2 --model mlp:norm=group --algorithms fedavg global local both"
+        "fedskew compare --dataset digits --held-out 0.2 --tuned --model mlp:norm=group --algorithms fedavg global local both"
     )
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [cases[1], case(0.5, ("vain", 0.01, "undecided"))]})
     advised = advice.advise("label", {"label": 0.55})
     assert {line["measure"] for line in advised["methods"]} == {"own"}
     assert (
-        "For one model for all, on the test set, none of these did better than FedAvg beyond chance: vain."
+        "Tried for one model for all, on the test set: vain. None of them was better than FedAvg beyond chance."
         in advised["because"]
     )
 
@@ -101,7 +101,23 @@ def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
 def test_untried_methods_are_not_called_failed(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
     advised = advice.advise("label", {"label": 0.5})["because"]
-    assert advised.endswith("on its own held-out rows, nothing was tried.")
+    assert "No method was tried for each client with its own model" in advised
+
+
+def test_only_gains_are_listed_as_better_than_fedavg(monkeypatch):
+    cases = [case(0.5, ("mixed", 0.05, "higher")), case(0.6, ("mixed", -0.019, "undecided"))]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    [line] = advice.advise("label", {"label": 0.55})["methods"]
+    assert [gain["gain"] for gain in line["evidence"]] == [0.05]
+    assert line["undecided"] == 1
+
+
+def test_evidence_on_the_same_data_set_is_said(monkeypatch):
+    cases = [case(0.5, ("good", 0.02, "higher"), data="uci-har:form=features")]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
+    same, other = (advice.advise("label", {"label": 0.5}, name=name)["caution"] for name in ("uci-har", "heart"))
+    assert "1 of the experiments used uci-har itself" in same
+    assert "itself" not in other
 
 
 def test_the_packaged_evidence_is_whole():

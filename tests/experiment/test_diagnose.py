@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedskew.cli.main import main
 from fedskew.core.component import build, parse, shown
+from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import arguments_of, table_arguments
+from fedskew.experiment.diagnose import Subject, arguments_of, diagnosis, table_arguments
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -73,6 +75,43 @@ def test_files_on_the_command_line(quick, capsys, tmp_path):
     assert "1 of 601 rows dropped: no value in 'site'" in out
 
 
+def test_columns_that_differ_are_named_with_their_client(quick, capsys):
+    assert main(["diagnose", str(CSV), "--label", "num", "--client", "hospital", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [column["text"] for column in found["columns"]][:2] == [
+        "chol is lower in Switzerland: mean 0, elsewhere 231.1 (2.1 standard deviations)",
+        "ca is missing in 1 % of Cleveland's rows, elsewhere in 98 %",
+    ]
+    assert found["notes"] == []
+    assert len(found["column_notes"]) == 10
+
+
+def test_routine_notes_are_one_line_on_the_terminal(quick, capsys):
+    assert main(["diagnose", str(CSV), "--label", "num", "--client", "hospital"]) == 0
+    out = capsys.readouterr().out
+    assert "note:" not in out
+    assert "10 routine notes on columns" in out
+    assert "4 clients with 123 to 303 rows" in out
+    assert "clients: Budapest, Cleveland, Long Beach, Switzerland" in out
+
+
+def test_numbers_as_labels_are_called_classes(quick, capsys):
+    assert main(["diagnose", str(CSV), "--label", "age", "--client", "hospital"]) == 0
+    assert "note: 'age' has 50 different numbers, and each one is a class of its own" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_diagnosis_uses_one_thread(monkeypatch):
+    """Threads that wait for each other took seven times as long on a busy machine."""
+    seen = []
+    monkeypatch.setattr("fedskew.experiment.diagnose.measured", lambda *a: seen.extend(threadpool_info()) or {})
+    with threadpool_limits(2):
+        diagnosis(Subject("x", *[np.zeros((2, 1))] * 4, ("a", "b"), ("k", "l")))
+    assert seen
+    assert {pool["num_threads"] for pool in seen} == {1}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -107,11 +146,12 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
         "5",
         "--held-out",
         "0.2",
+        "--tuned",
         "--algorithms",
         "fedavg",
     ]
-    short = ["--rounds", "1", "--seeds", "1", "--epochs", "1", "--jobs", "1", "--engine", "stacked", "--runs"]
-    assert main([*words[1:], *short, str(tmp_path)]) == 0
+    short = "--tuning-seeds 9 --rounds 1 --seeds 1 --epochs 1 --jobs 1 --engine stacked --runs"
+    assert main([*words[1:], *short.split(), str(tmp_path)]) == 0
 
 
 @QUICK

@@ -24,8 +24,9 @@ MEASURES: dict[Measure, str] = {
     "own": "each client with its own model, or the one for all, on its own held-out rows",
 }
 
-HELD_OUT = "--held-out 0.2"
-"""Option of an advised comparison: personal models look too good on the rows that they were trained on."""
+FAIR = "--held-out 0.2 --tuned"
+"""Options of an advised comparison: models look too good on the rows that they were trained on, and each method needs its own
+learning rate."""
 
 PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
@@ -45,7 +46,8 @@ class Recommended(TypedDict):
     method: str
     measure: Measure
     meaning: str
-    evidence: list[Gain]
+    evidence: list[Gain]  # where the accuracy was higher
+    undecided: int  # near cases in which it was neither higher nor lower
 
 
 class Advice(TypedDict):
@@ -57,12 +59,12 @@ class Advice(TypedDict):
     command: str
 
 
-def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> Advice:
+def advise(dominant: str, strengths: Mapping[str, float], data: str = "", name: str = "") -> Advice:
     """Recommend methods: ``methods`` (best first), ``because``, ``caution``, and a ``command`` that compares them.
 
     A method is recommended for a measure if, by the corrected verdicts, its accuracy was higher than FedAvg's in some near case and
     lower in none. The order is by mean gain over the near cases. ``data`` are the arguments of ``fedskew compare`` that name the
-    data.
+    data, ``name`` is the data set's name if it has one: evidence on the data set itself is marked as such.
     """
     if not dominant:
         return {
@@ -87,9 +89,9 @@ def advise(dominant: str, strengths: Mapping[str, float], data: str = "") -> Adv
     models = {e["model"] for line in methods for e in line["evidence"]} - {PLAIN}
     return {
         "methods": methods,
-        "because": f"The {dominant} face dominates at strength {strength:.2f}; {counted(len(near))} near it."
+        "because": f"The {dominant} face dominates at strength {strength:.2f}. {counted(len(near))} near it."
         + "".join(f" {nothing(near, m)}" for m in MEASURES if not any(line["measure"] == m for line in methods)),
-        "caution": caution(near, dominant, strengths),
+        "caution": caution(near, dominant, strengths, name),
         "command": command(["fedavg", *(order or ["scaffold", "fedprox:mu=0.1"])], data, *sorted(models)[:1]),
     }
 
@@ -126,21 +128,31 @@ def helpful(near: Sequence[Case], measure: Measure) -> list[Recommended]:
         if any(line["verdict"] == "higher" for line in lines) and not any(line["verdict"] == "lower" for line in lines)
     }
     order = sorted(good, key=lambda method: -sum(line["gain"] for line in good[method]) / len(good[method]))[:MOST]
-    return [{"method": m, "measure": measure, "meaning": MEASURES[measure], "evidence": good[m]} for m in order]
+    return [
+        {
+            "method": m,
+            "measure": measure,
+            "meaning": MEASURES[measure],
+            "evidence": [line for line in good[m] if line["verdict"] == "higher"],
+            "undecided": sum(line["verdict"] == "undecided" for line in good[m]),
+        }
+        for m in order
+    ]
 
 
 def nothing(near: Sequence[Case], measure: Measure) -> str:
     """A sentence: no method helped on the measure, and these were tried."""
     tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
-    found = f"none of these did better than FedAvg beyond chance: {', '.join(tried)}" if tried else "nothing was tried"
-    return f"For {MEASURES[measure]}, {found}."
+    if not tried:
+        return f"No method was tried for {MEASURES[measure]}."
+    return f"Tried for {MEASURES[measure]}: {', '.join(tried)}. None of them was better than FedAvg beyond chance."
 
 
 def counted(cases: int) -> str:
-    return "one skew of ours comes" if cases == 1 else f"{cases} skews of ours come"
+    return "One of our own experiments is" if cases == 1 else f"{cases} of our own experiments are"
 
 
-def caution(near: Sequence[Case], dominant: str, strengths: Mapping[str, float]) -> str:
+def caution(near: Sequence[Case], dominant: str, strengths: Mapping[str, float], name: str) -> str:
     """A sentence on how thin the evidence is."""
     data = " and ".join(sorted({c["data"] for c in near}))
     seeds = min(line["seeds"] for case in near for line in case["methods"])
@@ -148,18 +160,22 @@ def caution(near: Sequence[Case], dominant: str, strengths: Mapping[str, float])
     mixed = (
         f" Your data also show the face {' and '.join(others)}, which few or none of those runs did." if others else ""
     )
+    itself = sum(c["data"].partition(":")[0] == name for c in near)
+    if itself:
+        mixed += f" {itself} of the experiments used {name} itself: they repeat a known result and say nothing about other data."
     return (
-        f"Thin evidence: {data} only, {seeds} seeds a case, gains in accuracy at a learning rate tuned for each method.{mixed} "
-        "Other data may differ: compare before you choose."
+        f"The evidence is thin: {data} only, {seeds} seeds each, accuracy at a learning rate tuned for each method.{mixed} "
+        "Other data may differ: compare before you choose. --tuned finds each method's learning rate first; leave it out for a "
+        "quick look."
     )
 
 
 def command(methods: Sequence[str], data: str = "", model: str = "") -> str:
-    """The command that compares the methods, with held-out rows and a model that the methods can use."""
+    """The command that compares the methods fairly, with a model that the methods can use."""
     words = [
         "fedskew compare",
         data,
-        HELD_OUT,
+        FAIR,
         f"--model {model}" if model else "",
         f"--algorithms {' '.join(methods)}",
     ]

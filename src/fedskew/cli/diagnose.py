@@ -11,10 +11,15 @@ from rich.table import Table
 from fedskew.cli.output import print_json
 from fedskew.cli.progress import bar
 from fedskew.cli.terminal import Console
+from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import Subject, diagnosis, from_experiment, from_files
 from fedskew.report.diagnosis import answer, two, write_diagnosis
+from fedskew.report.names import name_of
+
+SOME_CLIENTS = 6
+"""Number of clients that are named."""
 
 BAR = 12
 """Characters of a face's bar."""
@@ -66,8 +71,11 @@ def subject(parsed: argparse.Namespace, on_progress: Callable[[str, float], None
 def show(found: Mapping[str, Any], console: Console) -> None:
     """The diagnosis in 80 columns."""
     console.print(answer(found), style="bold")
-    sizes = f"{found['smallest']:,} to {found['largest']:,} rows, half of them below {found['median']:,g}"
-    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {len(found['classes'])} classes\n")
+    sizes = f"{found['smallest']:,} to {found['largest']:,} rows, median {found['median']:,g}"
+    names = found["client_names"]
+    some = ", ".join(names[:SOME_CLIENTS]) + (", ..." if len(names) > SOME_CLIENTS else "")
+    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {len(found['classes'])} classes")
+    console.print(f"clients: {some}\n", style="dim")
     table = Table(box=None, pad_edge=False)
     for title in ("face", "0", "interval", "chance", "p", "strength", "verdict"):
         table.add_column(
@@ -103,19 +111,29 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             f"{100 * share:.0f} % of the rows are of a class that one client holds alone: whether their inputs or concepts differ "
             "cannot be measured apart from the labels.",
         )
+    if found["columns"]:
+        console.print("\nColumns that differ most", style="bold")
+    for column in found["columns"]:
+        console.print(f"- {column['text']}")
+    console.print()
     for note in found["notes"]:
         console.print(f"note: {note}")
+    if found["column_notes"]:
+        console.print(
+            f"{count(len(found['column_notes']), 'routine note')} on columns: see --json or --html", style="dim"
+        )
     advice = found["advice"]
     console.print("\nWhat to try", style="bold")
     console.print(advice["because"])
     for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
-        console.print(f"Above FedAvg, {meaning}:")
+        console.print(f"Better than FedAvg in our experiments; {meaning}:")
         for at, line in enumerate(lines, 1):
             shown = "; ".join(
                 f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
                 for e in line["evidence"]
             )
-            console.print(f"{at}. {line['method']}: {shown}")
+            rest = f"; undecided in {line['undecided']} more" if line["undecided"] else ""
+            console.print(f"{at}. {name_of(line['method'])}: {shown}{rest}")
     console.print(advice["caution"])
     console.print(advice["command"], style="bold", soft_wrap=True)
 

@@ -95,17 +95,17 @@ class ShowProgress(Protocol):
 
 @contextmanager
 def bar(label: str) -> Iterator[ShowProgress]:
-    """A progress bar on a terminal, else a line every few seconds, on standard error."""
-    console, printed = Console(stderr=True), time.perf_counter()
+    """A progress bar on standard error; where nothing can be redrawn, a line after 5 s, 10 s more, 20 s more, ..."""
+    console, printed, pause = Console(stderr=True), time.perf_counter(), LINE_EVERY
     columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
     with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as drawn:
         task = drawn.add_task(label, total=1.0)
 
         def on_progress(share: float, text: str = label) -> None:
-            nonlocal printed
+            nonlocal printed, pause
             drawn.update(task, description=text, completed=share)
-            if not console.is_terminal and time.perf_counter() - printed > LINE_EVERY:
-                printed = time.perf_counter()
+            if not console.is_terminal and time.perf_counter() - printed > pause:
+                printed, pause = time.perf_counter(), 2 * pause
                 say(f"{text}: {100 * share:.0f} %", error=True)
 
         yield on_progress

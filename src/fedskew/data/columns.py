@@ -1,8 +1,8 @@
 """Columns as numbers: numeric, categorical and text columns, fitted on some rows and applied to others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,8 @@ from fedskew.core.errors import require
 Floats = NDArray[np.float64]
 Values: TypeAlias = "pd.Series[Any]"
 Encoder: TypeAlias = Callable[[Values], Floats]
+Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing"], str, Floats]
+"""A column, what its values (rows,) say, the word if they say which rows have it, and the values, NaN where unknown."""
 
 CATEGORIES = 40
 """Up to this many different words a column is categorical, one-hot; above, it is text."""
@@ -35,6 +37,24 @@ class Columns:
         """(rows, width) standardised numbers; missing ones are 0, the mean."""
         frame = to_pandas(table)
         return np.column_stack([encode(frame[name]) for name, encode in self.encoders]).astype(np.float32)
+
+    def features(self, table: pa.Table) -> Iterator[Fact]:
+        """Each column's numbers, words (1 for a row that has it) and gaps (1), in their own units. Texts and times are left out."""
+        frame = to_pandas(table)
+        for name, encode in self.encoders:
+            values = frame[name]
+            if isinstance(encode, Numbers):
+                made = numbers(values)
+                if not pd.api.types.is_datetime64_any_dtype(values):
+                    yield name, "mean", "", made
+                gaps = np.isnan(made)
+            else:
+                gaps = values.isna().to_numpy()
+                texts = strings(values.dropna())
+                for word in texts.unique() if texts.nunique() <= CATEGORIES else ():
+                    yield name, "share", word, np.where(gaps, np.nan, strings(values) == word)
+            if gaps.any():
+                yield name, "missing", "", gaps.astype(np.float64)
 
     def gaps(self, table: pa.Table) -> list[str]:
         """Notes on numbers that are missing in these rows, in columns where no fitted row had a missing number."""

@@ -25,6 +25,7 @@ class Dataset:
 
     x: (n, ...) floating point, or integers such as word ids; y: (n,) labels 0..K-1; groups: (n,) natural client ids, or None.
     group_names: the name of the natural client of each id; without them the ids are the names.
+    columns: the names of x's columns, if x is a table whose columns mean something.
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
     vocabulary: if x holds ids of the texts' words (`fedskew.data.texts`), the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
@@ -38,6 +39,7 @@ class Dataset:
     classes: tuple[str, ...]
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
     sensitive: str = ""
@@ -59,6 +61,10 @@ class Dataset:
                 x.ndim == 2 and bool(np.isin(x[:, -1], (0, 1)).all()) and len(self.classes) == 2,
                 f"{name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
             )
+        require(
+            not self.columns or self.shape == (len(self.columns),),
+            f"{name}: {len(self.columns)} names of columns for rows of shape {self.shape}",
+        )
         require(
             self.texts is None or (len(self.texts[0]), len(self.texts[1])) == lengths,
             f"{name}: texts must have one entry a row in each part",

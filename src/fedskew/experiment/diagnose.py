@@ -1,24 +1,28 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedskew.advice.advise import advise
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
-from fedskew.data.tables import MOST_BYTES, Survey, round_down, survey
+from fedskew.data.columns import Fact
+from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.settings import Clients
+from fedskew.measure.heterogeneity.columns import differences
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
 
@@ -38,6 +42,9 @@ class Subject:
     classes: tuple[str, ...]
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    column_notes: tuple[str, ...] = ()  # routine: how columns became numbers
+    facts: tuple[Fact, ...] = ()  # of the columns, in their own units
+    name: str = ""  # of the data set, if it has one
     arguments: str = ""  # of `fedskew compare`, that name these data
 
 
@@ -67,9 +74,21 @@ def from_files(
         counts=found.counts,
         classes=found.classes,
         clients=found.clients,
-        notes=(*found.notes, *encode.notes),
+        notes=(*found.notes, *many_numbers(found, label)),
+        column_notes=encode.notes,
+        facts=tuple(encode.features(found.table)),
         arguments=table_arguments(paths, label, client, fitting(found)),
     )
+
+
+def many_numbers(found: Survey, label: str) -> list[str]:
+    """A warning if the labels look like measured numbers."""
+    if len(found.classes) <= FEW_LABELS or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes):
+        return []
+    return [
+        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, put them "
+        "into a few bins and name that column"
+    ]
 
 
 def fitting(found: Survey) -> int:
@@ -113,6 +132,8 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
         classes=data.classes,
         clients=partition.names,
         notes=(*notes, *([data.notes] if data.notes else [])),
+        facts=tuple((name, "mean", "", x[:, at].astype(np.float64)) for at, name in enumerate(data.columns)),
+        name=data.name,
         arguments=arguments_of(experiment),
     )
 
@@ -129,6 +150,12 @@ def diagnosis(
     subject: Subject, seed: int = 0, on_progress: OnProgress = lambda stage, fraction: None
 ) -> dict[str, Any]:
     """The whole diagnosis as plain values, for ``--json``, the page and the terminal."""
+    # the matrices are small: more threads wait for each other, for minutes on a busy machine
+    with threadpool_limits(1):
+        return measured(subject, seed, on_progress)
+
+
+def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, Any]:
     found = diagnose(
         subject.x,
         subject.y,
@@ -154,8 +181,10 @@ def diagnosis(
         "dominant": found.dominant or None,
         "faces": [face_of(found, name, subject.clients) for name in MEANINGS],
         "measures": more,
+        "columns": [{**asdict(d), "text": d.text} for d in differences(subject.facts, subject.client, subject.clients)],
         "notes": list(subject.notes),
-        "advice": advise(found.dominant, strengths, subject.arguments),
+        "column_notes": list(subject.column_notes),
+        "advice": advise(found.dominant, strengths, subject.arguments, subject.name),
         "client_names": list(subject.clients),
         "label_counts": subject.counts.tolist(),
     }

@@ -65,7 +65,8 @@ class Heart:
             values[name][values[name] == 0] = np.nan
         missing = {name: int(np.isnan(column).sum()) for name, column in values.items()}
         test = choose_test_rows(2 * hospital + y, self.split_seed)
-        x = columns(values)
+        by_name = columns(values)
+        x = np.stack([*by_name.values()], axis=1)
         mean, std = np.nanmean(x[~test], axis=0), np.nanstd(x[~test], axis=0)
         x = np.nan_to_num((x - mean) / std).astype(np.float32)
         return self.files.build(
@@ -73,6 +74,7 @@ class Heart:
             (x[test], y[test]),
             ("healthy", "ill"),
             clients=(hospital[~test], names),
+            columns=tuple(by_name),
             notes=f"{sum(missing.values()):,} of {len(y) * len(missing):,} values are missing and become the training mean, "
             f"most often {', '.join(sorted(missing, key=missing.__getitem__)[:-4:-1])}; cholesterol 0 counts as missing",
         )
@@ -87,17 +89,15 @@ def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
     return test
 
 
-def columns(values: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The columns of all people (people, 22): a missing code is missing in each of its columns."""
-    made: list[NDArray[np.float64]] = []
+def columns(values: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """The 22 columns of all people (people,) by name. A missing code is missing in each of its columns."""
+    made: dict[str, NDArray[np.float64]] = {}
     for name, column in values.items():
-        codes = CATEGORIES.get(name)
-        made += (
-            [np.where(np.isnan(column), np.nan, column == code).astype(np.float64) for code in codes]
-            if codes
-            else [column]
-        )
-    return np.stack(made, axis=1)
+        for code in CATEGORIES.get(name, ()):
+            made[f"{name} = {code}"] = np.where(np.isnan(column), np.nan, column == code)
+        if name not in CATEGORIES:
+            made[name] = column
+    return made
 
 
 def read(path: Path) -> dict[str, list[str]]:

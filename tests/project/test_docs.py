@@ -99,6 +99,25 @@ def test_no_page_is_longer_than_3000_words(made: dict[str, str]) -> None:
     assert {path: number for path, number in words.items() if number > 3000} == {}
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_the_readme_has_the_ratios_of_the_page_of_performance() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    ratios = [float(found) for found in re.findall(r": ([\d.]+) times as fast as the best", page)]
+    softmax, cnn = f"1/{ratios[0]:.1f} of the time", f"1/{ratios[3]:.2f} "
+    assert all(text in " ".join((ROOT / "README.md").read_text().split()) for text in (softmax, cnn))
+
+
+@pytest.mark.slow
+def test_every_picture_is_drawn() -> None:
+    pictures = loaded("docs/builder/pictures.py")
+    made = pictures.pictures()
+    assert set(made) == pictures.paths()
+    assert all(text.startswith(b"<?xml") and len(text) < 50_000 for text in made.values())
+
+
 def committed() -> dict[str, str]:
     """The pages in the repository, by their path below docs."""
     docs = ROOT / "docs"
@@ -131,7 +150,8 @@ def slug(heading: str) -> str:
 
 
 def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
-    pages = {**made, **committed(), "contributing.md": ""}
+    pictures = dict.fromkeys(loaded("docs/builder/pictures.py").paths(), "")
+    pages = {**made, **committed(), **pictures, "contributing.md": ""}
     dead = {path: dead_links(path, text, pages, ROOT / "docs") for path, text in pages.items()}
     assert {path: links for path, links in dead.items() if links} == {}
 
@@ -140,8 +160,8 @@ def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
 def test_links_of_the_repository_lead_somewhere(name: str) -> None:
     """Also where nothing is built."""
     pages = {f"docs/{path}": text for path, text in committed().items()}
-    text = (ROOT / name).read_text()
-    assert dead_links(name, text, {**pages, name: text}, ROOT) == []
+    pages |= {other: (ROOT / other).read_text() for other in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
+    assert dead_links(name, pages[name], pages, ROOT) == []
 
 
 def test_a_dead_link_is_found() -> None:

@@ -70,16 +70,17 @@ def tutorial(path: Path, folder: Path, run: bool = True) -> str:
     """The page of a notebook. Its figures, and the notebook with outputs, go into ``folder``."""
     import jupytext
     from nbclient import NotebookClient
-    from traitlets.config import Config
 
     notebook = jupytext.read(path)
     if run:
         os.environ["MATPLOTLIBRC"] = str(STYLE)
-        # sockets of files where there are some: a kernel that listens on a port warns on every start
-        transport = Config({"KernelManager": {"transport": "ipc" if os.name == "posix" else "tcp"}})
+        # a kernel warns on every start that its local port is not encrypted
+        quiet = ["--IPKernelApp.log_level=40"]
         with tempfile.TemporaryDirectory() as empty:
             where = {"metadata": {"path": empty}}
-            NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where, config=transport).execute()
+            NotebookClient(
+                notebook, timeout=300, kernel_name="python3", resources=where, extra_arguments=quiet
+            ).execute()
         jupytext.write(notebook, folder / f"{path.stem}.ipynb", fmt="ipynb")
     downloads = [f"[Python file]({path.name})"] + [f"[notebook]({path.stem}.ipynb)"] * run
     lines = [block for number, cell in enumerate(notebook.cells) for block in shown(cell, folder, path.stem, number)]

@@ -35,8 +35,18 @@ THUMBNAIL = 400
 """Width of a small picture in pixels."""
 
 SECTIONS = {
-    "How clients differ": ("skews_side_by_side", "label_skew_strength", "quantity_skews"),
-}
+    "How clients differ": (
+        "skews_side_by_side", "label_skew_strength", "quantity_skews", "rotated_digits", "concept_drift", "unseen_hospital",
+        "sensors_of_people",
+    ),
+    "Comparing methods": (
+        "learning_curves", "paired_differences", "tuned_learning_rates", "local_epochs", "partial_participation", "server_optimisers",
+        "stragglers", "bytes_and_accuracy",
+    ),
+    "Drift and forgetting": ("drift_by_layer", "forgetting_by_class"),
+    "Fair, private, robust, personal": ("fairness", "privacy", "attacks", "personal_or_global"),
+    "Your own": ("own_method", "own_skew"),
+}  # fmt: skip
 """The pages of the gallery by subject, in order."""
 
 

@@ -345,8 +345,9 @@ assert losses["SCAFFOLD"]["mean"] < losses["FedAvg"]["mean"]
 # the same two clients.
 
 # %% Drift over the rounds for three methods
-experiment = fs.Experiment(skew="label-sorted", clients={"number": 2}, model="softmax", training={"rounds": 20})
-runs = fs.compare(experiment, ["fedavg", "fedprox:mu=1", "scaffold"], seeds=1)
+runs = fs.compare(
+    ["fedavg", "fedprox:mu=1", "scaffold"], skew="label-sorted", clients=2, model="softmax", rounds=20, seeds=1
+)
 runs.plot("drift")
 
 # %%

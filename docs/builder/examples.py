@@ -40,8 +40,8 @@ SECTIONS = {
         "sensors_of_people",
     ),
     "Comparing methods": (
-        "learning_curves", "paired_differences", "tuned_learning_rates", "local_epochs", "partial_participation", "server_optimisers",
-        "stragglers", "bytes_and_accuracy",
+        "learning_curves", "paired_differences", "tuned_learning_rates", "local_epochs", "partial_participation",
+        "server_optimisers", "stragglers", "bytes_and_accuracy",
     ),
     "Drift and forgetting": ("drift_by_layer", "forgetting_by_class"),
     "Fair, private, robust, personal": ("fairness", "privacy", "attacks", "personal_or_global"),

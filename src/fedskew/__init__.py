@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from fedskew.data.dataset import Dataset
     from fedskew.data.datasets.own import from_torch
     from fedskew.experiment.config import Experiment
-    from fedskew.experiment.results import Runs, compare, run
+    from fedskew.experiment.results import (
+        check,
+        cite,
+        clients,
+        compare,
+        diagnose,
+        export,
+        landscape,
+        open,
+        resume,
+        run,
+        table,
+        tune,
+    )
+    from fedskew.experiment.runs import Runs
     from fedskew.experiment.shortcuts import from_toml, load, partition
     from fedskew.store.runs import RunStore
 
@@ -32,13 +46,23 @@ PLACES = {
     "Experiment": "experiment.config",
     "FedskewError": "core.errors",
     "RunStore": "store.runs",
-    "Runs": "experiment.results",
+    "Runs": "experiment.runs",
+    "check": "experiment.results",
+    "cite": "experiment.results",
+    "clients": "experiment.results",
     "compare": "experiment.results",
+    "diagnose": "experiment.results",
+    "export": "experiment.results",
     "from_toml": "experiment.shortcuts",
     "from_torch": "data.datasets.own",
+    "landscape": "experiment.results",
     "load": "experiment.shortcuts",
+    "open": "experiment.results",
     "partition": "experiment.shortcuts",
+    "resume": "experiment.results",
     "run": "experiment.results",
+    "table": "experiment.results",
+    "tune": "experiment.results",
 }
 """Where each public name is. It is imported on first use, since PyTorch takes longer to load than anything else."""
 
@@ -52,12 +76,22 @@ __all__ = [
     "RunStore",
     "Runs",
     "__version__",
+    "check",
+    "cite",
+    "clients",
     "compare",
+    "diagnose",
+    "export",
     "from_toml",
     "from_torch",
+    "landscape",
     "load",
+    "open",
     "partition",
+    "resume",
     "run",
+    "table",
+    "tune",
 ]
 
 

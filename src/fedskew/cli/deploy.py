@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedskew.cli.output import print_json, summary_json
-from fedskew.cli.progress import stop_on_signal
 from fedskew.cli.terminal import Console
 from fedskew.core.component import from_table, parse
 from fedskew.core.counting import count
@@ -15,6 +14,7 @@ from fedskew.core.errors import FedskewError, Interrupted, require
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
+from fedskew.experiment.progress import stop_on_signal
 from fedskew.flower.node import Node
 from fedskew.flower.rows import rows_of, write_rows
 from fedskew.store.runs import RunStore

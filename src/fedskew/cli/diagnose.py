@@ -2,19 +2,17 @@
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
 from rich.table import Table
 
 from fedskew.cli.output import print_json
-from fedskew.cli.progress import bar
 from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
-from fedskew.core.errors import require
-from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import Subject, diagnosis, from_experiment, from_files
+from fedskew.experiment.diagnose import diagnosis, subject_of
+from fedskew.experiment.progress import bar
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of
 
@@ -26,13 +24,23 @@ BAR = 12
 
 
 def diagnose(parsed: argparse.Namespace) -> int:
-    require(parsed.seed >= 0, f"diagnose: seed must be at least 0, got {parsed.seed}")
     with bar("reading") as show_bar:
 
         def on_progress(what: str, share: float) -> None:
             show_bar(share, what)
 
-        found = diagnosis(subject(parsed, on_progress), parsed.seed, on_progress)
+        subject = subject_of(
+            parsed.paths,
+            parsed.label or "",
+            parsed.client or "",
+            parsed.dataset,
+            parsed.skew,
+            parsed.clients,
+            parsed.partition_seed,
+            parsed.seed,
+            on_progress,
+        )
+        found = diagnosis(subject, parsed.seed, on_progress)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:
@@ -42,30 +50,6 @@ def diagnose(parsed: argparse.Namespace) -> int:
         if parsed.html:
             Console().print(f"\npage: {parsed.html}", soft_wrap=True)
     return 0
-
-
-def subject(parsed: argparse.Namespace, on_progress: Callable[[str, float], None]) -> Subject:
-    """The files, or the named data set; one of the two."""
-    require(
-        bool(parsed.paths) != bool(parsed.dataset),
-        "diagnose: give files with --label and --client, or --dataset with --skew (one of the two)",
-    )
-    if parsed.paths:
-        require(bool(parsed.label), "diagnose: name the column with the labels, --label COLUMN")
-        require(
-            parsed.skew is None and parsed.clients is None,
-            "diagnose: --skew and --clients need --dataset; for files, name the column of the clients with --client",
-        )
-        return from_files(parsed.paths, parsed.label, parsed.client or "", parsed.seed, on_progress)
-    require(
-        not (parsed.label or parsed.client),
-        f"diagnose: --label and --client need files; {parsed.dataset} has its own",
-    )
-    experiment = Experiment(dataset=parsed.dataset, **({"skew": parsed.skew} if parsed.skew else {}))
-    clients = {"number": parsed.clients, "partition_seed": parsed.partition_seed}
-    settings = {f"clients__{name}": value for name, value in clients.items() if value is not None}
-    experiment = experiment.replace(**settings) if settings else experiment
-    return from_experiment(experiment, f"{parsed.dataset}, {' + '.join(experiment.labels('skew'))}")
 
 
 def show(found: Mapping[str, Any], console: Console) -> None:

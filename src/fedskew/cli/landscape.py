@@ -5,19 +5,13 @@ import itertools
 from pathlib import Path
 
 from fedskew.cli.output import number, print_json, save_figure, warn
-from fedskew.cli.progress import bar
 from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.landscape import Landscape, landscape
-from fedskew.report.slices import draw_slices
+from fedskew.experiment.progress import bar
 from fedskew.store.runs import RunStore
 
-AXES = {
-    "line": "filter-normalised random direction",
-    "surface": "two filter-normalised random directions",
-    "plane": "distance in the plane of the three models",
-}
 FORMATS = ("svg", "png", "pdf")
 
 
@@ -41,8 +35,7 @@ def picture(parsed: argparse.Namespace) -> int:
             lambda: show(next(done) / total),
             warn,
         )
-    figure = draw_slices(found.window.a, found.window.b, found.sheets, found.points, AXES[found.kind])
-    save_figure(figure, path)
+    save_figure(found.plot(), path)
     print_json({**numbers(found), "picture": str(path)}) if parsed.json else print_landscape(found, path)
     return 0
 

@@ -12,15 +12,14 @@ from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
 from fedskew.cli.output import print_json, save_figure
-from fedskew.cli.progress import bar, duration
 from fedskew.cli.request import jobs_for
 from fedskew.cli.terminal import Console
-from fedskew.cli.train import play
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.machine import cores, processor
+from fedskew.experiment.progress import Board, bar, duration, names_and_rounds, play
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.words import figures
@@ -73,7 +72,7 @@ def carry_out(store: RunStore, document: Document, planned: list[Planned], parse
         seconds = estimate(left, jobs, lambda: show(next(done) / arms))
     console.print(f"this will take about {duration(seconds)}, {jobs} runs at a time", style="dim")
     runs = registered(store, left, f"reproduce {document.name} {parsed.scale}")
-    play(store, runs, None, jobs, "the same command")
+    play(store, runs, None, jobs, Board(*names_and_rounds(store, runs)), "the same command")
 
 
 def write(store: RunStore, document: Document, parsed: argparse.Namespace, known: Results) -> Path:

@@ -26,7 +26,7 @@ from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require, suggestion
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.config import COMPONENTS, Experiment
-from fedskew.experiment.references import citations, without_code
+from fedskew.experiment.references import bibliography, bibtex
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
 from fedskew.report.files import write_figures, write_tables
@@ -245,14 +245,10 @@ def report(parsed: argparse.Namespace) -> int:
 def cite(parsed: argparse.Namespace) -> int:
     """Print BibTeX of what the runs used; a comment above each entry says what used it."""
     records = RunStore(parsed.runs, read_only=True).select(parsed.runs_wanted)
-    read = [without_code(r.experiment, f"run {r.id}") for r in records]
-    works, unknown = citations(experiment for experiment, _ in read)
-    unknown += [f"{name} (code that is gone, or that you have not run)" for _, names in read for name in names]
+    works, unknown = bibliography(records)
     if parsed.json:
         rows = [{"key": w.reference.key, "used_by": list(w.used_by), **w.reference.fields} for w in works]
         print_json({"references": rows, "unknown": unknown})
         return 0
-    for name in unknown:
-        say(f"% no entry for {name}")
-    say("\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works))
+    say(bibtex(works, unknown))
     return 0

@@ -13,20 +13,18 @@ from fedskew.cli.output import (
     print_warnings,
     summary_json,
 )
-from fedskew.cli.progress import Board, duration, stop_on_signal
 from fedskew.cli.request import confirm, described, experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
-from fedskew.core.errors import Interrupted, require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
+from fedskew.experiment.compare import cross, register_all, seeds_from, to_resume, worst_error
 from fedskew.experiment.plan import Plan, Trial, prepare
-from fedskew.experiment.run import Ended, register
+from fedskew.experiment.progress import Board, duration, names_and_rounds, play
+from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
-from fedskew.store.lease import busy
 from fedskew.store.runs import RunStore
 
 
@@ -71,13 +69,11 @@ def resume(parsed: argparse.Namespace) -> int:
     store = RunStore(parsed.runs)
     chosen = store.select(parsed.runs_wanted)
     confirm(parsed, chosen)
-    ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
+    ids = to_resume(store, chosen)
     if not ids:
         states = ", ".join(sorted({r.status for r in chosen}))
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}")
         return 0
-    reasons = [busy(store, run) for run in ids]
-    require(not all(reasons), reasons[0])
     jobs = jobs_for(parsed, len(ids))
     again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
     return carry_out(store, dict.fromkeys(ids), None, jobs, parsed, again, shown=[r.id for r in chosen])
@@ -117,18 +113,6 @@ def value_range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def play(
-    store: RunStore, runs: Mapping[int, Plan | None], dataset: Dataset | None, jobs: int, again: str
-) -> list[Ended]:
-    """Carry out runs of the store with live progress. ``again`` is the command that continues them after an interruption."""
-    records = [store.run(i) for i in runs]
-    with stop_on_signal() as stopper, Board([r.name for r in records], [r.rounds for r in records]) as board:
-        try:
-            return execute_all(store, runs, dataset, jobs, board.on_progress, board.on_end, stopper)
-        except Interrupted as error:
-            raise Interrupted(f"{error}; everything finished is stored; {again} continues") from None
-
-
 def carry_out(
     store: RunStore,
     runs: Mapping[int, Plan | None],
@@ -142,7 +126,7 @@ def carry_out(
     from fedskew.report.html import write_report
 
     began = time.perf_counter()
-    results = play(store, runs, dataset, jobs, f"`{again}`")
+    results = play(store, runs, dataset, jobs, Board(*names_and_rounds(store, runs)), f"`{again}`")
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or runs]
     budget = requested_budget(parsed)

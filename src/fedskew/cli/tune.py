@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json
-from fedskew.cli.progress import duration, stop_on_signal
 from fedskew.cli.request import experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import Interrupted
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.progress import duration, stop_on_signal
 from fedskew.experiment.run import Ended, Progress
 from fedskew.experiment.search import Search, words
 from fedskew.experiment.torchrun import on_ranks

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedskew.cli.output import number, print_json
-from fedskew.cli.progress import duration
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
+from fedskew.experiment.progress import duration
 from fedskew.measure.registry import shown
 from fedskew.report.experiments import measured_rows
 from fedskew.report.names import display_name, titled

@@ -29,6 +29,10 @@ class FedskewError(Exception):
         # a library's message may have several lines
         super().__init__(visible(" ".join(line.strip() for line in message.splitlines())))
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BadInput(FedskewError):
     """The input is invalid. Nothing was started."""

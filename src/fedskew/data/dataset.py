@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,6 +78,18 @@ class Dataset:
             self.groups is None or not self.group_names or int(self.groups.max()) < len(self.group_names),
             f"{name}: some client ids (groups) are not below {len(self.group_names)}, the number of their names",
         )
+
+    def __repr__(self) -> str:
+        owners = "" if self.groups is None else f", {len(np.unique(self.groups))} natural clients"
+        return (
+            f"{self.name}: {len(self.y):,} training and {len(self.y_test):,} test rows of shape {self.shape}, "
+            f"{self.num_classes} classes{owners}"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = {"source": self.source, "notes": self.notes, "classes": ", ".join(self.classes[:20])}
+        lines = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in rows.items() if text)
+        return f"<p>{escape(repr(self))}</p><table>{lines}</table>"
 
     @property
     def num_classes(self) -> int:

@@ -10,7 +10,8 @@ from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
-from fedskew.store.runs import RunStore
+from fedskew.store.lease import busy
+from fedskew.store.runs import RunRecord, RunStore
 
 MOST_RUNS = 10_000
 """Maximum number of runs of a comparison: all are dealt, checked and stored before the first begins."""
@@ -84,6 +85,14 @@ def execute_all(
     if missing and stop():
         raise Interrupted(f"stopped with {missing} of {len(runs)} runs unfinished")
     return results
+
+
+def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
+    """The runs that are not at their end. Raises `BadInput` if other processes carry out all of them."""
+    ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]
+    reasons = [busy(store, run) for run in ids]
+    require(not reasons or not all(reasons), reasons[0] if reasons else "")
+    return ids
 
 
 def worst_error(results: Sequence[Ended]) -> FedskewError | None:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, Protocol, Unpack, cast
 
@@ -242,6 +243,19 @@ class Experiment:
         """All components, one after the other."""
         held = [getattr(self, section) for section in COMPONENTS]
         return [part for one in held for part in (one if isinstance(one, tuple) else [one])]
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what differs from the defaults, besides data, skew, model and method."""
+        own, default = self.table(), type(self)(dataset=self.dataset).table()
+        shown = {section: " + ".join(self.labels(section)) for section in ("dataset", "skew", "model", "algorithm")}
+        for section, table in own.items():
+            if section in SETTINGS:
+                changed = [f"{key}={value}" for key, value in table.items() if value != default[section].get(key)]
+                shown |= {section: ", ".join(changed)} if changed else {}
+            elif section not in (*shown, "name") and table != default[section]:
+                shown[section] = self.labels(section)[0]
+        rows = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in shown.items())
+        return f"<p>{escape(self.name)}</p><table>{rows}</table>"
 
     def labels(self, section: str, with_first: bool = False) -> list[str]:
         """The compact forms of a section's components; several only of ``skew``."""

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,11 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.columns import Fact
+from fedskew.data.dataset import Dataset
 from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.columns import differences
 from fedskew.measure.heterogeneity.details import details
@@ -109,9 +111,44 @@ def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 
     return shlex.join(["--dataset", spec, "--skew", "natural"])
 
 
-def from_experiment(experiment: Experiment, title: str) -> Subject:
-    """The clients' training rows of an experiment in the first round."""
-    data = experiment.dataset.load()
+def subject_of(
+    paths: Sequence[Path],
+    label: str,
+    client: str,
+    dataset: object,
+    skew: object,
+    clients: int | None,
+    partition_seed: int | None,
+    seed: int,
+    on_progress: OnProgress,
+) -> Subject:
+    """The files, or a data set under a skew; one of the two."""
+    require(seed >= 0, f"diagnose: seed must be at least 0, got {seed}")
+    require(
+        bool(paths) != (dataset is not None),
+        "diagnose: give files with label and client, or dataset with skew (one of the two)",
+    )
+    if paths:
+        require(bool(label), "diagnose: name the column with the labels, label")
+        require(
+            skew is None and clients is None,
+            "diagnose: skew and clients need dataset; for files, name the column of the clients with client",
+        )
+        return from_files(paths, label, client, seed, on_progress)
+    require(not (label or client), "diagnose: label and client need files; a named data set has its own")
+    data = dataset if isinstance(dataset, Dataset) else None
+    given = {"skew": skew, "clients": clients, "partition_seed": partition_seed, "dataset": None if data else dataset}
+    made = {key: value for key, value in given.items() if value is not None}
+    if data and skew is None:
+        made["skew"] = "iid" if data.groups is None else "natural"
+    experiment = Experiment(**cast(Settings, made))
+    name = data.name if data else experiment.labels("dataset")[0]
+    return from_experiment(experiment, f"{name}, {' + '.join(experiment.labels('skew'))}", data)
+
+
+def from_experiment(experiment: Experiment, title: str, data: Dataset | None = None) -> Subject:
+    """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
+    own, data = data is not None, data or experiment.dataset.load()
     held = client_data(experiment, data)
     partition, y = held.partition, held.labels.at(0)
     client = np.repeat(np.arange(len(partition)), partition.sizes)
@@ -134,7 +171,7 @@ def from_experiment(experiment: Experiment, title: str) -> Subject:
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=tuple((name, "mean", "", x[:, at].astype(np.float64)) for at, name in enumerate(data.columns)),
         name=data.name,
-        arguments=arguments_of(experiment),
+        arguments="" if own else arguments_of(experiment),
     )
 
 

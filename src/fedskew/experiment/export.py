@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -18,8 +18,10 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.landscape import state_of
 from fedskew.experiment.prepare import fitted, tasks_of
 from fedskew.experiment.watching import tell_where
+from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.models.own import OwnNet
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -59,40 +61,81 @@ def export(
         form != "onnx" or find_spec("onnxscript") is not None,
         "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
     )
+    path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
+    made = trained(store, run, warn, dataset)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if form == "safetensors":
+            own = isinstance(made.net, OwnNet)
+            named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
+            path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
+        else:
+            write_program(Logits(made.net).eval(), made.example, form, path)
+    except OSError as error:
+        raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
+    return path
+
+
+class Trained(NamedTuple):
+    """A module with the weights of a run."""
+
+    net: nn.Module
+    parameters: dict[str, Tensor]  # those that were trained
+    example: Tensor  # two rows
+
+
+def trained(
+    store: RunStore,
+    run: int,
+    warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
+    client: int | None = None,
+) -> Trained:
+    """The global model of a run's newest checkpoint, or the personal model of a ``client``.
+
+    Raises `BadInput` if there is none: clients may share no whole model, or have no model of their own.
+    """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
     found = checkpoints.newest(store.run_folder(run), store.covered(run))
     if found is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, found[1]["round"])
-    path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
     dataset = dataset or experiment.dataset.load()
     held = client_data(experiment, dataset)
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, dtype = tuple(x.shape[1:]), DTYPES[experiment.training.dtype]
     tasks = tasks_of(experiment.task, model, shape, dataset.num_classes, dtype, torch.device("cpu"), False)
+    if client is None:
+        require(
+            len(tasks) == 1 and experiment.algorithm.contract().shares_model,
+            f"run {run}: its clients have models of their own, and no whole model is shared",
+        )
+        require(
+            kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
+            f"run {run}: its clients keep a part of the model to themselves, and no whole model is shared",
+        )
+        w = found[0]["x"]
+    else:
+        w = of_client(store, run, dataset, client)
+    named = tasks[0].space.unflatten(w)
+    net = model.build(shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
+    net.load_state_dict(named, strict=False)
+    return Trained(net, named, rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids))
+
+
+def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:
+    """The parameters (P,) of a client's personal model."""
+    assembly, server, states = state_of(store, run, dataset)
+    fed = assembly.federation
+    require(measures_personal(fed), f"run {run}: its clients have no personal models; leave out client={client}")
     require(
-        len(tasks) == 1 and experiment.algorithm.contract().shares_model,
-        f"run {run}: its clients have models of their own, and no whole model is shared",
+        len(fed.tasks) == 1,
+        f"run {run}: its clients have models of different architectures, which cannot be loaded yet",
     )
     require(
-        kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
-        f"run {run}: its clients keep a part of the model to themselves, and no whole model is shared",
+        0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
     )
-    w = found[0]["x"]
-    named = {name: value.contiguous().clone() for name, value in tasks[0].space.unflatten(w).items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if form == "safetensors":
-            own = isinstance(tasks[0].model, OwnNet)
-            path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
-        else:
-            net = model.build(shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
-            net.load_state_dict(named, strict=False)
-            example = rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids)
-            write_program(Logits(net).eval(), example, form, path)
-    except OSError as error:
-        raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
-    return path
+    return personal_model(fed, assembly.engine, server, states, client).cpu()
 
 
 def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:

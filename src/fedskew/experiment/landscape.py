@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 from fedskew.core.errors import require
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
+from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
+from fedskew.experiment.notebook import self_showing
 from fedskew.experiment.run import resume
 from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
@@ -31,9 +33,18 @@ from fedskew.measure.landscape import (
     sharpness,
     through,
 )
+from fedskew.report.slices import draw_slices
 from fedskew.store.runs import RunStore
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Kind = Literal["line", "surface", "plane"]
+AXES: dict[Kind, str] = {
+    "line": "filter-normalised random direction",
+    "surface": "two filter-normalised random directions",
+    "plane": "distance in the plane of the three models",
+}
 ROWS = 2048
 """Maximum number of training rows on which sharpness is measured."""
 
@@ -49,6 +60,10 @@ class Landscape:
     sharpness: Sharpness
     overlap: float | None  # correlation of the first two clients' losses over the window
 
+    def plot(self) -> "Figure":
+        """The picture: one panel a sheet, or a line."""
+        return self_showing(draw_slices(self.window.a, self.window.b, self.sheets, self.points, AXES[self.kind]))
+
 
 def landscape(
     store: RunStore,
@@ -59,6 +74,7 @@ def landscape(
     reach: float = 1.0,
     on_progress: Callable[[], None] = lambda: None,
     warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
 ) -> Landscape:
     """Slices around the newest checkpoint of a run.
 
@@ -66,7 +82,7 @@ def landscape(
     stored. ``line`` and ``surface`` go along one or two random directions with filter normalisation, ``reach`` each way.
     ``warn`` gets one line if the newest checkpoint is damaged and the previous one is used.
     """
-    assembly, server, states = state_of(store, run)
+    assembly, server, states = state_of(store, run, dataset)
     tell_where(warn, store, run, server.round)
     fed = assembly.federation
     require(
@@ -113,16 +129,16 @@ def landscape(
     return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
 
 
-def state_of(store: RunStore, run: int) -> tuple[Assembly, Server, States]:
-    """The assembly, server and client states of a run's newest checkpoint."""
+def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[Assembly, Server, States]:
+    """The assembly, server and client states of a run's newest checkpoint. ``dataset`` is one that a program gave to the run."""
     record = store.run(run)
     require(
         record.rounds_done > 0,
-        f"landscape: run {run} has not finished a round yet; `fedskew resume {run}` continues it",
+        f"run {run} has not finished a round yet; `fedskew resume {run}` continues it",
     )
     experiment = from_toml(record.experiment, f"run {run}")
-    require(not isinstance(experiment.engine, Auto), f"landscape: run {run} has not chosen its engine yet")
-    assembly = assemble(experiment, experiment.dataset.load())
+    require(not isinstance(experiment.engine, Auto), f"run {run} has not chosen its engine yet")
+    assembly = assemble(experiment, dataset or experiment.dataset.load())
     server, states = resume(store, run, assembly, to_show=True)
     return assembly, server, states
 

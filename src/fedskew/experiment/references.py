@@ -1,7 +1,7 @@
 """The works that components are based on: the packaged BibTeX file, and the citations of a run."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,7 @@ from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
+from fedskew.store.runs import RunRecord
 
 ITSELF = "fedskew"
 """The key of this program's own entry."""
@@ -115,6 +116,20 @@ def names_in(section: object) -> list[str]:
     """The names of the components of a stored section."""
     parts = section if isinstance(section, list) else [section]
     return [str(part.get("name")) for part in parts if isinstance(part, dict)]
+
+
+def bibliography(records: Sequence[RunRecord]) -> tuple[list[Citation], list[str]]:
+    """What stored runs cite, and own components without an entry."""
+    read = [without_code(r.experiment, f"run {r.id}") for r in records]
+    works, unknown = citations(experiment for experiment, _ in read)
+    unknown += [f"{name} (code that is gone, or that you have not run)" for _, names in read for name in names]
+    return works, unknown
+
+
+def bibtex(works: Sequence[Citation], unknown: Sequence[str]) -> str:
+    """The entries; a comment above each says what used it."""
+    lines = [f"% no entry for {name}\n" for name in unknown]
+    return "".join(lines) + "\n\n".join(f"% {', '.join(w.used_by)}\n{w.reference.bibtex}" for w in works)
 
 
 def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:

@@ -1,67 +1,53 @@
-"""The Python API of runs: run, compare, table, data frame, plots, report."""
+"""The verbs of the command line as functions of Python. Their keywords are the same table, `fedskew.experiment.keywords`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast, overload
 
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.component import build, parse
+from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, execute_all, register_all, seeds_from, worst_error
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.compare import cross, seeds_from, to_resume
+from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.finish import ShowProgress, carry_out, finish
 from fedskew.experiment.given import experiment_from
-from fedskew.experiment.keywords import DEFAULT_METHODS, Settings
-from fedskew.experiment.plan import Plan, prepare
+from fedskew.experiment.keywords import DEFAULT_METHODS, KEYWORDS, Settings
+from fedskew.experiment.plan import prepare
+from fedskew.experiment.progress import shown_line
 from fedskew.experiment.run import Listener, register
-from fedskew.store.runs import RunRecord, RunStore
+from fedskew.experiment.runs import Opened, Runs, plainly
+from fedskew.experiment.search import Search
+from fedskew.experiment.tune import tune as tune_one
+from fedskew.experiment.tune import tuned_methods
+from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+    from fedskew.experiment.answers import Checked, Dealt, Found, Tuning
+    from fedskew.experiment.export import Format
+    from fedskew.experiment.landscape import Kind, Landscape
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Some runs of a store."""
-
-    store: RunStore
-    ids: tuple[int, ...]
-
-    @property
-    def records(self) -> list[RunRecord]:
-        """What the store knows of each run."""
-        return [self.store.run(i) for i in self.ids]
-
-    def table(self) -> pd.DataFrame:
-        """One row a method: accuracy with its 95 % interval over seeds, worst client, drift, megabytes, difference to the first."""
-        from fedskew.report.tables import summary
-
-        return summary(self.store, self.records)
-
-    def measurements(self) -> pd.DataFrame:
-        """Every stored number: run, round, client, split, name, value."""
-        return self.store.measurements(self.ids)
-
-    def plot(self, what: str = "accuracy") -> Figure:
-        """A matplotlib figure: ``accuracy``, ``loss``, ``drift``, ``divergence``, ``clients``, ``partition`` or ``ranks``."""
-        from fedskew.report.plots import plot
-
-        return plot(self.store, self.records, what)
-
-    def report(self, path: str | Path) -> Path:
-        """Write the self-contained HTML report."""
-        from fedskew.report.html import write_report
-
-        return write_report(self.store, self.records, Path(path))
+def listing(function: F) -> F:
+    """Add the keywords of an experiment to the documentation."""
+    lines = [f"    {one.name}: {one.help.replace('`fedskew list', '`fedskew list')}" for one in KEYWORDS.values()]
+    more = "    section__option: any other setting, as in evaluation__every=1"
+    function.__doc__ = f"{function.__doc__}\n    Keywords of the experiment:\n\n" + "\n".join([*lines, more]) + "\n"
+    return function
 
 
+@listing
+@plainly
 def run(
     experiment: Experiment | None = None,
     *,
     data: Dataset | None = None,
     runs: str | Path = "runs",
+    progress: ShowProgress = True,
     listener: Listener = lambda _: None,
     **keywords: Unpack[Settings],
 ) -> Runs:
@@ -74,7 +60,7 @@ def run(
     [plan], dataset = prepare([made], data, jobs=1)
     store = RunStore(runs)
     number = register(store, plan.experiment, plan.trial)
-    return finish(store, {number: plan}, dataset, 1, listener)
+    return finish(Runs(store, (number,), data), {number: plan}, dataset, 1, progress, listener, str(number))
 
 
 @overload
@@ -86,21 +72,25 @@ def compare(
     data: Dataset | None = None,
     runs: str | Path = "runs",
     jobs: int = 1,
+    progress: ShowProgress = True,
     listener: Listener = ...,
     **keywords: Unpack[Settings],
 ) -> Runs: ...
 @overload
 def compare(
-    experiment: Sequence[object] = ...,
+    algorithms: Sequence[object] = ...,
     /,
     *,
     seeds: int | Sequence[int] = 5,
     data: Dataset | None = None,
     runs: str | Path = "runs",
     jobs: int = 1,
+    progress: ShowProgress = True,
     listener: Listener = ...,
     **keywords: Unpack[Settings],
 ) -> Runs: ...
+@listing
+@plainly
 def compare(
     experiment: Experiment | Sequence[object] | None = None,
     algorithms: Sequence[object] = (),
@@ -109,13 +99,14 @@ def compare(
     data: Dataset | None = None,
     runs: str | Path = "runs",
     jobs: int = 1,
+    progress: ShowProgress = True,
     listener: Listener = lambda _: None,
     **keywords: Unpack[Settings],
 ) -> Runs:
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
 
     An `Experiment` may stand before the methods. Without methods it compares those of `fedskew compare`. ``jobs`` processes work
-    side by side; with more than 1 the calling script needs ``if __name__ == "__main__":``. Other keywords are those of `run`.
+    side by side. Other keywords are those of `run`.
     """
     base = experiment if isinstance(experiment, Experiment) else None
     if experiment is not None and base is None:
@@ -124,10 +115,7 @@ def compare(
     made, data = asked("compare", base, data, keywords)
     require(not isinstance(algorithms, str), f"compare: write the methods as a list, [{algorithms!r}]")
     planned = cross(made, algorithms or DEFAULT_METHODS, seeds_from(seeds, made.training.seed))
-    plans, dataset = prepare(planned, data, jobs)
-    store = RunStore(runs)
-    title = " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans))
-    return finish(store, register_all(store, plans, title), dataset, jobs, listener)
+    return carry_out(planned, data, runs, jobs, progress, listener)
 
 
 def asked(
@@ -144,10 +132,193 @@ def asked(
     return experiment_from(experiment, keywords), data
 
 
-def finish(store: RunStore, runs: Mapping[int, Plan], dataset: Dataset, jobs: int, listener: Listener) -> Runs:
-    """Carry out the runs. Raises the error of a single run; of several, the store has them."""
-    results = execute_all(store, runs, dataset, jobs, listener, lambda _: None, lambda: False)
-    error: FedskewError | None = worst_error(results)
-    if error and len(runs) == 1:
-        raise error
-    return Runs(store, tuple(runs))
+@plainly
+def resume(
+    which: str | int = "latest",
+    *,
+    data: Dataset | None = None,
+    runs: str | Path = "runs",
+    jobs: int = 1,
+    progress: ShowProgress = True,
+    trust: bool = False,
+) -> Runs:
+    """Continue runs that were interrupted: ``resume("c2")``, ``resume(7)``. ``data`` are the arrays that they began with.
+
+    ``trust`` confirms code of files that the runs name and that this person has not run before.
+    """
+    store = RunStore(runs)
+    chosen = store.select([str(which)])
+    for record in chosen:
+        from_toml(record.experiment, f"run {record.id}", trusted=trust)
+    made = Runs(store, tuple(r.id for r in chosen), data)
+    waiting = dict.fromkeys(to_resume(store, chosen))
+    return finish(made, waiting, data, jobs, progress, lambda _: None, str(which)) if waiting else made
+
+
+@listing
+@plainly
+def tune(
+    algorithms: Sequence[str] = ("fedavg",),
+    *,
+    grid: Mapping[str, Sequence[object]] | None = None,
+    trials: int = 0,
+    tuning_seeds: Sequence[int] = (1000, 1001),
+    by: Literal["clients", "personal"] = "clients",
+    experiment: Experiment | None = None,
+    data: Dataset | None = None,
+    runs: str | Path = "runs",
+    jobs: int = 1,
+    progress: ShowProgress = True,
+    **keywords: Unpack[Settings],
+) -> Tuning:
+    """Find each method's best setting on held-out rows of the clients: ``tune(["fedavg"], grid={"solver.lr": [0.03, 0.1]})``.
+
+    Keys of the ``grid`` are SECTION.OPTION for all methods or METHOD.OPTION for one; without it three learning rates are tried.
+    With ``trials`` Optuna proposes that many settings. The result's ``compare(seeds=5)`` compares the methods at their best.
+    """
+    from fedskew.experiment.answers import Tuning
+
+    made, data = asked("tune", experiment, data, keywords)
+    require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
+    space = {key.replace("__", "."): tuple(values) for key, values in (grid or {}).items()}
+    search = Search(space=space, seeds=tuple(tuning_seeds), trials=trials, by=by)
+    store = RunStore(runs)
+    with shown_line(bool(progress), "tuning") as show:
+        found = tuned_methods(
+            algorithms,
+            (),
+            search,
+            lambda method: tune_one(
+                store,
+                made,
+                method,
+                search,
+                dataset=data,
+                jobs=jobs,
+                listener=lambda p: show(f"{p.name}, seed {p.seed}: round {p.round}/{p.rounds}"),
+            ),
+        )
+    return Tuning(made, found, data, store.folder)
+
+
+@plainly
+def diagnose(
+    *paths: str | Path,
+    label: str = "",
+    client: str = "",
+    dataset: object = None,
+    skew: object = None,
+    clients: int | None = None,
+    partition_seed: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Found:
+    """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
+
+    Or those of a data set: ``diagnose(dataset="uci-har")``, also a `Dataset`, dealt by ``skew`` to ``clients`` clients.
+    """
+    from fedskew.experiment.answers import Found
+    from fedskew.experiment.diagnose import diagnosis, subject_of
+
+    with shown_line(progress, "reading") as show:
+
+        def on_progress(what: str, share: float) -> None:
+            show(f"{what}: {100 * share:.0f} %")
+
+        subject = subject_of(
+            [Path(path) for path in paths], label, client, dataset, skew, clients, partition_seed, seed, on_progress
+        )
+        return Found(diagnosis(subject, seed, on_progress))
+
+
+@plainly
+def check(method: object, **options: object) -> Checked:
+    """Check that a method keeps its promises: a class, an object, ``"./mine.py::Mine"`` or a name with options."""
+    from fedskew.conformance.promises import check as verdicts
+    from fedskew.experiment.answers import Checked
+    from fedskew.experiment.combinations import with_method
+
+    if isinstance(method, type):
+        method = method(**options)
+    else:
+        require(not options, f"check: write the options with the name, {method}:OPTION=VALUE")
+    made = with_method(Experiment(), method)
+    return Checked(made.name, tuple(verdicts(made.algorithm, made.server, COMPONENTS["algorithm"])))
+
+
+def chosen(runs: Runs | int | str) -> Runs:
+    """The runs, or those of the folder ``runs`` by number or name."""
+    return runs if isinstance(runs, Runs) else open("runs")[runs]
+
+
+@plainly
+def landscape(
+    runs: Runs | int | str = "latest",
+    kind: Kind = "plane",
+    clients: Sequence[int] = (0, 1),
+    points: int = 25,
+    reach: float = 1.0,
+    progress: bool = True,
+) -> Landscape:
+    """The loss around a run's model, with ``plot()``: ``kind`` is plane, surface or line. A number means the folder ``runs``."""
+    from fedskew.experiment.landscape import landscape
+
+    wanted, done = chosen(runs), count(1)
+    total = points if kind == "line" else points**2
+    with shown_line(progress, "losses") as show:
+        return landscape(
+            wanted.store,
+            wanted.one("landscape"),
+            kind,
+            clients,
+            points,
+            reach,
+            lambda: show(f"losses: {100 * next(done) / total:.0f} %"),
+            dataset=wanted.data,
+        )
+
+
+@plainly
+def export(runs: Runs | int | str = "latest", path: str | Path | None = None, format: Format = "safetensors") -> Path:
+    """Write a run's model as safetensors, torchscript or onnx; the file. A number means the folder ``runs``."""
+    from fedskew.experiment.export import SUFFIX
+    from fedskew.experiment.export import export as write
+
+    wanted = chosen(runs)
+    require(format in SUFFIX, f"export: format must be {', '.join(SUFFIX)}, got {format!r}")
+    return write(wanted.store, wanted.one("export"), format, Path(path) if path else None, dataset=wanted.data)
+
+
+@plainly
+def cite(runs: Runs | int | str = "latest") -> str:
+    """BibTeX of what runs used; a comment above each entry says what used it."""
+    from fedskew.experiment.references import bibliography, bibtex
+
+    return bibtex(*bibliography(chosen(runs).records))
+
+
+@plainly
+def open(folder: str | Path = "runs") -> Opened:
+    """The runs of a store: ``open("runs").latest``, ``open("runs")["c2"]``, ``open("runs").runs()``."""
+    return Opened(RunStore(folder, read_only=True))
+
+
+@plainly
+def table(path: str | Path, label: str, client: str = "", **options: object) -> Dataset:
+    """The rows of a CSV, JSON lines, Parquet or Arrow file or folder. Without a column of clients, a skew deals the rows."""
+    spec = {"name": "table", "path": str(path), "label": label, **({"client": client} if client else {}), **options}
+    loaded: Dataset = build("dataset", COMPONENTS["dataset"], spec).load()
+    return loaded
+
+
+@plainly
+def clients(
+    data: Dataset | str, skew: object = "natural", number: int = 10, seed: int = 0, held_out: float = 0.0
+) -> Dealt:
+    """Deal rows to clients: who holds what, as a table and a picture. ``data`` is a `Dataset` or the name of one."""
+    from fedskew.experiment.answers import Dealt
+    from fedskew.experiment.shortcuts import load, partition
+
+    rows = data if isinstance(data, Dataset) else load(data)
+    require(not isinstance(skew, str) or bool(parse(skew, "skew")[0]), "clients: name a skew, such as 'iid'")
+    return Dealt(rows, partition(rows, skew, number, seed, held_out))

@@ -7,6 +7,7 @@ import multiprocessing.connection
 import os
 import queue
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
+from types import ModuleType
 from typing import Literal
 
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
@@ -85,6 +87,20 @@ def without_hang_ups() -> Iterator[None]:
             signal.signal(signal.SIGHUP, handler)
 
 
+@contextmanager
+def without_program() -> Iterator[None]:
+    """Processes that start in this context do not run the user's script again, so that it needs no ``if __name__ == ...``.
+
+    They get nothing that is defined in it: own classes are read from the store.
+    """
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = program
+
+
 def side_by_side(
     folder: Path,
     runs: Mapping[int, Plan | None],
@@ -111,7 +127,7 @@ def side_by_side(
         ]
         at: dict[int, int] = {}
         try:
-            with without_hang_ups():
+            with without_hang_ups(), without_program():
                 for process in processes:
                     process.start()
             while any(p.is_alive() for p in processes) or not events.empty():

@@ -6,6 +6,7 @@ it like a local model.
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +50,21 @@ def scores_of(fed: Federation, engine: Engine, server: Server, states: States, c
     plans = tuning_plans(fed, server.round, clients)
     work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=True)
     return sums_of(fed, engine, work)
+
+
+def personal_model(fed: Federation, engine: Engine, server: Server, states: States, client: int) -> Tensor:
+    """The parameters (P,) of one client's personal model, after its tuning."""
+    clients = np.array([client])
+    plans = tuning_plans(fed, server.round, clients)
+    work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=False)
+    if fed.program.personal and fed.program.before:
+        work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
+    program = measuring(fed.program, fed.task, fed.solver)._replace(final=send_model)
+    return engine.run(program, work, fed.x, fed.targets(server.round)).uploads.delta[0]
+
+
+def send_model(view: View, carry: Carry, sums: Tree) -> tuple[Upload, Tree]:
+    return Upload(carry.w, {}, {}), {}
 
 
 def tuning_plans(fed: Federation, round_: int, clients: Ints) -> list[Plan]:

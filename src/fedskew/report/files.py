@@ -54,10 +54,16 @@ def write_figures(
 def write_tables(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
 ) -> list[Path]:
-    """Write the table of methods as CSV (all digits), LaTeX and Markdown, and the numbers of each figure as CSV; return the files.
+    """Write the texts of `texts_of`; return the files. Raises `FedskewError` if a file cannot be written."""
+    texts = texts_of(store, records, budget)
+    with writable(folder):
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
 
-    Raises `FedskewError` if a file cannot be written.
-    """
+
+def texts_of(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, str]:
+    """The table of methods as CSV (all digits), LaTeX and Markdown, and the numbers of each figure as CSV, by file name."""
     spelled = names(records)
     records = experiments.distinct(records)
     frame = tables.read(store, records, budget)
@@ -78,10 +84,7 @@ def write_tables(
     clients = series.per_client(store, records, budget)
     if len(clients):
         texts["clients.csv"] = csv(clients.assign(client_rows=clients["method"].map(client_rows)))
-    with writable(folder):
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return texts
 
 
 def readable(summary: pd.DataFrame) -> pd.DataFrame:

@@ -1,11 +1,14 @@
-"""Progress of runs and of long computations, and the way that a user stops them."""
+"""Runs carried out under the eyes of a user: progress on a terminal or in a notebook, and the way to stop them."""
 
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from html import escape
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Protocol
 
@@ -14,12 +17,18 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
-from fedskew.experiment.run import Ended, Progress
+from fedskew.core.errors import Interrupted, require, visible
+from fedskew.data.dataset import Dataset
+from fedskew.experiment import notebook
+from fedskew.experiment.compare import execute_all
+from fedskew.experiment.plan import Plan
+from fedskew.experiment.run import Ended, Listener, Progress
 from fedskew.measure.registry import shown
+from fedskew.report.console import Console, say
 from fedskew.report.names import name_of
 from fedskew.report.words import value
+from fedskew.store.runs import RunStore
 
 LINE_EVERY = 5.0
 """Seconds between two lines where nothing can be redrawn."""
@@ -28,7 +37,8 @@ LINE_EVERY = 5.0
 class Board(rich.progress.Progress):
     """Progress of several runs on standard error: a row for each method on a terminal, else a line every few seconds."""
 
-    def __init__(self, names: Sequence[str], rounds: Sequence[int]) -> None:
+    def __init__(self, names: Sequence[str], rounds: Sequence[int], lines: bool = True) -> None:
+        self.lines = lines  # where nothing can be redrawn
         self.began = self.printed = time.perf_counter()
         self.new_rounds = 0  # of this process
         self.round_of: dict[int, int] = {}
@@ -58,7 +68,7 @@ class Board(rich.progress.Progress):
         self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
         self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
-        if self.disable and now - self.printed > LINE_EVERY:
+        if self.lines and self.disable and now - self.printed > LINE_EVERY:
             self.printed = now
             line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])
             say(f"{name_of(progress.name)} seed {progress.seed}: {line}; {self.pace()}", error=True)
@@ -80,6 +90,81 @@ class Board(rich.progress.Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         yield Text(f"{self.pace()}; Ctrl-C stops after the round", style="dim")
+
+
+class NotebookBoard(Board):
+    """Progress as the output of a notebook's cell. With ``draw`` the picture that it makes stands below."""
+
+    def __init__(self, names: Sequence[str], rounds: Sequence[int], draw: Callable[[], str] | None = None) -> None:
+        super().__init__(names, rounds, lines=False)
+        self.disable, self.draw, self.drawn = True, draw, 0.0
+        self.output = notebook.Output()
+
+    def on_progress(self, progress: Progress) -> None:
+        super().on_progress(progress)
+        now = time.perf_counter()
+        if now - self.drawn > (2.0 if self.draw else 0.25):
+            self.drawn = now
+            self.output.show(self.html())
+
+    def on_end(self, result: Ended) -> None:
+        if result.error:
+            print(visible(str(result.error)), file=sys.stderr)
+
+    def stop(self) -> None:
+        super().stop()
+        # the curves stay, the bars go
+        self.output.show(self.draw() if self.draw else "")
+
+    def html(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(str(task.description))}</td><td><progress value={task.completed} max={task.total}></progress>"
+            f"</td><td>{task.completed:.0f}/{task.total:.0f}</td><td>{escape(task.fields['newest'])}</td></tr>"
+            for task in self.tasks
+        )
+        return f"<table>{rows}</table><small>{escape(self.pace())}</small>{self.draw() if self.draw else ''}"
+
+
+def board_for(progress: bool | str, store: RunStore, runs: Sequence[int]) -> Board | None:
+    """The progress of these runs: bars in a notebook, with live ``"curves"`` if wanted, or on a terminal; None elsewhere."""
+    require(progress in (True, False, "curves"), f"progress must be True, False or 'curves', got {progress!r}")
+    if not progress:
+        return None
+    names, rounds = names_and_rounds(store, runs)
+    if notebook.running():
+        return NotebookBoard(names, rounds, partial(notebook.curves, store, runs) if progress == "curves" else None)
+    return Board(names, rounds) if Console(stderr=True).is_terminal else None
+
+
+def names_and_rounds(store: RunStore, runs: Iterable[int]) -> tuple[list[str], list[int]]:
+    """Of each run."""
+    records = [store.run(run) for run in runs]
+    return [r.name for r in records], [r.rounds for r in records]
+
+
+def play(
+    store: RunStore,
+    runs: Mapping[int, Plan | None],
+    dataset: Dataset | None,
+    jobs: int,
+    board: Board | None,
+    again: str,
+    listener: Listener = lambda _: None,
+) -> list[Ended]:
+    """Carry out runs of the store with live progress. ``again`` is what the user types to continue them after an interruption."""
+
+    def on_progress(progress: Progress) -> None:
+        listener(progress)
+        if board:
+            board.on_progress(progress)
+
+    with stop_on_signal() as stopper, board or nullcontext():
+        try:
+            return execute_all(
+                store, runs, dataset, jobs, on_progress, board.on_end if board else lambda _: None, stopper
+            )
+        except Interrupted as error:
+            raise Interrupted(f"{error}; everything finished is stored; {again} continues") from None
 
 
 def measured(progress: Progress) -> dict[str, str]:
@@ -111,6 +196,28 @@ def bar(label: str) -> Iterator[ShowProgress]:
         yield on_progress
 
 
+@contextmanager
+def shown_line(progress: bool, label: str) -> Iterator[Callable[[str], None]]:
+    """A line that changes, on a terminal or in a notebook; nothing elsewhere."""
+    console, last = Console(stderr=True), [time.perf_counter()]
+    if progress and notebook.running():
+        output = notebook.Output()
+
+        def show(text: str) -> None:
+            if time.perf_counter() - last[0] > 0.25:
+                last[0] = time.perf_counter()
+                output.show(f"<small>{escape(text)}</small>")
+
+        yield show
+        output.show("")
+    elif progress and console.is_terminal:
+        with console.status(label) as status:
+            # Rich reads markup in a plain string here
+            yield lambda text: status.update(Text(text))
+    else:
+        yield lambda text: None
+
+
 def duration(seconds: float) -> str:
     """``95`` to ``1 min 35 s``."""
     seconds = round(seconds)
@@ -135,9 +242,12 @@ class Stopper:
 def stop_on_signal() -> Iterator[Stopper]:
     """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop after the round; the second one interrupts at once.
 
-    SIGHUP stays ignored if the process ignores it already (``nohup``).
+    SIGHUP stays ignored if the process ignores it already (``nohup``). Outside the main thread Python allows no handler.
     """
     stopper = Stopper()
+    if current_thread() is not main_thread():
+        yield stopper
+        return
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]
 
     def ask(number: int, frame: FrameType | None) -> None:

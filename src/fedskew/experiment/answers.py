@@ -1,0 +1,157 @@
+"""What Python's functions answer, besides runs: objects that print and show themselves in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from fedskew.conformance.promises import Verdict
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.compare import cross, seeds_from
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.finish import ShowProgress, carry_out
+from fedskew.experiment.notebook import self_showing
+from fedskew.experiment.runs import Runs
+from fedskew.experiment.search import Setting, words
+from fedskew.experiment.tune import Tuned, at_best
+from fedskew.report.diagnosis import answer, page, write_diagnosis
+from fedskew.skew.partition import Partition
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Shown:
+    """Prints as a heading and a table."""
+
+    heading: str
+
+    def table(self) -> pd.DataFrame:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.heading}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.heading)}</p>{self.table().to_html(index=False, border=0)}"
+
+
+@dataclass(frozen=True, repr=False)
+class Checked(Shown):
+    """The promises of a method, and whether it keeps them."""
+
+    name: str
+    promises: tuple[Verdict, ...]
+
+    @property
+    def kept(self) -> bool:
+        """Whether it keeps all of them."""
+        return all(v.kept for v in self.promises)
+
+    def __bool__(self) -> bool:
+        return self.kept
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        broken = sum(not v.kept for v in self.promises)
+        return f"{self.name}: " + (
+            f"{broken} of {len(self.promises)} promises broken" if broken else "keeps its promises"
+        )
+
+    def table(self) -> pd.DataFrame:
+        """One row a promise: kept, promise, reason."""
+        return pd.DataFrame([{"kept": v.kept, "promise": v.promise, "reason": v.reason or ""} for v in self.promises])
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Shown):
+    """Tuned methods: all settings that were tried, and the best."""
+
+    base: Experiment
+    methods: Mapping[str, Tuned]
+    data: Dataset | None
+    folder: Path
+    heading = "held-out accuracy of each setting, the best first"
+
+    @property
+    def best(self) -> dict[str, Setting]:
+        """The best setting of each method."""
+        return {name: tuned.best.setting for name, tuned in self.methods.items()}
+
+    def table(self) -> pd.DataFrame:
+        """One row a setting: method, setting, accuracy, seconds, ended; the best of each method first."""
+        rows = [
+            {"method": name, "setting": words(t.setting), "accuracy": t.score, "seconds": t.seconds, "ended": t.ended}
+            for name, tuned in self.methods.items()
+            for t in sorted(tuned.tried, key=lambda t: -t.score)
+        ]
+        return pd.DataFrame(rows)
+
+    def compare(self, seeds: int = 5, jobs: int = 1, progress: ShowProgress = True) -> Runs:
+        """Compare the methods, each at its best setting."""
+        planned = cross(self.base, list(self.methods), seeds_from(seeds, self.base.training.seed))
+        return carry_out(at_best(self.base, self.methods, planned), self.data, self.folder, jobs, progress)
+
+
+class Found(dict[str, Any]):
+    """A diagnosis: plain values by key, as `fedskew diagnose --json` prints them."""
+
+    def __repr__(self) -> str:
+        return f"{answer(self)}\n{self.table().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(answer(self))}</p>{self.table().to_html(index=False, border=0)}"
+
+    def table(self) -> pd.DataFrame:
+        """The four faces of the clients' difference: value, chance, p, strength, verdict."""
+        wanted = ["face", "value", "low", "high", "chance", "p", "strength", "verdict"]
+        return pd.DataFrame([{key: face[key] for key in wanted} for face in self["faces"]]).round(3)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page."""
+        return write_diagnosis(dict(self), path)
+
+    def html(self) -> str:
+        """The HTML page as text."""
+        return page(dict(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dealt(Shown):
+    """Rows that were dealt to clients."""
+
+    data: Dataset
+    partition: Partition
+
+    @property
+    def heading(self) -> str:  # type: ignore[override]
+        sizes = self.partition.sizes
+        return f"{self.data.name}: {len(sizes)} clients with {sizes.min():,} to {sizes.max():,} rows"
+
+    def table(self) -> pd.DataFrame:
+        """The rows of each client by class."""
+        counts = self.partition.label_counts(self.data.y, self.data.num_classes)
+        frame = pd.DataFrame(counts, columns=list(self.data.classes))
+        frame.insert(0, "client", list(self.names))
+        return frame.assign(rows=self.partition.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients' names: those of the data set where it has some."""
+        known = self.data.group_names
+        natural = known and all(name.isdecimal() and int(name) < len(known) for name in self.partition.names)
+        return tuple(known[int(name)] for name in self.partition.names) if natural else self.partition.names
+
+    def plot(self) -> Figure:
+        """The picture: clients down, classes across, darker is more."""
+        from fedskew.report.plots import draw_partition
+
+        rows = self.table().drop(columns="rows").reset_index(names="number")
+        long = rows.melt(id_vars=["number", "client"], var_name="label", value_name="rows")
+        columns = {"number": "client", "client": "client_name"}
+        return self_showing(draw_partition(long.rename(columns=columns), len(self.partition)))

@@ -1,0 +1,53 @@
+"""Carry out planned runs for Python: progress, the error of a single run, how to resume."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from fedskew.core.errors import FedskewError
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.compare import register_all, worst_error
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.plan import Plan, prepare
+from fedskew.experiment.progress import board_for, play
+from fedskew.experiment.run import Listener
+from fedskew.experiment.runs import Runs
+from fedskew.store.runs import RunStore
+
+ShowProgress = bool | Literal["curves"]
+"""True: bars on a terminal or in a notebook; "curves": live curves in a notebook, too; False: nothing."""
+
+
+def carry_out(
+    planned: Sequence[Experiment],
+    data: Dataset | None,
+    runs: str | Path,
+    jobs: int,
+    progress: ShowProgress,
+    listener: Listener = lambda _: None,
+) -> Runs:
+    """Carry out the experiments as one comparison."""
+    plans, dataset = prepare(planned, data, jobs)
+    store = RunStore(runs)
+    registered = register_all(store, plans, " vs ".join(dict.fromkeys(plan.experiment.name for plan in plans)))
+    comparison = f"c{store.run(min(registered)).comparison}"
+    return finish(Runs(store, tuple(registered), data), registered, dataset, jobs, progress, listener, comparison)
+
+
+def finish(
+    made: Runs,
+    runs: Mapping[int, Plan | None],
+    dataset: Dataset | None,
+    jobs: int,
+    progress: ShowProgress,
+    listener: Listener,
+    name: str,
+) -> Runs:
+    """Carry out the runs. Raises the error of a single run; of several, the store has them."""
+    folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
+    again = f"fedskew.resume({name!r}{folder})"
+    results = play(made.store, runs, dataset, jobs, board_for(progress, made.store, list(runs)), again, listener)
+    error: FedskewError | None = worst_error(results)
+    if error and len(runs) == 1:
+        raise error
+    return made

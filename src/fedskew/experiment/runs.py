@@ -1,0 +1,193 @@
+"""Runs of a store, from Python: tables, curves, figures, report, the trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from fedskew.core.counting import count
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.notebook import self_showing
+from fedskew.report.names import name_of
+from fedskew.report.words import listed
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from fedskew.report.shown import Table
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """Raise errors of fedskew from here, so that their traceback ends at the user's line."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except FedskewError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
+@dataclass(frozen=True, repr=False)
+class Runs:
+    """Some runs of a store. ``runs[3]`` is the run of that number, ``runs["scaffold"]`` the runs of that method."""
+
+    store: RunStore
+    ids: tuple[int, ...]
+    data: Dataset | None = field(default=None, compare=False)  # what the program gave to them, if it did
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """What the store knows of each run."""
+        return [self.store.run(i) for i in self.ids]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Runs]:
+        return (self[i] for i in self.ids)
+
+    @plainly
+    def __getitem__(self, which: int | str) -> Runs:
+        if isinstance(which, str):
+            found = tuple(r.id for r in self.records if which in (r.name, str(name_of(r.name))))
+        else:
+            found = tuple(i for i in self.ids if i == which)
+        names = listed([repr(name) for name in dict.fromkeys(r.name for r in self.records)])
+        require(bool(found), f"there is no {which!r} among these runs; they are {words(self.ids)}, methods {names}")
+        return Runs(self.store, found, self.data)
+
+    def __repr__(self) -> str:
+        return f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}\n{self.table()!r}"
+
+    def _repr_html_(self) -> str:
+        note = f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}"
+        return f"{self.shown()._repr_html_()}<small>{escape(note)}</small>"
+
+    @plainly
+    def table(self, full: bool = False) -> pd.DataFrame:
+        """One row a method: accuracy with its 95 % interval over seeds, worst client, drift, megabytes, difference to the first.
+
+        It prints as `fedskew show` does and holds all numbers, shares as 0..1; ``full`` prints these.
+        """
+        import pandas as pd
+
+        shown = self.shown()
+        return pd.DataFrame(shown) if full else shown
+
+    def shown(self) -> Table:
+        from fedskew.report.shown import Table
+        from fedskew.report.tables import summary
+
+        return Table(summary(self.store, self.records))
+
+    @plainly
+    def curves(self, measure: str = "accuracy") -> pd.DataFrame:
+        """A measure by round: columns method, round, mean, low, high (95 % interval over seeds), runs, stopped."""
+        from fedskew.core.errors import suggestion
+        from fedskew.measure.registry import shown
+        from fedskew.report.series import curves
+
+        known = {m.key: m for m in shown("curve")}
+        require(measure in known, f"there is no curve of {measure!r}; {suggestion(measure, known)}")
+        return curves(self.store, self.records, known[measure])
+
+    def measurements(self) -> pd.DataFrame:
+        """Every stored number: run, round, client, split, name, value."""
+        return self.store.measurements(self.ids)
+
+    @plainly
+    def plot(self, what: str = "accuracy") -> Figure:
+        """A matplotlib figure: ``accuracy``, ``loss``, ``drift``, ``divergence``, ``clients``, ``partition`` or ``ranks``."""
+        from fedskew.report.plots import plot
+
+        return self_showing(plot(self.store, self.records, what))
+
+    @plainly
+    def report(self, path: str | Path) -> Path:
+        """Write the self-contained HTML report."""
+        from fedskew.report.html import write_report
+
+        return write_report(self.store, self.records, Path(path))
+
+    @plainly
+    def latex(self) -> str:
+        """The table of methods in LaTeX."""
+        from fedskew.report.files import texts_of
+
+        return texts_of(self.store, self.records)["methods.tex"]
+
+    @plainly
+    def csv(self, folder: str | Path | None = None) -> str | list[Path]:
+        """The table of methods as CSV. With a ``folder``: every table and the numbers of every figure as files there."""
+        from fedskew.report.files import texts_of, write_tables
+
+        if folder is None:
+            return texts_of(self.store, self.records)["methods.csv"]
+        return write_tables(self.store, self.records, Path(folder))
+
+    @plainly
+    def model(self, client: int | None = None) -> nn.Module:
+        """The trained model, which gives one score a class. ``client`` asks for a client's personal model.
+
+        It is the module of a class of your own; another one takes rows as the data set holds them.
+        """
+        from fedskew.experiment.export import Logits, trained
+        from fedskew.models.own import OwnNet
+
+        net = trained(self.store, self.one("model"), dataset=self.data, client=client).net.eval()
+        return net.inner if isinstance(net, OwnNet) else Logits(net)
+
+    def one(self, what: str) -> int:
+        """The number of the only run."""
+        if len(self.ids) == 1:
+            return self.ids[0]
+        raise BadInput(f"these are {len(self)} runs, {words(self.ids)}; choose one: runs[{self.ids[0]}].{what}()")
+
+
+def words(ids: Sequence[int]) -> str:
+    """``1 to 4`` or ``1, 3 and 7``."""
+    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[-1] + 1)):
+        return f"{ids[0]} to {ids[-1]}"
+    return listed([str(i) for i in ids])
+
+
+@dataclass(frozen=True, repr=False)
+class Opened:
+    """A run store: ``opened[3]``, ``opened["c2"]`` and ``opened.latest`` are `Runs`."""
+
+    store: RunStore
+
+    @plainly
+    def __getitem__(self, which: int | str) -> Runs:
+        return Runs(self.store, tuple(r.id for r in self.store.select([str(which)])))
+
+    @property
+    def latest(self) -> Runs:
+        """The newest comparison, or the newest run."""
+        return self["latest"]
+
+    def runs(self) -> Runs:
+        """All runs."""
+        return Runs(self.store, tuple(r.id for r in self.store.runs()))
+
+    def comparisons(self) -> dict[str, Runs]:
+        """All comparisons by name, ``c1``, ``c2``, ..."""
+        numbers = dict.fromkeys(r.comparison for r in self.store.runs() if r.comparison)
+        return {f"c{number}": self[f"c{number}"] for number in numbers}
+
+    def __repr__(self) -> str:
+        return f"{count(len(self.runs()), 'run')} in {self.store.folder}"

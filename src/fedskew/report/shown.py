@@ -1,0 +1,27 @@
+"""The table of methods as Python shows it: all numbers in a data frame that prints in few columns."""
+
+import pandas as pd
+
+from fedskew.report.files import readable
+from fedskew.report.names import name_of
+
+
+class Table(pd.DataFrame):
+    """The frame of `fedskew.report.tables.summary`. What is made from it prints as pandas prints."""
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def short(self) -> pd.DataFrame:
+        """The columns that it prints, as text."""
+        frame = pd.DataFrame(self)
+        shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
+        return shown.assign(method=[str(name_of(name)) for name in shown["method"]])
+
+    def __repr__(self) -> str:
+        return self.short().to_string(index=False)
+
+    def _repr_html_(self) -> str:
+        html: str = self.short().to_html(index=False, border=0)
+        return html

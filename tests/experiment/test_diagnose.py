@@ -116,9 +116,9 @@ def test_diagnosis_uses_one_thread(monkeypatch):
     ("arguments", "words"),
     [
         ([], "give files"),
-        (["a.csv"], "--label COLUMN"),
+        (["a.csv"], "the column with the labels by label"),
         (["a.csv", "--dataset", "digits"], "one of the two"),
-        (["a.csv", "--label", "y", "--skew", "iid"], "--client"),
+        (["a.csv", "--label", "y", "--skew", "iid"], "the column of the clients by client"),
         (["--dataset", "digits", "--label", "y"], "has its own"),
         (["a.csv", "--label", "y", "--client", "k"], "no such file"),
         (["--dataset", "digits", "--skew", "natural"], "does not name the owners"),

@@ -129,10 +129,10 @@ def subject_of(
         "diagnose: give files with label and client, or dataset with skew (one of the two)",
     )
     if paths:
-        require(bool(label), "diagnose: name the column with the labels, label")
+        require(bool(label), "diagnose: name the column with the labels by label")
         require(
             skew is None and clients is None,
-            "diagnose: skew and clients need dataset; for files, name the column of the clients with client",
+            "diagnose: skew and clients need dataset; for files, name the column of the clients by client",
         )
         return from_files(paths, label, client, seed, on_progress)
     require(not (label or client), "diagnose: label and client need files; a named data set has its own")

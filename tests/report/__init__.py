@@ -32,10 +32,15 @@ def measured(round_: int, accuracy: float, clients: Sequence[float]) -> list[Row
         rows += [
             (None, "personal", f"accuracy_{name}", of(clients) + 0.05) for name, of in (("mean", mean), ("worst", min))
         ]
+    rows += [(None, "test", name, 0.1 * accuracy) for name in ("forgetting", "opportunity", "parity", "odds")]
+    rows += [(k, "class", "accuracy", accuracy - 0.02 * k) for k in range(2)]
     if round_:
+        rows += [(k, "layer", "cosine", 0.2 * (k + round_)) for k in range(2)]
         values = {
             "drift": 2.0 * round_,
             "divergence": 3.0 * round_,
+            "cosine": 0.5,
+            "inexactness": 0.25,
             "bytes_up": 1e6,
             "bytes_down": 5e5,
             "seconds": 0.25,
@@ -93,6 +98,8 @@ def mixed_store(folder: Path) -> RunStore:
     add(made, "fedprox:mu=0.1", 0, [0.1, 0.5, 0.83], comparison=comparison)
     add(made, "fedavg", 1, [0.1, 0.6, 0.82], comparison=comparison)
     add(made, "scaffold", 0, [0.1], comparison=comparison, status="interrupted", rounds=2)
+    for run in made.runs():
+        made.add_facts(run.id, {"layers": ["hidden", "out"], "classes": ["cat", "dog"]})
     first = made.runs()[0].id
     made.set_partition(first, [(0, "0", "7", 30), (0, "0", "10", 2), (1, "1", "9", 5)])
     made.add_facts(

@@ -136,12 +136,16 @@ MEASURES: tuple[Measure, ...] = (
         "test", "loss", "mean loss of the global model on the test set, which no client has seen; cross-entropy in nats",
         shown=("curve",), label="test loss", reduce="last", better="lower",
     ),
-    Measure("test", "forgetting", "mean of the classes' forgetting, if `evaluation.classes` asks for it"),
+    Measure("test", "forgetting", "mean of the classes' forgetting, if `evaluation.classes` asks for it", shown=("curve",),
+            unit="%", reduce="last", high=1.0, better="lower"),
     Measure("test", "recovery", "rounds from a change of the concept until accuracy is 95 % of its mean over the ten measurements "
             "before; stored in the round in which it is"),
-    Measure("test", "opportunity", "difference of true positive rates between the two groups of a sensitive attribute"),
-    Measure("test", "parity", "difference of the rates of positive predictions between these groups"),
-    Measure("test", "odds", "the larger of the gaps in true and in false positive rate between these groups"),
+    Measure("test", "opportunity", "difference of true positive rates between the two groups of a sensitive attribute",
+            shown=("page", "curve"), title="gap in opportunity", reduce="last", low=-1.0, high=1.0),
+    Measure("test", "parity", "difference of the rates of positive predictions between these groups",
+            shown=("page", "curve"), title="gap in parity", reduce="last", low=-1.0, high=1.0),
+    Measure("test", "odds", "the larger of the gaps in true and in false positive rate between these groups",
+            shown=("page", "curve"), title="gap in odds", reduce="last", low=-1.0, high=1.0),
     # clients: the global model on each client's rows, over the clients
     Measure("clients", "accuracy_mean", "accuracy of the global model on a client's rows: mean over the clients, 0..1",
             compute=FAIR + "mean", score="accuracy", unit="%", reduce="last", high=1.0, better="higher"),
@@ -200,8 +204,10 @@ MEASURES: tuple[Measure, ...] = (
             "relative drift R"),
     Measure("round", "update_norm", "mean length of the clients' updates"),
     Measure("round", "alignment", "mean cosine of the clients' updates with their example-weighted mean, -1..1"),
-    Measure("round", "cosine", "mean cosine over all pairs of updates, if `evaluation.layers` asks for it"),
-    Measure("round", "inexactness", "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it"),
+    Measure("round", "cosine", "mean cosine over all pairs of updates, if `evaluation.layers` asks for it",
+            shown=("curve",), label="agreement of the updates", low=-1.0, high=1.0),
+    Measure("round", "inexactness", "mean over the clients of their inexactness, if `evaluation.inexactness` asks for it: "
+            "0 solved, 1 no nearer", shown=("curve",)),
     Measure("round", "local_steps", "local steps of all clients", reduce="sum", budget="steps"),
     Measure("round", "update_amount", "learning rate times local steps, mean over the clients by their rows (u of 'From IID to "
             "Non-IID', eq. 3)", reduce="sum", budget="u", counted=True),
@@ -252,8 +258,9 @@ MEASURES: tuple[Measure, ...] = (
     Measure("fault", "out_of_range", "per client: answers with impossible numbers, such as an accuracy above 1"),
     Measure("fault", "too_long", "per client: updates longer than the limit, or far longer than the other clients'"),
     # per layer and per class: their number stands in the column of the client
-    Measure("layer", "cosine", "per layer: mean cosine over all pairs of updates"),
-    Measure("class", "accuracy", "per class: accuracy of the global model on the test rows of the class, 0..1", unit="%"),
+    Measure("layer", "cosine", "per layer: mean cosine over all pairs of updates", label="agreement by layer", low=-1.0, high=1.0),
+    Measure("class", "accuracy", "per class: accuracy of the global model on the test rows of the class, 0..1",
+            label="accuracy by class", unit="%", high=1.0),
     Measure("class", "forgetting", "per class: its highest accuracy in any measured round minus the one now (Lee et al. 2022)",
             unit="%"),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import primary
-from fedskew.report import experiments, plots, profile, series, tables, tips, words
+from fedskew.report import experiments, parts, plots, profile, series, tables, tips, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.differences import compared, draw_differences, of_differences
@@ -124,6 +124,7 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         differences=difference_figure(summary),
         figures=rank_figure(store, stored, budget)
         + curve_figures(frame, records)
+        + part_figures(store, records, budget)
         + client_figure(store, records, budget),
         partition=partition(store, records),
         profiles=profiles,
@@ -197,9 +198,23 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
         table = series.curves_of(frame, records, measure)
         if len(table):
             rows = f" Measured on each client’s {experiments.measured_rows(records)}." if measure.of_clients else ""
-            caption = f"{measure.note[:1].upper()}{measure.note[1:]}.{rows}".replace(", 0..1", "")
+            caption = f"{words.note(measure)}.{rows}"
             drawn, values = plots.draw_curves(table, measure, methods), tips.of_curves(table, measure, methods)
             made.append(figure(key, measure.label, f"{measure.label} over rounds", drawn, caption, values))
+    return made
+
+
+def part_figures(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
+    """The measures of layers and of classes, where the runs have them."""
+    order, made = tables.methods(records), []
+    captions = {"layers": "mean over the rounds", "classes": "after the last measured round"}
+    for what in parts.MEASURES:
+        table = parts.by_part(store, records, what, budget)
+        if len(table):
+            measure = parts.measure_of(what)
+            caption = f"{words.note(measure)}; {captions[what]}."
+            drawn, values = parts.draw_parts(table, what, order), parts.of_parts(table, what, order)
+            made.append(figure(what, measure.label, measure.label, drawn, caption, values))
     return made
 
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from fedskew.core.errors import require, suggestion
 from fedskew.measure.registry import Measure, primary, shown
-from fedskew.report import series, tables, tips
+from fedskew.report import parts, series, tables, tips
 from fedskew.report.budget import Budget
 from fedskew.report.differences import draw_differences
 from fedskew.report.experiments import kinds_of_rows
 from fedskew.report.names import titled
 from fedskew.report.ranks import draw_ranks
-from fedskew.report.style import MUTED, SERIES, STYLE, blank, dashes, marker, shorten, styled
+from fedskew.report.style import MUTED, SERIES, blank, dashes, finish, marker, share_axis, shorten, styled
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def curves() -> dict[str, Measure]:
 
 def pictures() -> list[str]:
     """The names of all figures."""
-    return [*curves(), "differences", "clients", "partition", "ranks"]
+    return [*curves(), "differences", *parts.MEASURES, "clients", "partition", "ranks"]
 
 
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
@@ -58,6 +58,10 @@ def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", 
         return draw_curves(table, measure, order, measure.label + where)
     if what == "differences":
         return draw_differences(tables.summary(store, records, budget))
+    for part in parts.MEASURES:
+        if what == part:
+            table = parts.by_part(store, records, part, budget)
+            return parts.draw_parts(table, part, order, parts.measure_of(part).label)
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")
     if what == "ranks":
@@ -80,7 +84,7 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
     ``table`` is that of `series.curves`; ``order`` gives each method its colour; with a ``label`` of the vertical axis the figure
     has a legend. A figure on a page leaves both to the page.
     """
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 
     table = table[np.isfinite(table["mean"])]
     with styled():
@@ -106,7 +110,7 @@ def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], lab
         if logarithmic:
             logarithmic_axis(axes, top / bottom)
         if share:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+            share_axis(axes)
         axes.set_ylim(bottom, top)
         finish(figure, axes, label)
     return figure
@@ -117,7 +121,7 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> 
 
     As `draw_curves`, with the table of `series.per_client`.
     """
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 
     with styled():
         figure, axes = blank(250)
@@ -126,7 +130,7 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> 
             axes.plot(rows["rank"], rows[primary().name], label=method, **line_style(index, len(rows)))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
         if primary().unit == "%":
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+            share_axis(axes)
             axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel("clients, from worst to best")
         finish(figure, axes, label)
@@ -234,15 +238,3 @@ def logarithmic_axis(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 300 else (1,), numticks=8))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def finish(figure: Figure, axes: Axes, label: str) -> None:
-    """Grid and ticks; with a ``label`` also that of the vertical axis, and a legend if there are several lines."""
-    axes.grid(axis="y")
-    axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
-    axes.set_ylabel(label)
-    handles, labels = axes.get_legend_handles_labels()
-    if label and len(labels) > 1:
-        columns = max(1, min(3, 54 // (max(map(len, labels)) + 6)))
-        figure.set_figheight(figure.get_figheight() + math.ceil(len(labels) / columns) * 17 / 72)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -89,3 +90,22 @@ def blank(height: float) -> tuple[Figure, Axes]:
 
 def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def share_axis(axes: Axes) -> None:
+    """Shares in percent on the vertical axis."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def finish(figure: Figure, axes: Axes, label: str) -> None:
+    """Grid and ticks; with a ``label`` also that of the vertical axis, and a legend if there are several lines."""
+    axes.grid(axis="y")
+    axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
+    axes.set_ylabel(label)
+    handles, labels = axes.get_legend_handles_labels()
+    if label and len(labels) > 1:
+        columns = max(1, min(3, 54 // (max(map(len, labels)) + 6)))
+        figure.set_figheight(figure.get_figheight() + math.ceil(len(labels) / columns) * 17 / 72)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)

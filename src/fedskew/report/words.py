@@ -96,6 +96,12 @@ def heading(measure: Measure) -> str:
     return f"{measure.title} {measure.unit}".strip()
 
 
+def note(measure: Measure) -> str:
+    """The note of a measure as the caption of a figure: without the range of shares, and without the setting that asks for it."""
+    text = re.sub(r"(, 0\.\.1|,? if `[^`]*` asks for it)", "", measure.note)
+    return text[:1].upper() + text[1:]
+
+
 def plain(measure: Measure, number: float) -> str:
     """A value without its unit: ``92.5``."""
     return share(number) if measure.unit == "%" else figures(number)

@@ -60,6 +60,19 @@ def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.Monk
     assert ended == [1]
 
 
+def test_program_ends_though_stopped_workers_leave_large_runs_in_the_queue(tmp_path: Path) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(
+        "import sys, numpy as np\nfrom pathlib import Path\nfrom types import SimpleNamespace\n"
+        "if __name__ == '__main__':\n"
+        "    from fedskew.experiment.workers import side_by_side\n"
+        "    runs = {run: SimpleNamespace(dealt=np.zeros(100_000)) for run in range(2)}\n"
+        "    side_by_side(Path(sys.argv[1]), runs, None, 1, print, print, lambda: True)\n"
+    )
+    command = [sys.executable, str(script), str(tmp_path / "runs")]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=90, check=True)
+
+
 def started(folder: Path, **options: object) -> subprocess.Popen[bytes]:
     temporary = folder / "temporary"
     temporary.mkdir()

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from types import ModuleType
 from typing import Literal
 
@@ -36,21 +36,21 @@ Task = tuple[int, Partition | None] | None
 """A run and its dealt rows; None: there are no more."""
 
 Report = (
-    tuple[Literal["begun"], int, int]
+    tuple[Literal["ready"], int, None]
+    | tuple[Literal["begun"], int, int]
     | tuple[Literal["progress"], Progress, None]
     | tuple[Literal["ended"], int, tuple[str, str] | None]
 )
-"""A run and the worker's process; progress; or a run and the kind and the text of its error."""
+"""A worker's process; a run and its process; progress; or a run and the kind and the text of its error."""
 
 
 def work(folder: Path, tasks: Queue[Task], events: Queue[Report], stop: Event, dataset: Dataset | None) -> None:
     """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
 
-    A worker ignores signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
+    A worker gets no signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
     """
-    for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)
     Thread(target=end_with_parent, daemon=True).start()
+    events.put(("ready", os.getpid(), None))
     store = RunStore(folder)
     while not stop.is_set() and (task := tasks.get()) is not None:
         run, dealt = task
@@ -77,14 +77,13 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def without_hang_ups() -> Iterator[None]:
-    """Processes that start in this context ignore SIGHUP, or Python's resource tracker would print tracebacks."""
-    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN) if current_thread() is main_thread() else None
+def signals_held() -> Iterator[None]:
+    """Deliver signals after this context. Processes that start in it never get them, or they would print tracebacks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:
-        if handler is not None:
-            signal.signal(signal.SIGHUP, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -113,10 +112,12 @@ def side_by_side(
     """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed is noted as failed."""
     with shared(dataset) as rows:
         context = multiprocessing.get_context("spawn")
-        with without_hang_ups():
+        with signals_held():
             tasks: Queue[Task] = context.Queue()
             events: Queue[Report] = context.Queue()
             halt = context.Event()
+        # stopped workers leave runs in the queue; the program would wait for ever for somebody to read them
+        tasks.cancel_join_thread()
         for run, plan in runs.items():
             tasks.put((run, plan.dealt if plan else None))
         for _ in range(jobs):
@@ -126,8 +127,9 @@ def side_by_side(
             for _ in range(min(jobs, len(runs)))
         ]
         at: dict[int, int] = {}
+        ready: set[int] = set()
         try:
-            with without_hang_ups(), without_program():
+            with signals_held(), without_program():
                 for process in processes:
                     process.start()
             while any(p.is_alive() for p in processes) or not events.empty():
@@ -137,11 +139,15 @@ def side_by_side(
                     report = events.get(timeout=0.2)
                 except queue.Empty:
                     for process in processes:
+                        if halt.is_set() and process.pid not in ready:
+                            process.kill()  # it has no run yet, and may import libraries for seconds
                         lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
                         if lost is not None and not halt.is_set():
                             note(Ended(lost, mark_lost(folder, lost, process.exitcode)))
                     continue
-                if report[0] == "progress":
+                if report[0] == "ready":
+                    ready.add(report[1])
+                elif report[0] == "progress":
                     listener(report[1])
                 elif report[0] == "begun":
                     at[report[2]] = report[1]

@@ -33,6 +33,15 @@ def test_valid_data_set_is_accepted():
     assert Dataset(**valid(groups=None)).groups is None
 
 
+def test_names_may_be_arrays_and_client_ids_may_be_letters():
+    data = Dataset(**valid(classes=np.array(["a", "b", "c"]), groups=np.array(list("vuuvu"))))
+    assert (data.classes, data.group_names) == (("a", "b", "c"), ("u", "v"))
+    assert data.groups.tolist() == [1, 0, 0, 1, 0]
+    assert Dataset(**valid(group_names=np.array(list("wxyz")))).group_names == ("w", "x", "y", "z")
+    with pytest.raises(BadInput, match="must be integers if group_names names them"):
+        Dataset(**valid(groups=np.array(list("vuuvu")), group_names=("u", "v")))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -4,7 +4,6 @@ A slot also keeps the promises of a federation of FedAvg with it: equal engines,
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -13,14 +12,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
-from fedskew.conformance import promises
-from fedskew.conformance.miniature import NET, SIZES, SPACE, TASK, X0, federation, normal
+from fedskew.conformance import promises, slots
+from fedskew.conformance.miniature import normal
 from fedskew.conformance.promises import Subject, Verdict, examined
-from fedskew.conformance.records import Broken, expect_same, shapes
-from fedskew.core.contract import Augmentation, Availability, Codec, Selection, ServerOptimiser, Sharing, Solver
+from fedskew.conformance.records import Broken, expect_same
+from fedskew.conformance.slots import holds
+from fedskew.core.contract import Metric
 from fedskew.core.errors import BadInput
-from fedskew.core.seeding import stream
-from fedskew.core.trees import map_leaves, num_bytes, pick
+from fedskew.core.task import TaskKind
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.skew.concept import Concept, labels_of
@@ -28,147 +27,12 @@ from fedskew.skew.feature import FeatureSkew, transformed
 from fedskew.skew.partition import Dealer, Ints
 from fedskew.skew.quantity import SizeSkew
 from fedskew.slots import ServerSgd
-from fedskew.slots.codecs import encode
 
 ROWS, CLASSES, CLIENTS = 240, 8, 7
 """Of the rows that a skew deals."""
 
 SHAPES = ((64,), (1, 8, 8), (3, 32, 32), (1, 28, 28), (9, 128))
 """Shapes of a row. A model is checked on the first that it takes: digits, images, sensor windows."""
-
-
-def holds(condition: bool, reason: str) -> None:
-    """Raise `Broken` with the reason unless the condition holds."""
-    if not condition:
-        raise Broken(reason)
-
-
-# solvers, server optimisers
-
-
-def solver_rests(solver: Solver) -> None:
-    """stays where it is if the gradient and the weight decay are 0"""
-    if "weight_decay" in {field.name for field in fields(solver)}:  # type: ignore[arg-type]
-        solver = replace(solver, weight_decay=0.0)  # type: ignore[type-var]
-    if solver.weight_decay == 0:
-        moved, _ = solver.update(torch.zeros_like(X0), solver.init(X0), X0, X0.new_tensor(0.1))
-        expect_same({"w": moved}, {"w": X0}, tolerance=0.0)
-
-
-def solver_is_what_it_says(solver: Solver) -> None:
-    """takes steps linear in the gradients if `linear`, and its rate times the gradient if `plain`"""
-    lr, w = X0.new_tensor(0.1), torch.zeros_like(X0)
-
-    def path(*gradients: Tensor) -> Tensor:
-        at, state = w, solver.init(w)
-        for g in gradients:
-            at, state = solver.update(g, state, at, lr)
-        return at
-
-    a, b = normal(1, SPACE.size), normal(2, SPACE.size)
-    if solver.linear:
-        expect_same({"a + b": path(a + b, a - b)}, {"a + b": path(a, a) + path(b, -b)})
-        steps = torch.tensor(3.0, dtype=w.dtype)
-        moved = -path(*[torch.ones_like(w)] * 3) / lr
-        expect_same({"unit_response": solver.unit_response(steps).expand_as(w)}, {"unit_response": moved})
-    if solver.plain:
-        expect_same({"step": path(a)}, {"step": -lr * a})
-
-
-def server_rests(server: ServerOptimiser) -> None:
-    """stays where it is if the clients' mean update is 0"""
-    moved, _ = server.update(torch.zeros_like(X0), server.init(X0), X0)
-    expect_same({"x": moved}, {"x": X0}, tolerance=0.0)
-
-
-# codecs, sharing
-
-
-def codec_decodes(codec: Codec) -> None:
-    """decodes what it encodes to finite updates of the same shape, one client's independent of the others'"""
-    rows = normal(5, 4, SPACE.size)
-    draws = torch.tensor(np.random.default_rng(6).random(rows.shape)) if codec.random else None
-    received = codec.decode(codec.compress(rows, draws, TASK), TASK)
-    holds(received.shape == rows.shape, f"{tuple(rows.shape)} becomes {tuple(received.shape)}")
-    holds(bool(received.isfinite().all()), "a decoded update is not finite")
-    alone = codec.decode(codec.compress(rows[2:3], None if draws is None else draws[2:3], TASK), TASK)
-    expect_same({"update of one client": alone[0]}, {"update of one client": received[2]}, tolerance=0.0)
-
-
-def codec_states_its_bytes(codec: Codec) -> None:
-    """packs messages that decode to the same update, no longer than the bits that it states"""
-    rows = normal(5, 3, SPACE.size)
-    draws = torch.full_like(rows, 0.4) if codec.random else None
-    coded = codec.compress(rows, draws, TASK)
-    message = codec.pack(pick(coded, 1), TASK)
-    opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, TASK))
-    expect_same({"update": codec.decode(opened, TASK)[0]}, {"update": codec.decode(coded, TASK)[1]}, tolerance=0.0)
-    stated, sent = -(-codec.bits(rows, TASK) // 8), num_bytes(message)
-    holds(sent <= stated + len(shapes(message)), f"a message has {sent} bytes, and its bits are those of {stated}")
-
-
-def codec_feeds_errors_back(codec: Codec) -> None:
-    """sends in the long run what it has left out, if a client keeps an error"""
-    if not codec.init(X0):
-        return
-    rows, error = normal(7, 1, SPACE.size), []
-    memory = {key: value[None] for key, value in codec.init(rows[0]).items()}
-    for round_ in range(256):
-        draws = torch.tensor(np.random.default_rng(round_).random(rows.shape)) if codec.random else None
-        memory = encode(codec, rows, memory, draws, TASK).memory
-        error.append(float(memory["error"].norm()))
-    holds(max(error[128:]) <= 1.5 * max(error[:128]), f"the error grows from {error[127]:.3g} to {error[-1]:.3g}")
-
-
-def sharing_divides(sharing: Sharing) -> None:
-    """keeps ascending positions of the model, each once, or None"""
-    try:
-        space, at = SPACE, sharing.kept(NET, SPACE)
-    except BadInput:  # it needs normalisation layers
-        net = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 3))
-        space = ParameterSpace(net)
-        at = sharing.kept(net, space)
-    if at is not None:
-        inside = bool(((at >= 0) & (at < space.size)).all())
-        holds(inside and bool((at.diff() > 0).all()), "positions are not ascending within the model")
-
-
-# who takes part
-
-
-def selection_draws(selection: Selection) -> None:
-    """draws ascending ids of available clients, each at most once and no more than `largest`, by the given generator only"""
-    for clients in (np.arange(40), np.arange(3, 20, 4), np.arange(1), np.arange(0)):
-        if not len(clients) and not selection.largest(0):
-            continue
-        chosen = selection.select(clients, stream(0, "select", 0))
-        text = f"from {clients.tolist()}: {np.asarray(chosen).tolist()}"
-        holds(bool(np.isin(chosen, clients).all() and (np.diff(chosen) > 0).all()), text)
-        most = selection.largest(len(clients))
-        holds(len(chosen) <= most, f"{len(chosen)} clients, and `largest` says {most}")
-        again = selection.select(clients, stream(0, "select", 0))
-        holds(np.array_equal(chosen, again), f"the same generator gives {chosen.tolist()} and {again.tolist()}")
-
-
-def availability_decides(availability: Availability) -> None:
-    """says yes or no for each client, and the same for the same round and seed"""
-    info = federation(FedAvg()).info
-    for round_ in range(5):
-        there = availability.available(info, round_, 3)
-        holds(there.shape == (len(SIZES),) and there.dtype == bool, f"{there.dtype} of shape {there.shape}")
-        holds(
-            np.array_equal(there, availability.available(info, round_, 3)), f"round {round_} differs when asked again"
-        )
-
-
-def augmentation_draws(augmentation: Augmentation) -> None:
-    """draws three whole numbers for each row, or None, by the given generator only"""
-    one, two = (augmentation.draw((3, 5), np.random.default_rng(1)) for _ in range(2))
-    if one is None or two is None:
-        holds(one is two, "the same generator gives None and numbers")
-        return
-    holds(one.shape == (3, 5, 3) and np.issubdtype(one.dtype, np.integer), f"{one.dtype} of shape {one.shape}")
-    holds(np.array_equal(one, two), "the same generator gives other numbers")
 
 
 # data, models
@@ -302,18 +166,46 @@ def skew_follows_the_seed(skew: object) -> None:
     holds(same, "seed 1 gives two partitions; take all random numbers from rng")
 
 
+def task_scores_rows(task: TaskKind) -> None:
+    """gives each row a finite loss with a finite gradient, whatever the other rows are; the loss is among the scores"""
+    outputs = normal(1, 6, task.num_outputs(CLASSES))
+    y = torch.arange(6) % CLASSES if task.has_classes else normal(2, 6)
+    losses = task.loss(outputs, y)
+    holds(losses.shape == (6,) and bool(losses.isfinite().all()), f"the losses of 6 rows are {losses.tolist()}")
+    expect_same({"loss of one row": task.loss(outputs[2:3], y[2:3])[0]}, {"loss of one row": losses[2]})
+    slope = grad(lambda outputs: task.loss(outputs, y).sum())(outputs)
+    holds(bool(slope.isfinite().all()), "a gradient is not finite")
+    scores = task.scores(outputs, y)
+    wrong = [name for name, values in scores.items() if values.shape != (6,)]
+    holds("loss" in scores and not wrong, f"scores are {', '.join(scores)}; each needs one value a row")
+
+
+def metric_is_a_number(metric: Metric) -> None:
+    """gives a number in its range on an example, the same again, and changes no input"""
+    inputs = {"test": (normal(1, 30, CLASSES), torch.arange(30) % CLASSES), "round": (normal(2, 5, 9), torch.ones(5))}
+    values, others = inputs.get(metric.split, (torch.tensor([0.2, 0.5, 0.9]).double(), torch.tensor([4, 8, 3])))
+    before = values.clone(), others.clone()
+    one, two = (float(metric.compute(values, others)) for _ in range(2))
+    low, high = getattr(metric, "low", -np.inf), getattr(metric, "high", np.inf)
+    holds(bool(np.isfinite(one)) and low <= one <= high, f"{one:g} is not in {low:g}..{high:g}")
+    holds(one == two, f"{one:g}, then {two:g}")
+    holds(torch.equal(values, before[0]) and torch.equal(others, before[1]), "it changes its inputs")
+
+
 KINDS: dict[str, tuple[Callable[..., None], ...]] = {
     "dataset": (data_are_whole, data_are_the_same_again),
     "skew": (skew_deals, skew_follows_the_seed),
+    "task": (task_scores_rows,),
     "model": (model_gives_features_and_logits, model_starts_from_the_seed, model_learns),
-    "solver": (solver_rests, solver_is_what_it_says),
-    "server": (server_rests,),
-    "augment": (augmentation_draws,),
-    "availability": (availability_decides,),
+    "solver": (slots.solver_rests, slots.solver_is_what_it_says),
+    "server": (slots.server_rests,),
+    "augment": (slots.augmentation_draws,),
+    "availability": (slots.availability_decides,),
     "refine": (),
-    "selection": (selection_draws,),
-    "sharing": (sharing_divides,),
-    "codec": (codec_decodes, codec_states_its_bytes, codec_feeds_errors_back),
+    "selection": (slots.selection_draws,),
+    "sharing": (slots.sharing_divides,),
+    "metric": (metric_is_a_number,),
+    "codec": (slots.codec_decodes, slots.codec_states_its_bytes, slots.codec_feeds_errors_back),
 }
 """The promises by kind of component."""
 

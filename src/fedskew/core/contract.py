@@ -146,6 +146,39 @@ class Refinement(Protocol):
         """The refined model (P,). ``x`` is the new model, ``server`` the state before the round."""
 
 
+class Metric(Protocol):
+    """A number of a user's own; `fedskew.measure.registry.Measure` explains the optional members."""
+
+    @property
+    def split(self) -> str:
+        """What it is measured on: ``test``, ``clients``, ``personal`` or ``round``."""
+
+    @property
+    def score(self) -> str:
+        """For ``clients`` and ``personal``: the metric of each client, by default the task's own."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def better(self) -> str: ...
+
+    @property
+    def low(self) -> float: ...
+
+    @property
+    def high(self) -> float: ...
+
+    @property
+    def reduce(self) -> str: ...
+
+    def compute(self, values: Tensor, others: Tensor) -> Tensor | float:
+        """The number: of outputs (n, K) and targets (n,); of clients' scores, worst first, and rows; of updates (C, P) and rows."""
+
+
 class LocalWork(Protocol):
     """The local work of a round."""
 

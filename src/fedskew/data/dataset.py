@@ -50,6 +50,12 @@ class Dataset:
 
     def __post_init__(self) -> None:
         name, lengths = self.name, (len(self.y), len(self.y_test))
+        groups, names = self.groups, tuple(map(str, self.group_names))
+        if groups is not None and not np.issubdtype(np.asarray(groups).dtype, np.integer):
+            require(not names, f"{name}: the client ids (groups) must be integers if group_names names them")
+            groups, names = numbered(groups)
+        for field, value in (("classes", tuple(map(str, self.classes))), ("groups", groups), ("group_names", names)):
+            object.__setattr__(self, field, value)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
             check_labels(f"{name}: {part} labels", y, len(self.classes))

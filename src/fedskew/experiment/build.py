@@ -20,7 +20,7 @@ from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
 from fedskew.engine import Sequential, Stacked
-from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.deal import server_rows as rows_of_server
 from fedskew.experiment.prepare import Frozen, prepared
@@ -237,7 +237,7 @@ def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
     setup = setup or setup_of(experiment)
     for field in dataclasses.fields(experiment):
         held = getattr(experiment, field.name)
-        for part in held if field.name == "skew" else [held]:
+        for part in held if field.name in SEVERAL else [held]:
             if isinstance(part, Checked) and (reason := part.accepts(setup)):
                 raise BadInput(f"{called(field.name, part)} {reason}")
     check_private(experiment, name_of(experiment.algorithm))

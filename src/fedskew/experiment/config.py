@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from html import escape
@@ -23,6 +23,7 @@ from fedskew.core.contract import (
     Augmentation,
     Availability,
     Codec,
+    Metric,
     Refinement,
     Selection,
     ServerOptimiser,
@@ -40,6 +41,8 @@ from fedskew.data.datasets.digits import Digits
 from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
+from fedskew.experiment.metrics import KNOWN as KNOWN_METRICS
+from fedskew.experiment.metrics import metrics_of
 from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
@@ -127,9 +130,14 @@ COMPONENTS: dict[str, Catalogue] = {
     "selection": Catalogue("selections", SELECTIONS, Selection),
     "sharing": Catalogue("sharings", SHARINGS, Sharing),
     "codec": Catalogue("codecs", CODECS, Codec),
+    "metric": KNOWN_METRICS,
     "engine": Catalogue("engines", {"auto": Auto, **ENGINES}),
 }
 """Sections that hold a component chosen by name."""
+
+
+SEVERAL: dict[str, Callable[[object], tuple[object, ...]]] = {"skew": skews_of, "metric": metrics_of}
+"""Sections that hold several components."""
 
 
 def default_skew(dataset: DataSource) -> Skew:
@@ -146,6 +154,7 @@ class Experiment:
     The keywords are the options of the command line: ``Experiment(dataset="digits", clients=20, rounds=5, lr=0.1)``. Any other
     setting is ``section__option``, as in ``evaluation__every=1``.
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
+    ``metric`` may be a list of classes of your own.
     ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
     set's, ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
@@ -173,6 +182,7 @@ class Experiment:
     faults: Faults = field(default_factory=Faults)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    metric: tuple[Metric, ...] = ()
     engine: Auto | Sequential | Stacked = field(default_factory=Auto)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
@@ -187,7 +197,7 @@ class Experiment:
                 spec = getattr(self.dataset, section, "classification")
             if section == "skew" and spec is None:
                 spec = default_skew(self.dataset)
-            made = skews_of(spec) if section == "skew" else build(section, catalogue, spec)
+            made = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
             object.__setattr__(self, section, made)
         for section, cls in SETTINGS.items():
             given = getattr(self, section)
@@ -230,9 +240,9 @@ class Experiment:
         """The experiment as nested plain values, complete."""
         result: dict[str, object] = {"name": self.name}
         for f in dataclasses.fields(self):
-            if f.name == "skew":
-                tables = [to_table(skew, KNOWN_SKEWS) for skew in self.skew]
-                result["skew"] = tables[0] if len(tables) == 1 else tables
+            if f.name in SEVERAL:
+                tables = [to_table(part, COMPONENTS[f.name]) for part in getattr(self, f.name)]
+                result |= {f.name: tables[0] if len(tables) == 1 else tables} if tables else {}
             elif f.name in COMPONENTS:
                 result[f.name] = to_table(getattr(self, f.name), COMPONENTS[f.name])
             elif f.name in SETTINGS:
@@ -258,9 +268,9 @@ class Experiment:
         return f"<p>{escape(self.name)}</p><table>{rows}</table>"
 
     def labels(self, section: str, with_first: bool = False) -> list[str]:
-        """The compact forms of a section's components; several only of ``skew``."""
+        """The compact forms of a section's components; several only of ``skew`` and ``metric``."""
         held = getattr(self, section)
-        return [label(c, COMPONENTS[section], with_first) for c in (held if section == "skew" else [held])]
+        return [label(c, COMPONENTS[section], with_first) for c in (held if section in SEVERAL else [held])]
 
     def toml(self) -> str:
         """The experiment as TOML; `from_toml` reads it back to an equal object."""
@@ -280,7 +290,7 @@ def changed(section: str, held: object, changes: Mapping[str, object]) -> object
     if isinstance(held, tuple):
         require(
             len(held) == 1,
-            f"{section}.{next(iter(changes))}: there are several skews; write their options as NAME:OPTION=VALUE",
+            f"{section}.{next(iter(changes))}: there is not exactly one {section}; write their options as NAME:OPTION=VALUE",
         )
         return (changed(section, held[0], changes),)
     assert dataclasses.is_dataclass(held)

@@ -66,6 +66,7 @@ FAILURES = (
 )
 
 COMPUTE = (
+    Keyword("metric", "M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
     Keyword("rounds", "R", "number of rounds", "training.rounds", int),
     Keyword("engine", "E", "auto (a short trial decides), sequential, stacked:width=64", "engine"),
     Keyword("dtype", "T", "float32 or float64", "training.dtype"),
@@ -125,6 +126,7 @@ class Settings(TypedDict, total=False):
     batch_size: int | str
     system: object  # "dropout=0.1", or the whole section
     availability: object
+    metric: object | Sequence[object]
     rounds: int
     engine: object
     dtype: str

@@ -1,16 +1,19 @@
 """What is stored of a round: the rows of the store, from the round's outcome and the models' scores."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedskew.core.errors import Diverged
+from fedskew.core.contract import Metric
+from fedskew.core.errors import Diverged, require, suggestion
 from fedskew.core.fairness import counts, odds, opportunity, parity
-from fedskew.core.records import Server
+from fedskew.core.records import Server, channels_last
 from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
+from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
 from fedskew.loop.evaluate import CHUNK, per_row
 from fedskew.loop.failures import client_cause, server_cause
@@ -78,14 +81,49 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         rows += class_rows(assembly, scored["accuracy"], y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
+    rows += own_rows(assembly, "test", lambda metric: (outputs_on_test_rows(assembly, w), y_test))
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
         rows += rows_of("global-model", "clients", scores.clients, scores.model)
+        rows += own_rows(assembly, "clients", worst_first(assembly, scores.clients, scores.model))
     if scores.personal:
         check_personal(fed, server, scores.clients, scores.personal)
         rows += rows_of("personal-model", "personal", scores.clients, scores.personal)
+        rows += own_rows(assembly, "personal", worst_first(assembly, scores.clients, scores.personal))
     return rows
+
+
+def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:
+    """The users' metrics of a split, from what ``inputs`` gives for each; nothing for a result that is not finite."""
+    rows: list[Row] = []
+    for metric in assembly.experiment.metric:
+        if metric.split == split and math.isfinite(value := float(metric.compute(*inputs(metric)))):
+            rows.append((None, split, str(row_of(metric)["name"]), value))
+    return rows
+
+
+def outputs_on_test_rows(assembly: Assembly, w: Tensor) -> Tensor:
+    """Outputs (n, K) of the model on the test rows."""
+    with torch.no_grad():
+        parts = [assembly.federation.task.logits(w, channels_last(x)) for x in assembly.x_test.split(CHUNK)]
+    return torch.cat(parts)
+
+
+def worst_first(
+    assembly: Assembly, clients: Ints, scores: dict[str, Tensor]
+) -> Callable[[Metric], tuple[Tensor, Tensor]]:
+    """For a metric: the clients' values of its score, from worst to best, and their numbers of measured rows."""
+    sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in clients])
+
+    def inputs(metric: Metric) -> tuple[Tensor, Tensor]:
+        name = getattr(metric, "score", primary().name)
+        require(name in scores, f"metric {type(metric).__name__}: no score {name!r}; {suggestion(name, scores)}")
+        held = ~scores[name].isnan()
+        values, order = scores[name][held].sort(descending=stored()["global-model", name].better == "lower")
+        return values, sizes[held][order]
+
+    return inputs
 
 
 def class_rows(assembly: Assembly, accuracy: Tensor, y: Tensor) -> list[Row]:
@@ -102,6 +140,7 @@ def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:
         return []
     work, deltas = outcome.work, outcome.done.uploads.delta
     rows: list[Row] = layer_rows(assembly, deltas) if assembly.experiment.evaluation.layers else []
+    rows += own_rows(assembly, "round", lambda metric: (deltas, work.view.info.num_examples))
     for measure in (*computed("round"), *computed("client")):
         value = measure.function()(deltas, work.view.info.num_examples)
         if measure.split == "client":

@@ -4,7 +4,7 @@ import dataclasses
 
 from fedskew.core.errors import require
 from fedskew.core.privacy import check_part
-from fedskew.experiment.config import GIVEN, Experiment
+from fedskew.experiment.config import GIVEN, SEVERAL, Experiment
 from fedskew.measure.privacy import check_installed
 
 
@@ -26,6 +26,8 @@ def check_private(experiment: Experiment, method: str) -> None:
     for field in dataclasses.fields(experiment):
         if field.name == "algorithm" or field.metadata == GIVEN:
             continue
-        check_part(method, field.name, getattr(experiment, field.name), privacy)
+        held = getattr(experiment, field.name)
+        for part in held if field.name in SEVERAL else [held]:
+            check_part(method, field.name, part, privacy)
     if privacy.noise:
         check_installed()

@@ -13,7 +13,7 @@ from fedskew.core.errors import BadInput
 from fedskew.core.own import MARK
 from fedskew.core.toml import toml_table
 from fedskew.experiment.combinations import COMBINATIONS, with_method
-from fedskew.experiment.config import COMPONENTS, Experiment, from_table_of_sections, from_toml
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_table_of_sections, from_toml
 from fedskew.store.runs import RunRecord
 
 ITSELF = "fedskew"
@@ -137,7 +137,7 @@ def parts(experiment: Experiment) -> list[tuple[str, tuple[str, ...]]]:
     found = [
         (f"{section} {label(component, catalogue)}", getattr(component, "cites", ()))
         for section, catalogue in COMPONENTS.items()
-        for component in (experiment.skew if section == "skew" else [getattr(experiment, section)])
+        for component in (getattr(experiment, section) if section in SEVERAL else [getattr(experiment, section)])
     ]
     return [*combination(experiment), *found]
 

@@ -25,6 +25,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.measurements import measured_every
+from fedskew.experiment.metrics import row_of
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import LocalClients, Site
@@ -32,7 +33,7 @@ from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
 from fedskew.loop.work import Engine
-from fedskew.measure.registry import shown
+from fedskew.measure.registry import declare, shown
 from fedskew.skew.partition import Partition
 from fedskew.store import checkpoints
 from fedskew.store.lease import held
@@ -286,6 +287,9 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
     facts["classes"] = list(dataset.classes)
+    if experiment.metric:
+        facts["measures"] = [row_of(metric) for metric in experiment.metric]
+        declare(facts["measures"])
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()
     for what, name in (("data", "data"), ("frozen", "model's frozen layers")):

@@ -7,10 +7,10 @@ are used. A new measure is a function in a file of this folder and a row here. N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -266,14 +266,37 @@ MEASURES: tuple[Measure, ...] = (
 )  # fmt: skip
 
 
+OWN: dict[tuple[str, str], Measure] = {}
+"""Measures of users, by split and name, of the runs that this process carries out or has read."""
+
+DECLARED = {"title": str, "unit": str, "better": str, "score": str, "reduce": str, "low": float, "high": float}
+"""The fields that a user's measure may set."""
+
+
+def declare(rows: Iterable[Mapping[str, object]]) -> None:
+    """Add measures of users, as a run stores them; no code of theirs is imported."""
+    for row in rows:
+        fields: dict[str, Any] = {key: kind(row[key]) for key, kind in DECLARED.items() if key in row}
+        measure = Measure(
+            str(row["split"]), str(row["name"]), str(row["note"]), shown=ALL, **{"low": -math.inf, **fields}
+        )
+        if measure.reduce in PLACES and measure.key not in {m.key for m in MEASURES}:
+            OWN[measure.split, measure.name] = measure
+
+
+def measures() -> tuple[Measure, ...]:
+    """The measures of fedskew, then those of users."""
+    return (*MEASURES, *OWN.values())
+
+
 def stored() -> dict[tuple[str, str], Measure]:
     """The measures that a run may store, by split and name."""
-    return {(m.split, m.name): m for m in MEASURES if m.stored}
+    return {(m.split, m.name): m for m in measures() if m.stored}
 
 
 def shown(*views: View) -> list[Measure]:
     """The measures that one of the ``views`` has, or any view at all."""
-    return [m for m in MEASURES if (set(m.shown) & set(views) if views else m.shown)]
+    return [m for m in measures() if (set(m.shown) & set(views) if views else m.shown)]
 
 
 def primary() -> Measure:
@@ -283,11 +306,11 @@ def primary() -> Measure:
 
 def computed(split: str) -> list[Measure]:
     """The measures of the split that have a function."""
-    return [m for m in MEASURES if m.split == split and m.compute]
+    return [m for m in measures() if m.split == split and m.compute]
 
 
 def budgets() -> dict[str, tuple[str, ...]]:
     """By budget: the names that are added up over the rounds. ``rounds`` counts the rounds that have local steps."""
-    kinds = dict.fromkeys(m.budget for m in MEASURES if m.budget)
-    found = {kind: tuple(m.name for m in MEASURES if m.budget == kind) for kind in kinds}
+    kinds = dict.fromkeys(m.budget for m in measures() if m.budget)
+    found = {kind: tuple(m.name for m in measures() if m.budget == kind) for kind in kinds}
     return {"rounds": found["steps"], **found}

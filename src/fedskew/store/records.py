@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from fedskew.measure.registry import declare
 from fedskew.store.facts import Facts, Json, problem
 
 DAMAGED = "damaged"
@@ -39,7 +40,9 @@ def record_from(row: Sequence[object]) -> RunRecord:
     try:
         values["facts"] = json.loads(values["facts"])
         reason = problem(values)
-    except (ValueError, TypeError, RecursionError) as error:
+        if not reason:
+            declare(values["facts"].get("measures", ()))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error)
     if reason:
         reason = f"its record in the store is damaged: {reason}"

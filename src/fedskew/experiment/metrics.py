@@ -1,0 +1,42 @@
+"""Metrics of users: how one is named, and what a run stores of it, so that views need no code of the user."""
+
+import re
+
+from fedskew.core.catalogue import Catalogue
+from fedskew.core.component import build, label
+from fedskew.core.contract import Metric
+from fedskew.core.errors import require, suggestion
+from fedskew.core.own import MARK
+from fedskew.measure.registry import DECLARED, MEASURES, PLACES
+
+KNOWN = Catalogue("metrics", {}, Metric, optional=tuple(DECLARED))
+
+SPLITS = ("test", "clients", "personal", "round")
+"""What a metric may be measured on."""
+
+
+def metrics_of(spec: object) -> tuple[Metric, ...]:
+    """Build the metrics of a compact string, a table, a class, an object, or a list of them."""
+    specs = spec if isinstance(spec, list | tuple) else [spec]
+    made: tuple[Metric, ...] = tuple(build("metric", KNOWN, one) for one in specs)
+    names = [str(row_of(metric)["name"]) for metric in made]
+    for name in names:
+        require(names.count(name) == 1, f"metric: {name} is given twice")
+        require(
+            name not in {m.key for m in MEASURES},
+            f"metric: {name} is a measure of fedskew; give the class another name",
+        )
+    return made
+
+
+def row_of(metric: Metric) -> dict[str, str | float]:
+    """The fields of its `fedskew.measure.registry.Measure`. ``Gini:weight=2`` is measured as ``gini_weight_2``."""
+    short = label(metric, KNOWN).rpartition(MARK)[2]
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"\W+", "_", short)).strip("_").lower()
+    given = {key: kind(getattr(metric, key)) for key, kind in DECLARED.items() if hasattr(metric, key)}
+    row = {"split": metric.split, "name": words, "note": getattr(metric, "idea", "") or words.replace("_", " ")}
+    row |= {"reduce": "mean" if metric.split == "round" else "last", **given}
+    for key, known in (("split", SPLITS), ("reduce", PLACES), ("better", ("", "higher", "lower"))):
+        value = str(row.get(key, known and next(iter(known))))
+        require(value in known, f"metric {short}: {key} cannot be {value!r}; {suggestion(value, known)}")
+    return row

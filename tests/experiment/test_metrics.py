@@ -1,0 +1,138 @@
+"""Metrics of a user's own: computed on what they name, stored with the run, and shown without their code."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import check_needs
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.results import run
+from fedskew.measure import registry
+from fedskew.report.html import page
+from fedskew.report.tables import summary
+from fedskew.store.runs import RunStore
+
+FILE = """
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+
+class Base:
+    idea: ClassVar[str] = "a number"
+
+@dataclass(frozen=True, kw_only=True)
+class Right(Base):
+    split: ClassVar[str] = "test"
+    unit: ClassVar[str] = "%"
+    better: ClassVar[str] = "higher"
+    high: ClassVar[float] = 1.0
+    def compute(self, outputs, targets):
+        return (outputs.argmax(1) == targets).double().mean()
+
+@dataclass(frozen=True, kw_only=True)
+class WorstOf(Base):
+    place: int = 0
+    split: ClassVar[str] = "clients"
+    score: ClassVar[str] = "loss"
+    def compute(self, values, rows):
+        assert len(values) == len(rows) == 3
+        return values[self.place]
+
+@dataclass(frozen=True, kw_only=True)
+class Longest(Base):
+    split: ClassVar[str] = "round"
+    def compute(self, updates, rows):
+        return updates.norm(dim=1).max()
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Right):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(Right):
+    split: ClassVar[str] = "clint"
+"""
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No measure of these tests stays for others."""
+    monkeypatch.setattr(registry, "OWN", {})
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(FILE)
+    return f"{tmp_path / 'mine.py'}::"
+
+
+def measured(metric: object, folder: Path) -> RunStore:
+    x, y = np.random.default_rng(0).standard_normal((60, 4)), np.arange(60) % 2
+    data = Dataset(x=x, y=y, x_test=x[:20], y_test=y[:20], classes=("no", "yes"))
+    experiment = Experiment(
+        metric=metric, skew="iid", model="softmax", engine="sequential", clients={"number": 3}, training={"rounds": 2}
+    )
+    assert from_toml(experiment.toml()) == experiment
+    return run(experiment, data=data, runs=folder / "runs").store
+
+
+def test_metrics_of_each_split_are_measured_and_shown_without_their_code(
+    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = measured([f"{mine}Right", f"{mine}WorstOf", f"{mine}WorstOf:place=2", f"{mine}Longest"], tmp_path)
+    frame = store.measurements([1])
+
+    def values(split: str, name: str) -> list[float]:
+        rows = frame[(frame["split"] == split) & (frame["name"] == name)].sort_values(["round", "client"])
+        return rows["value"].tolist()
+
+    assert values("test", "right") == values("test", "accuracy")
+    losses = np.reshape(values("global-model", "loss"), (-1, 3))
+    assert values("clients", "worst_of") == losses.max(1).tolist()
+    assert values("clients", "worst_of_place_2") == losses.min(1).tolist()
+    assert values("round", "longest") == pytest.approx(np.reshape(values("client", "update_norm"), (-1, 3)).max(1))
+    # as another process that cannot read the file
+    (tmp_path / "mine.py").unlink()
+    monkeypatch.setattr(registry, "OWN", {})
+    store = RunStore(tmp_path / "runs")
+    records = store.runs()
+    assert summary(store, records).iloc[0]["right"] == pytest.approx(values("test", "accuracy")[-1])
+    assert 'aria-label="longest over rounds"' in page(store, records)
+    assert main(["show", "1", "--runs", str(store.folder), "--json"]) == 0
+    assert "worst_of_place_2" in json.loads(capsys.readouterr().out)["methods"][0]
+
+
+def test_a_stored_measure_names_no_function_to_import(mine: str, tmp_path: Path) -> None:
+    store = measured(f"{mine}Right", tmp_path)
+    row = {"split": "round", "name": "evil", "note": "", "compute": "os:abort"}
+    store.add_facts(1, {"measures": [row, {**row, "name": "drift"}, {**row, "name": "odd", "reduce": "nowhere"}]})
+    assert store.run(1)
+    assert registry.OWN["round", "evil"].compute == ""
+    assert not {("round", "drift"), ("round", "odd")} & registry.OWN.keys()
+    store.add_facts(1, {"measures": [{"split": "round"}]})
+    assert store.runs()[0].status == "damaged"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("Accuracy", "metric: accuracy is a measure of fedskew; give the class another name"),
+        ("Lost", "metric Lost: split cannot be 'clint'; did you mean 'clients'"),
+        ("Right Right", "metric: right is given twice"),
+        ("Base", "is not a frozen dataclass"),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_refused(mine: str, names: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Experiment(metric=[f"{mine}{name}" for name in names.split()])
+
+
+def test_a_metric_beside_a_private_method_says_whether_it_may(mine: str) -> None:
+    private = {"algorithm": "dp-fedavg", "selection": "poisson:rate=0.1"}
+    with pytest.raises(BadInput, match="metric Right does not say whether that holds"):
+        check_needs(Experiment(metric=f"{mine}Right", **private))

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from fedskew.cli.main import main
-from fedskew.core.errors import FedskewError
-from fedskew.report.files import markdown, readable, write_figures, write_tables
-from fedskew.report.tables import summary
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.report.files import Layout, markdown, readable, write_figures, write_tables
+from fedskew.report.tables import named, per_seed, read, summary
 from fedskew.report.words import interval, signed
 from fedskew.store.runs import RunStore
 from tests.report import mixed_store
@@ -50,12 +50,16 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     write_tables(store, store.runs(), tmp_path)
     text = (tmp_path / "methods.tex").read_text()
     body = re.search(r"\\midrule(.*)\\bottomrule", text, re.S)
-    columns = len(readable(summary(store, store.runs())).columns)
+    columns = len(readable(summary(store, store.runs())).columns) - 1  # the caption says whose rows
     rows = [line for line in body[1].strip().splitlines() if line]
     assert len(rows) == 3
     assert all(len(re.split(r"(?<!\\)&", row)) == columns for row in rows)
     assert text.count("%") == text.count("\\%")
-    assert "81.0 ± 4.1" in rows[0]
+    assert r"$81.0 \pm 4.1$" in rows[0]
+    assert r"$\mathbf{84.7} \pm" in rows[1]
+    assert rows[2].startswith("SCAFFOLD & -- &")
+    assert "Accuracy, worst client, personal, drift and MB after the last round, mean and 95 \\% interval over" in text
+    assert text.endswith("\\end{tabular}\n\\end{table}\n")
     assert rows[1].startswith(r"FedProx ($\mu = 0.1$) &")
 
 
@@ -93,3 +97,44 @@ def test_the_command_line_writes_every_figure_in_three_forms_and_the_same_bytes_
     with Image.open(tmp_path / "f" / "accuracy.png") as image:
         assert image.width > 1000
         assert len(image.convert("RGB").getcolors(1 << 24)) > 3
+
+
+def test_a_seed_has_a_row(store, tmp_path) -> None:
+    write_tables(store, store.runs(), tmp_path)
+    with (tmp_path / "seeds.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        *(("fedavg", seed) for seed in "0123"),
+        *(("fedprox:mu=0.1", seed) for seed in "012"),
+    ]
+    assert [float(row["accuracy"]) for row in rows[:4]] == [0.80, 0.82, 0.84, 0.78]
+
+
+@pytest.mark.parametrize(("spread", "shown"), [("std", "81.0 ± 2.6"), ("sem", "81.0 ± 1.3"), ("ci95", "81.0 ± 4.1")])
+def test_the_interval_is_a_choice(store, spread: str, shown: str) -> None:
+    """0.84, 0.80, 0.78, 0.82: the standard deviation is the square root of 0.002 / 3."""
+    assert readable(summary(store, store.runs()), Layout(spread=spread))["accuracy %"][0] == shown
+
+
+def test_columns_are_a_choice(store, tmp_path) -> None:
+    layout = Layout(columns=("worst_client", "round/drift", "seeds"))
+    write_tables(store, store.runs(), tmp_path, layout=layout)
+    header = "| method | worst client % | drift | clients' rows | seeds |"
+    assert (tmp_path / "methods.md").read_text().splitlines()[0] == header
+    text = (tmp_path / "methods.tex").read_text()
+    assert "Worst client and drift after the last round" in text
+    assert "Verdicts" not in text
+
+
+def test_any_stored_measure_can_be_a_column_and_no_other(store) -> None:
+    frame = read(store, store.runs())
+    assert [m.key for m in named(frame, ["Worst Client", "bytes_up", "personal/accuracy_mean", "verdict"])] == [
+        "worst_client",
+        "bytes_up",
+        "personal",
+    ]
+    frame.loc[frame["name"] == "loss", "name"] = "my_score"
+    [own] = named(frame, ["my_score"])
+    assert per_seed(frame, [own])["my_score"].loc["fedavg"].tolist() == pytest.approx([0.2, 0.18, 0.16, 0.22])
+    with pytest.raises(BadInput, match="columns: unknown 'acuracy'; did you mean 'accuracy'"):
+        named(frame, ["acuracy"])

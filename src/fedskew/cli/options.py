@@ -50,6 +50,21 @@ BUDGET = option(
 )
 
 
+INTERVAL = option(
+    "--interval",
+    "I",
+    "what follows the mean over seeds: ci95 (95 %% interval, default), std (standard deviation) or sem (standard error)",
+    choices=("ci95", "std", "sem"),
+    default="ci95",
+)
+COLUMNS = option(
+    "--columns",
+    "C,...",
+    "columns of the table of methods, e.g. accuracy,worst_client,difference (default: those that hold something)",
+    default="",
+)
+
+
 def of_keyword(keyword: Keyword) -> Option:
     """The option of a setting that Python has as a keyword."""
     how: dict[str, Any] = {"action": "append"} if keyword.repeated else {}
@@ -112,4 +127,5 @@ SEVERAL_METHODS = (
     PROFILE,
     switch("--tuned", "tune every method first as `fedskew tune` does, then compare the best settings"),
     BUDGET,
+    INTERVAL,
 )

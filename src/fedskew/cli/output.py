@@ -13,20 +13,21 @@ from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measure, primary
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import measured_rows
-from fedskew.report.files import readable
+from fedskew.report.experiments import measured_rows, remarks
+from fedskew.report.files import PLAIN, Layout, readable
 from fedskew.report.names import names, titled
 from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.signs import warnings
-from fedskew.report.tables import columns, read, summary, unfinished
-from fedskew.report.words import SEEDS_ONLY, listed, read_after
+from fedskew.report.tables import columns, named, read, summarise, summary, unfinished
+from fedskew.report.words import SEEDS_ONLY, SPREADS, heading, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
@@ -70,38 +71,89 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
     }
 
 
-def print_summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:
-    """Print the table with one row a method."""
+LEAST_IMPORTANT = ("MB", "drift", "worst client %", "personal %")
+"""Columns that a narrow terminal leaves out, in this order, after measures that are not here and before difference and verdict."""
+
+
+def print_summary(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
+) -> None:
+    """Print the table with one row a method. No cell is broken; a narrow terminal leaves out columns that were not asked for."""
     spelled, records = names(records)[0], titled(records)
-    frame = summary(store, records, budget)
-    shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
-    headings = {"against the first": f"vs {spelled.method}", "verdict": ""}
+    data = read(store, records, budget)
+    chosen = named(data, layout.columns)
+    frame = summarise(data, records, chosen)
+    console = Console()
+    shown = readable(frame, layout, chosen).astype(str).drop(columns="clients' rows", errors="ignore")
+    if not layout.columns:
+        shown = shown.drop(columns="seeds")
+    shown = shown.rename(columns={"against the first": f"vs {spelled.method}"})
+    hidden = [] if layout.columns else too_wide(shown, console.width)
+    shown = shown.drop(columns=hidden)
+    whole = sum(widths(shown, whole=True)) <= console.width
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in map(str, shown):
+    for column, characters in zip(map(str, shown), widths(shown, whole), strict=True):
         justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
-        table.add_column(headings.get(column, column), justify=justify, overflow="fold")
+        table.add_column("" if column == "verdict" else column, justify=justify, width=characters - 1)
     for row in shown.itertuples(index=False):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
+    Console(width=max(console.width, sum(widths(shown, whole)))).print(table)
+    measures = [m for m in chosen or columns(frame, "table") if heading(m) in shown]
+    for line in notes(frame, measures, records, budget, layout):
+        console.print(line, style="dim")
+    if hidden:
+        keys = [m.key for m in columns(frame, "table") if heading(m) in hidden]
+        keys += ["difference"] * any(column.startswith("vs ") for column in hidden) + ["verdict"] * (
+            "verdict" in hidden
+        )
+        console.print(f"hidden, for lack of room: {', '.join(keys)} (`fedskew show --columns` prints any)", style="dim")
+
+
+def widths(shown: pd.DataFrame, whole: bool = False) -> list[int]:
+    """The characters that each column needs, with a space, if its heading has several lines or is ``whole``."""
+    headings = {column: [column] if whole else column.split() for column in map(str, shown) if column != "verdict"}
+    return [1 + max(map(len, [*shown[column], *headings.get(column, [])]), default=0) for column in map(str, shown)]
+
+
+def too_wide(shown: pd.DataFrame, room: int) -> list[str]:
+    """The columns to leave out so that the others fit."""
+    every = list(map(str, shown))
+    against = [column for column in every if column.startswith("vs ")]
+    others = [column for column in reversed(every[2:]) if column not in (*LEAST_IMPORTANT, *against, "verdict")]
+    hidden: list[str] = []
+    for column in [*others, *LEAST_IMPORTANT, *against, "verdict"]:
+        if sum(widths(shown.drop(columns=hidden))) - 1 <= room:
+            break
+        hidden += [column] if column in every else []
+    return hidden
+
+
+def notes(
+    frame: pd.DataFrame,
+    measures: Sequence[Measure],
+    records: Sequence[RunRecord],
+    budget: Budget | None,
+    layout: Layout,
+) -> list[str]:
+    """What the numbers are, and what a reader must know of them."""
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
+    over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
     what = (
-        f"mean and 95 % interval over {seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds; {SEEDS_ONLY}"
+        f"mean and {SPREADS[layout.spread].title} over {over}" + f"; {SEEDS_ONLY}" * (layout.spread == "ci95")
         if seeds > 1
         else "only one seed: no interval; add --seeds 5"
         if seeds
         else "no run has finished"
     )
-    measures = columns(frame, "table")
     of_clients = [m.title for m in measures if m.of_clients]
-    notes = [
+    found = [
         f"{primary().label} {read_after(frame, budget)}",
         what,
-        CORRECTED if int(frame["comparisons"].iloc[0]) > 1 else "",
+        CORRECTED if int(frame["comparisons"].iloc[0]) > 1 and layout.has("verdict") else "",
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
-        *(m.remark for m in measures),
+        *dict.fromkeys(m.remark for m in measures),
     ]
-    console.print("; ".join(filter(None, notes)), style="dim")
+    return ["; ".join(filter(None, found)), *remarks(records)]
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:

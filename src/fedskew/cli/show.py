@@ -29,7 +29,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import bibliography, bibtex
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
-from fedskew.report.files import write_figures, write_tables
+from fedskew.report.files import Layout, write_figures, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.names import comparison_title, display_name
 from fedskew.report.repeat import repeat_command
@@ -172,7 +172,7 @@ def show(parsed: argparse.Namespace) -> int:
         console.print(f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}", style="bold")
     else:
         console.print(comparison_title(store, records), style="bold")
-    print_summary(store, records, budget)
+    print_summary(store, records, budget, layout_from(parsed))
     print_ranks(store, records, budget)
     if len(records) == 1:
         print_curves(store, alone, budget)
@@ -182,6 +182,11 @@ def show(parsed: argparse.Namespace) -> int:
     toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
     console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
     return 0
+
+
+def layout_from(parsed: argparse.Namespace) -> Layout:
+    """The layout of tables that the options ask for."""
+    return Layout(tuple(filter(None, (name.strip() for name in parsed.columns.split(",")))), parsed.interval)
 
 
 def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:
@@ -231,9 +236,10 @@ def report(parsed: argparse.Namespace) -> int:
             "report: --live writes no file; leave out --output, --figures, --tables and --json",
         )
         return serve(store, records, parsed.port, budget)
-    path = write_report(store, records, path, budget)
+    layout = layout_from(parsed)
+    path = write_report(store, records, path, budget, layout)
     figures = write_figures(store, records, parsed.figures, budget) if parsed.figures else []
-    files = figures + (write_tables(store, records, parsed.tables, budget) if parsed.tables else [])
+    files = figures + (write_tables(store, records, parsed.tables, budget, layout) if parsed.tables else [])
     if parsed.json:
         print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})
     else:

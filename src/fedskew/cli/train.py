@@ -25,6 +25,7 @@ from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
+from fedskew.report.files import PLAIN, Layout
 from fedskew.store.runs import RunStore
 
 
@@ -130,16 +131,17 @@ def carry_out(
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or runs]
     budget = requested_budget(parsed)
+    layout = Layout(spread=getattr(parsed, "interval", PLAIN.spread))
     comparison = records[0].comparison
     path = getattr(parsed, "report", None) or store.folder / (
         f"c{comparison}.html" if comparison else f"{records[0].id}.html"
     )
     with Console(stderr=True).status("writing the report"):
-        path = write_report(store, records, path, budget)
+        path = write_report(store, records, path, budget, layout)
     if parsed.json:
         print_json({**summary_json(store, records, budget), "report": str(path), "seconds": round(seconds, 3)})
     else:
-        print_summary(store, records, budget)
+        print_summary(store, records, budget, layout)
         print_unfinished(records)
         print_warnings(records)
         if getattr(parsed, "profile", False):

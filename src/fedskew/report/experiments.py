@@ -96,6 +96,28 @@ def held_out(record: RunRecord) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
+def skews(record: RunRecord) -> set[str]:
+    """The names of its skews."""
+    found = parsed(record).get("skew", [])
+    return {str(skew.get("name")) for skew in (found if isinstance(found, list) else [found]) if isinstance(skew, dict)}
+
+
+def pooled(record: RunRecord) -> bool:
+    """True if one client holds all rows."""
+    return "pooled" in skews(record)
+
+
+def remarks(records: Sequence[RunRecord]) -> list[str]:
+    """What readers of a table must know of these methods, a sentence each."""
+    one = dict.fromkeys(record.name for record in records if pooled(record))
+    alone = dict.fromkeys(record.name for record in records if parsed(record).get("sharing", {}).get("layers") == ["*"])
+    texts = {
+        "one client holds all rows, so there is no worst client": one,
+        "nothing is shared, so its test accuracy is that of the initial, untrained model": alone,
+    }
+    return [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
+
+
 def client_rows(record: RunRecord) -> str:
     """The rows on which its clients are measured: ``held-out`` or ``training``."""
     return "held-out" if held_out(record) else "training"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
+from fedskew.measure import registry
+from fedskew.measure.registry import Measure
 from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
-from fedskew.report.names import Name, escaped, names
+from fedskew.report.names import escaped, names
 from fedskew.report.style import styled
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -20,6 +25,21 @@ if TYPE_CHECKING:
 FORMATS = ("pdf", "svg", "png")
 SAVING = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
 """Fonts that publishers accept. The same numbers give the same bytes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A choice for a table: columns, by default those that hold something, and one of `words.SPREADS`."""
+
+    columns: tuple[str, ...] = ()
+    spread: str = "ci95"
+
+    def has(self, column: str) -> bool:
+        """Whether it has one of `tables.OTHER_COLUMNS`."""
+        return not self.columns or column in self.columns
+
+
+PLAIN = Layout()
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters that start a formula in a spreadsheet, or that it skips before one."""
@@ -52,27 +72,37 @@ def write_figures(
 
 
 def write_tables(
-    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
+    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None, layout: Layout = PLAIN
 ) -> list[Path]:
     """Write the texts of `texts_of`; return the files. Raises `FedskewError` if a file cannot be written."""
-    texts = texts_of(store, records, budget)
+    texts = texts_of(store, records, budget, layout)
     with writable(folder):
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]
 
 
-def texts_of(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, str]:
-    """The table of methods as CSV (all digits), LaTeX and Markdown, and the numbers of each figure as CSV, by file name."""
+def texts_of(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
+) -> dict[str, str]:
+    """The table of methods, one row a seed, and the numbers of each figure, by file name.
+
+    ``methods.csv``, ``seeds.csv`` and those of figures have all digits; LaTeX (booktabs) and Markdown are laid out for readers.
+    """
     spelled = names(records)
     records = experiments.distinct(records)
     frame = tables.read(store, records, budget)
-    summary = tables.summarise(frame, records)
-    shown, client_rows = readable(summary), dict(zip(summary["method"], summary["client_rows"], strict=True))
+    chosen = tables.named(frame, layout.columns)
+    summary = tables.summarise(frame, records, chosen)
+    client_rows = dict(zip(summary["method"], summary["client_rows"], strict=True))
     spelling = {record.name: name for record, name in zip(records, spelled, strict=True)}
+    seeds = tables.per_seed(frame, list(dict.fromkeys([*registry.shown(), *chosen]))).reset_index()
+    seeds = seeds.sort_values("method", key=lambda names: names.map(list(summary["method"]).index), kind="stable")
+    shown = readable(summary, layout, chosen)
     texts = {
         "methods.csv": csv(summary),
-        "methods.tex": latex(shown, spelling),
+        "seeds.csv": csv(seeds[seeds.columns[seeds.notna().any()]]),
+        "methods.tex": latex(summary, [spelling[method].latex for method in summary["method"]], budget, layout, chosen),
         "methods.md": markdown(shown.assign(method=[str(spelling[method]) for method in shown["method"]])),
     }
     for key, measure in plots.curves().items():
@@ -87,27 +117,98 @@ def texts_of(store: RunStore, records: Sequence[RunRecord], budget: Budget | Non
     return texts
 
 
-def readable(summary: pd.DataFrame) -> pd.DataFrame:
-    """The table of methods as text: means with half-widths, columns that hold something."""
+def readable(summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Measure] = ()) -> pd.DataFrame:
+    """The table of methods as text. Columns are those of the layout, ``chosen``, or those that hold something."""
     import pandas as pd
 
-    rows, measures = words.rows_of(summary), tables.columns(summary, "table")
+    rows = words.rows_of(summary)
+    measures = chosen if layout.columns else tables.columns(summary, "table")
     table: dict[str, object] = {"method": summary["method"]}
-    table |= {words.heading(m): [words.shown(m, row) for row in rows] for m in measures}
+    table |= {words.heading(m): [words.shown(m, row, layout.spread) for row in rows] for m in measures}
     if any(m.of_clients for m in measures):
         table["clients' rows"] = summary["client_rows"]
-    table["seeds"] = summary["seeds"]
-    if len(summary) > 1:
-        table["against the first"] = ["", *(words.difference(row) for row in rows[1:])]
+    if layout.has("seeds"):
+        table["seeds"] = summary["seeds"]
+    if len(summary) > 1 and layout.has("difference"):
+        table["against the first"] = ["", *(words.difference(row, spread=layout.spread) for row in rows[1:])]
+    if len(summary) > 1 and layout.has("verdict"):
         table["verdict"] = summary["verdict"]
     return pd.DataFrame(table)
 
 
-def latex(shown: pd.DataFrame, spelling: Mapping[str, Name]) -> str:
-    """The table of methods in LaTeX, with the methods' names as formulas."""
-    cells = shown.astype(str).map(escaped).assign(method=[spelling[method].latex for method in shown["method"]])
-    cells.columns = cells.columns.map(escaped)
-    return cells.to_latex(index=False, escape=False, column_format="l" + "r" * (len(shown.columns) - 1))
+def latex(
+    summary: pd.DataFrame, methods: Sequence[str], budget: Budget | None, layout: Layout, chosen: Sequence[Measure]
+) -> str:
+    """The table of methods in LaTeX (booktabs), the best mean of each column in bold, with a caption."""
+    shown = readable(summary, layout, chosen)
+    measures = {words.heading(m): m for m in chosen or tables.columns(summary, "table")}
+    shown = shown.drop(
+        columns=["clients' rows", *(["seeds"] if summary["seeds"].nunique() == 1 else [])], errors="ignore"
+    )
+    cells, best = [methods], False
+    for title in map(str, shown.columns[1:]):
+        measure, column = measures.get(title), list(map(str, shown[title]))
+        if measure is None and title != "against the first":
+            cells.append(list(map(escaped, column)))
+            continue
+        top = best_mean(summary[measure.key], measure, column) if measure else ""
+        best = best or bool(top)
+        cells.append([formula_of(cell, bold=bool(top) and cell.partition(" ")[0] == top) for cell in column])
+    lines = [" & ".join(row) + r" \\" for row in zip(*cells, strict=True)]
+    head = " & ".join(map(escaped, map(str, shown.columns))) + r" \\"
+    about = caption(summary, [m for title in shown if (m := measures.get(str(title)))], budget, layout)
+    about += " The best mean of a column is bold." * best
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            f"\\caption{{{about}}}",
+            r"\label{tab:methods}",
+            f"\\begin{{tabular}}{{l{'r' * (len(cells) - 1)}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def best_mean(means: pd.Series[float], measure: Measure, cells: Sequence[str]) -> str:
+    """The best mean as it is shown; empty for a measure of which no value is better, and for a single method."""
+    if not measure.better or means.count() < 2:
+        return ""
+    values = [float(mean) for mean in means]
+    finite = [value for value in values if math.isfinite(value)]
+    best = max(finite) if measure.better == "higher" else min(finite)
+    return cells[values.index(best)].partition(" ")[0]
+
+
+def formula_of(cell: str, bold: bool = False) -> str:
+    """``92.5 ± 1.2`` as a formula."""
+    mean, _, rest = cell.replace("\u202f", r"\,").replace("−", "-").partition(" ")
+    if mean in ("", words.MISSING):
+        return "--" * bool(mean)
+    number = f"\\mathbf{{{mean}}}" if bold else mean
+    return f"${number} \\pm {rest[2:]}$" if rest.startswith("± ") else f"${number}$ {escaped(rest)}".strip()
+
+
+def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget | None, layout: Layout) -> str:
+    """What the numbers of a LaTeX table are, as sentences."""
+    fewest, most = int(summary["seeds"].min()), int(summary["seeds"].max())
+    over = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
+    means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
+    listed = words.listed([m.title for m in measures])
+    lines = [f"{listed[:1].upper()}{listed[1:]} {words.read_after(summary, budget)}, {means}."]
+    if of_clients := [m.title for m in measures if m.of_clients]:
+        rows = " or ".join(sorted(set(summary["client_rows"])))
+        lines.append(f"{words.listed(of_clients).capitalize()}: on each client's {rows} rows.")
+    if len(summary) > 1 and layout.has("verdict"):
+        lines.append("Verdicts: paired t tests at 5 % after Holm's correction.")
+    return escaped(" ".join(lines))
 
 
 def csv(table: pd.DataFrame) -> str:

@@ -21,6 +21,7 @@ from fedskew.report import experiments, parts, plots, profile, series, tables, t
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.differences import compared, draw_differences, of_differences
+from fedskew.report.files import PLAIN, Layout
 from fedskew.report.names import comparison_title, titled
 from fedskew.report.ranks import draw_ranks, ranking
 from fedskew.report.signs import notices
@@ -57,13 +58,19 @@ PARTITION_NUMBERS = (
 )
 
 
-def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path, budget: Budget | None = None) -> Path:
+def write_report(
+    store: RunStore,
+    records: Sequence[RunRecord],
+    path: str | Path,
+    budget: Budget | None = None,
+    layout: Layout = PLAIN,
+) -> Path:
     """Write the report on ``records`` to ``path``; a report that was there before is replaced in one step.
 
     A link, a device or a pipe stays what it is, and gets the text. Raises `BadInput` without records, and `FedskewError` if
     the file cannot be written.
     """
-    path, text = Path(path), page(store, records, budget)
+    path, text = Path(path), page(store, records, budget, layout=layout)
     try:
         target = path.resolve()
         if target.exists() and not target.is_file():
@@ -83,7 +90,13 @@ def write_report(store: RunStore, records: Sequence[RunRecord], path: str | Path
     return path
 
 
-def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, live: str = "") -> str:
+def page(
+    store: RunStore,
+    records: Sequence[RunRecord],
+    budget: Budget | None = None,
+    live: str = "",
+    layout: Layout = PLAIN,
+) -> str:
     """The report as HTML text. Under a budget, every run is read at the round where it is spent.
 
     With a version in ``live``, the page loads the script ``live.js``, which draws it again when the version changes.
@@ -97,9 +110,10 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
     environment.filters["unbroken"] = partial(words.unbroken, names=tables.methods(records))
     frame = tables.read(store, records, budget)
-    summary = tables.summarise(frame, records)
+    chosen = tables.named(frame, layout.columns)
+    summary = tables.summarise(frame, records, chosen)
     methods, profiles = tables.methods(records), profile.profiles(records)
-    columns = tables.columns(summary, "page")
+    columns = list(dict.fromkeys([primary(), *chosen])) if chosen else tables.columns(summary, "page")
     return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
         **shared_parts(),
         title=comparison_title(store, records),
@@ -115,9 +129,10 @@ def page(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
         seeds_only=words.SEEDS_ONLY,
         primary=primary(),
         columns=columns,
-        remarks=list(dict.fromkeys(measure.remark for measure in columns if measure.remark)),
-        shown=words.shown,
-        difference=partial(words.difference, show=words.points),
+        remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + experiments.remarks(records),
+        spread=words.SPREADS[layout.spread].title,
+        shown=partial(words.shown, spread=layout.spread),
+        difference=partial(words.difference, show=words.points, spread=layout.spread),
         client_rows=experiments.kinds_of_rows(records),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedskew.measure.registry import OF_MODELS, Measure, primary, shown
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import distinct, parsed
+from fedskew.report.experiments import distinct, parsed, pooled, skews
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -119,13 +119,14 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
     """The primary measure of the global model on each client's rows, at the last measured round of the finished runs.
 
     Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
-    to best, and each rank is averaged over the runs that have it. Columns method, rank, the measure, runs,
-    client_name (where one and the same client holds the rank in all runs of the method, else empty: a number names one
-    client only under one partition seed, unless the partition brings its own names).
+    to best, and each rank is averaged over the runs that have it. Runs in which one client holds all rows are left out.
+    Columns method, rank, the measure, runs, client_name (where one and the same client holds the rank in all runs of the
+    method, else empty: a number names one client only under one partition seed, unless the partition brings its own
+    names).
     """
     import pandas as pd
 
-    records, score = distinct(records), primary().name
+    records, score = [record for record in distinct(records) if not pooled(record)], primary().name
     ids = list(dict.fromkeys(record.id for record in records))
     marks = ",".join("?" * len(ids))
     last = pd.Series(sys.maxsize, index=ids)
@@ -162,6 +163,5 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
 def dealing(record: RunRecord) -> str:
     """A text that is equal for two runs if their clients are the same: data, skews and, unless the data name clients, the seed."""
     table = parsed(record)
-    skews = table.get("skew", [])
-    names = {skew.get("name") for skew in (skews if isinstance(skews, list) else [skews])}
-    return json.dumps([table.get("dataset"), skews, None if names & OWN_CLIENTS else record.partition_seed])
+    seed = None if skews(record) & OWN_CLIENTS else record.partition_seed
+    return json.dumps([table.get("dataset"), table.get("skew", []), seed])

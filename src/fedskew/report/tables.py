@@ -6,22 +6,28 @@ not make an interval narrower than the evidence allows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import stdev
 from typing import TYPE_CHECKING
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require, suggestion
+from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.registry import OF_MODELS, Measure, View, primary, shown
+from fedskew.measure.registry import OF_MODELS, Measure, View, primary, shown, stored
 from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import client_rows, distinct
+from fedskew.report.experiments import client_rows, distinct, pooled
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NAN = float("nan")
+OTHER_COLUMNS = ("difference", "verdict", "seeds")
+"""Columns of a table for readers that are no measures."""
+
 OBSERVATION = ["method", "partition_seed", "seed"]
 """Columns that name an independent observation."""
 
@@ -34,6 +40,8 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
 def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """All measurements that belong to no client, in one query; under a budget, those of the rounds within it.
 
+    Without the numbers of clients where one client holds all rows: its worst client compares with no other run's.
+
     Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """
     import pandas as pd
@@ -42,14 +50,19 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
     frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
+    one_client = frame["run"].isin([record.id for record in records if pooled(record)])
+    frame = frame[~(one_client & frame["split"].isin(["clients", "personal"]))]
     return within(frame, budget) if budget else frame
 
 
-def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
+def summary(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
+) -> pd.DataFrame:
     """One row a method, in order of first appearance; measures are taken over finished runs only.
 
     Runs of one method that differ in more than their seeds are several methods, named by what differs (`distinct`). A column for
-    each measure that `fedskew.measure.registry` shows: its mean over seeds; with ``_half`` the half-width of the 95 % interval.
+    each measure that `fedskew.measure.registry` shows, and for those named in ``columns``: its mean over seeds. With ``_half``:
+    the half-width of the 95 % interval; ``_std``: the standard deviation over seeds; ``_sem``: the standard error of the mean.
 
     ========================================  ==========================================================================
     column                                    meaning
@@ -71,14 +84,16 @@ def summary(store: RunStore, records: Sequence[RunRecord], budget: Budget | None
     A number that does not exist is NaN.
     """
     records = distinct(records)
-    return summarise(read(store, records, budget), records)
+    frame = read(store, records, budget)
+    return summarise(frame, records, named(frame, columns))
 
 
-def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """`summary` from measurements that are already read."""
+def summarise(frame: pd.DataFrame, records: Sequence[RunRecord], more: Sequence[Measure] = ()) -> pd.DataFrame:
+    """`summary` from measurements that are already read, with ``more`` measures."""
     import pandas as pd
 
-    seeds = per_seed(frame)
+    measures = list({measure.key: measure for measure in (*shown(), *more)}.values())
+    seeds = per_seed(frame, measures)
     order = methods(records)
     read_after = last_rounds(frame)
     rows = []
@@ -95,14 +110,12 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
             "client_rows": client_rows(runs[0]),
             "after_round": words.ranges(read_after.get(method, [])),
         }
-        for measure in shown():
-            row[measure.key], half = interval(own[measure.key])
-            if measure.interval:
-                row[f"{measure.key}_half"] = half
+        for measure in measures:
+            found = spread(measure.key, own[measure.key])
+            row |= found if measure.interval else {measure.key: found[measure.key]}
         row |= {
             "pairs": len(own),
-            "difference": NAN,
-            "difference_half": NAN,
+            **dict.fromkeys(("difference", "difference_half", "difference_std", "difference_sem"), NAN),
             "effect": NAN,
             "cliffs_delta": NAN,
             "p": NAN,
@@ -111,7 +124,7 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
             own_values, first = own[primary().key], of_method(seeds, order[0])[primary().key]
             paired = (own_values - first).dropna()
             row["pairs"] = len(paired)
-            row["difference"], row["difference_half"] = interval(paired)
+            row |= spread("difference", paired)
             if row["pairs"] > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
                 row["difference_half"] = NAN
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
@@ -127,12 +140,36 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord]) -> pd.DataFrame
     return table
 
 
-def per_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The measures in the summary for each observation among the finished runs; indexed by `OBSERVATION`."""
+def named(frame: pd.DataFrame, columns: Sequence[str]) -> list[Measure]:
+    """The measures of these names: keys, titles, or names in the store; `OTHER_COLUMNS` are left out.
+
+    A stored measure that the registry does not have, such as a metric of one's own, is read after the last round. Raises `BadInput`
+    for any other name.
+    """
+    found = []
+    known = [m for m in (*shown(), *stored().values()) if m.split in (*OF_MODELS, "round")]
+    for column in columns:
+        wanted = plainly(column)
+        matches = [m for m in known if wanted in map(plainly, (m.key, m.title, f"{m.split}/{m.name}", m.name))]
+        own = frame.loc[frame["name"].map(plainly) == wanted, ["split", "name"]].drop_duplicates()
+        if matches:
+            found.append(min(matches, key=lambda m: (plainly(m.key) != wanted, m.shown == ())))
+        elif len(own):
+            split, name = own.iloc[0]
+            found.append(Measure(str(split), str(name), "a measure of one's own", reduce="last"))
+        elif column not in OTHER_COLUMNS:
+            raise BadInput(
+                f"columns: unknown {column!r}; {suggestion(column, [*(m.key for m in known), *OTHER_COLUMNS])}"
+            )
+    return found
+
+
+def per_seed(frame: pd.DataFrame, measures: Sequence[Measure] = ()) -> pd.DataFrame:
+    """The ``measures``, or those in the summary, for each observation among the finished runs; indexed by `OBSERVATION`."""
     import pandas as pd
 
     finished = frame[frame["status"] == "finished"]
-    columns = {measure.key: per_run(finished, measure) for measure in shown()}
+    columns = {measure.key: per_run(finished, measure) for measure in measures or shown()}
     about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
     return about.join(pd.DataFrame(columns)).groupby(OBSERVATION).mean()
 
@@ -154,7 +191,12 @@ def rows_of(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 def columns(table: pd.DataFrame, view: View) -> list[Measure]:
     """The measures in a ``view`` of a summary: the primary one, and those that a method has a number of."""
-    return [m for m in shown() if m == primary() or (view in m.shown and table[m.key].notna().any())]
+    return [
+        m
+        for m in shown()
+        if m == primary()
+        or (view in m.shown and table[m.key].notna().any() and not (m.split == "round" and (table[m.key] == 0).all()))
+    ]
 
 
 def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
@@ -169,10 +211,12 @@ def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
     return seeds[seeds.index.get_level_values("method") == method].droplevel("method")
 
 
-def interval(values: pd.Series[float]) -> tuple[float, float]:
-    """`mean_interval` of the numbers that exist; (NaN, NaN) if none does."""
+def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
+    """Mean of the numbers that exist, half-width of its interval, standard deviation, standard error; NaN for none."""
     existing = values.dropna()
-    return mean_interval(existing.tolist()) if len(existing) else (NAN, NAN)
+    mean, half = mean_interval(existing.tolist()) if len(existing) else (NAN, NAN)
+    std = stdev(existing.tolist()) if len(existing) > 1 else NAN
+    return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
 
 
 def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:

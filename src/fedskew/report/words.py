@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedskew.measure.registry import Measure, primary
 
@@ -22,6 +22,20 @@ Row = dict[str, Any]
 MISSING = "–"
 EDGE = 1e-9
 """Rounding error up to which an interval counts as inside its range."""
+
+
+class Spread(NamedTuple):
+    """A way to say how much a number varies over seeds."""
+
+    column: str  # ending of its columns in the summary
+    title: str
+
+
+SPREADS = {
+    "ci95": Spread("half", "95 % interval"),
+    "std": Spread("std", "standard deviation"),
+    "sem": Spread("sem", "standard error"),
+}
 
 SEEDS_ONLY = "the interval covers the seeds only, not the choice of the test rows"
 """Every run of a data set is tested on the same rows."""
@@ -65,13 +79,19 @@ def interval(
     return f"{show(mean)} ± {half(show(half_width).lstrip('+'), half_width)}"
 
 
-def shown(measure: Measure, row: Row) -> str:
-    """The measure of a row of the summary, with its interval if it has one: ``92.5 ± 1.2``; shares in percent, without the sign."""
-    return (
-        with_interval(measure, row[measure.key], row.get(f"{measure.key}_half", math.nan))
-        .removesuffix(measure.unit)
-        .rstrip()
-    )
+def shown(measure: Measure, row: Row, spread: str = "ci95") -> str:
+    """The measure of a row of the summary with one of `SPREADS`: ``92.5 ± 1.2``; shares in percent, without the sign.
+
+    A round's number that is zero in the whole run is missing, such as the distance between the models of a single client.
+    """
+    mean = row[measure.key]
+    if measure.split == "round" and mean == 0:
+        return MISSING
+    around = row.get(f"{measure.key}_{SPREADS[spread].column}", math.nan)
+    show = share if measure.unit == "%" else partial(figures, like=mean)
+    if spread != "ci95":
+        return interval(mean, around, show, -math.inf, math.inf)
+    return with_interval(measure, mean, around).removesuffix(measure.unit).rstrip()
 
 
 def with_interval(measure: Measure, mean: float, half_width: float) -> str:
@@ -80,15 +100,16 @@ def with_interval(measure: Measure, mean: float, half_width: float) -> str:
     return f"{interval(mean, half_width, show, measure.low, measure.high)}\u00a0{measure.unit}".strip()
 
 
-def difference(row: Row, show: Callable[[float], str] | None = None) -> str:
+def difference(row: Row, show: Callable[[float], str] | None = None, spread: str = "ci95") -> str:
     """The difference of a row of the summary from the first method in the primary measure: ``+1.2 ± 0.4``.
 
     ``show`` formats a difference of shares, by default in percentage points with one decimal.
     """
-    measure = primary()
-    if measure.unit == "%":
-        return interval(row["difference"], row["difference_half"], show or signed, low=-1.0)
-    return interval(row["difference"], row["difference_half"], partial(gap, measure), low=-math.inf)
+    measure, around = primary(), row[f"difference_{SPREADS[spread].column}"]
+    if measure.unit == "%" and spread == "ci95":
+        return interval(row["difference"], around, show or signed, low=-1.0)
+    show = show or signed if measure.unit == "%" else partial(gap, measure)
+    return interval(row["difference"], around, show, -math.inf, math.inf)
 
 
 def heading(measure: Measure) -> str:

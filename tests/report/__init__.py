@@ -132,7 +132,9 @@ def diagnosed() -> dict[str, Any]:
     x[:, 0] += 3 * (client == 3)
     counts = np.array([np.bincount(y[client == k], minlength=3) for k in range(4)])
     names = ("north", "east", "south", "a hospital with a rather long name")
-    return diagnosis(Subject("visits.csv", x, y, client, counts, ("no", "yes", "perhaps"), names, notes=("one note",)))
+    facts = tuple((f"column {c}", "mean", "", x[:, c].astype(float)) for c in range(5))
+    classes = ("no", "yes", "perhaps")
+    return diagnosis(Subject("visits.csv", x, y, client, counts, classes, names, notes=("one note",), facts=facts))
 
 
 def report(store: RunStore, tmp_path: Path) -> str:

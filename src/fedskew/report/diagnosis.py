@@ -1,4 +1,4 @@
-"""The page of a diagnosis: one HTML file that needs no network and no script, in the style of the report."""
+"""The page of a diagnosis: one HTML file that needs no network, in the style of the report."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
-from fedskew.report.plots import draw_partition
-from fedskew.report.style import INK, MUTED, SERIES, blank, styled
-from fedskew.report.svg import inline
+from fedskew.report.html import figure, partition_figure, shared_parts
+from fedskew.report.names import name_of
+from fedskew.report.style import INK, MUTED, SERIES, blank, shorten, styled
+from fedskew.report.tips import Tip, Tips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_CLIENTS = 24
+"""Maximum number of clients in the picture of columns: those that differ most."""
 
 
 def answer(found: Mapping[str, Any]) -> str:
@@ -47,17 +53,26 @@ def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
 def page(found: Mapping[str, Any]) -> str:
     """The page as HTML text."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
 
-    templates = files("fedskew.report")
+    template = (files("fedskew.report") / "diagnosis.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update({"figures": words.figures, "count": count, "points": words.points, "two": two})
-    return environment.from_string((templates / "diagnosis.html").read_text(encoding="utf-8")).render(
-        css=Markup((templates / "page.css").read_text(encoding="utf-8")),
+    environment.filters.update(
+        {
+            "figures": words.figures,
+            "count": count,
+            "points": words.points,
+            "two": two,
+            "title": lambda m: str(name_of(m)),
+        }
+    )
+    faces = "the four faces against chance"
+    return environment.from_string(template).render(
+        **shared_parts(),
         found=found,
         answer=answer(found),
-        faces=Markup(inline(draw_faces(found), "faces", "the four faces against chance")),
-        partition=Markup(inline(draw_partition(partition(found), found["clients"]), "partition", "rows by label")),
+        faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),
+        columns=column_figure(found),
+        partition=partition_figure(partition(found), found["clients"]),
     )
 
 
@@ -83,18 +98,90 @@ def draw_faces(found: Mapping[str, Any]) -> Figure:
     """Draw each face as a dot with its interval, each client as a faint tick, and chance as a bar."""
     faces = found["faces"]
     with styled():
-        figure, axes = blank(48 + 42 * len(faces))
+        figure, axes = blank(66 + 46 * len(faces))
         for row, face in enumerate(faces):
             each = [min(v, 1.0) for v in face["each"][:300]]
-            axes.plot(each, [row + 0.22] * len(each), "|", color=MUTED, markersize=5, alpha=0.5)
-            axes.plot([face["chance"]] * 2, [row - 0.28, row + 0.1], color=SERIES[1], linewidth=2)
+            axes.plot(each, [row + 0.3] * len(each), "|", color=MUTED, markersize=5, alpha=0.5)
+            axes.plot([face["chance"]] * 2, [row - 0.3, row + 0.3], color=SERIES[1], linewidth=2)
             if not math.isnan(face["low"]):
-                axes.plot([face["low"], face["high"]], [row - 0.1] * 2, color=SERIES[0], linewidth=3, alpha=0.6)
-            axes.plot([face["value"]], [row - 0.1], "o", color=SERIES[0], markersize=7)
+                axes.plot([face["low"], face["high"]], [row] * 2, color=SERIES[0], linewidth=3, alpha=0.6)
+            axes.plot([face["value"]], [row], "o", color=SERIES[0], markersize=7)
+            axes.text(1.01, row, face["verdict"], color=INK, ha="right", va="center")
+        first = faces[0]
+        axes.annotate(
+            "chance",
+            (first["chance"], -0.32),
+            ha="left",
+            va="bottom",
+            color=SERIES[1],
+            annotation_clip=False,
+            fontsize=9,
+        )
         axes.set_yticks(range(len(faces)), [face["face"] for face in faces], color=INK)
-        axes.set_ylim(len(faces) - 0.5, -0.5)
+        axes.set_ylim(len(faces) - 0.5, -0.7)
         axes.set_xlim(-0.02, 1.02)
-        axes.set_xlabel("total variation distance: 0 alike, at most 1 − 1/clients")
-        axes.grid(axis="x")
+        axes.set_xlabel("distance of the clients: 0 alike, at most 1 − 1/clients")
         axes.tick_params(length=0)
+    return figure
+
+
+def of_faces(found: Mapping[str, Any]) -> Tips:
+    """The numbers of each face."""
+    tips = []
+    for row, face in enumerate(found["faces"]):
+        sure = "" if math.isnan(face["low"]) else f" ({two(face['low'])} to {two(face['high'])})"
+        text = f"{face['face']}: {two(face['value'])}{sure}, by chance {two(face['chance'])}; {face['verdict']}"
+        tips.append(Tip(face["value"], row, text))
+    return Tips("y", tips)
+
+
+def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
+    """The columns that differ, for whom, or nothing if none does."""
+    if not found["columns"]:
+        return None
+    effects = np.array([column["each"] for column in found["columns"]]).T  # (clients, columns)
+    far = np.abs(effects).max(1)
+    chosen = np.sort(np.argsort(-far, kind="stable")[:MOST_CLIENTS])
+    chosen = chosen[far[chosen] > 0]
+    names = [str(found["client_names"][k]) for k in chosen]
+    columns = [str(column["column"]) for column in found["columns"]]
+    tips = [
+        Tip(c, k, f"{columns[c]} of {names[k]}: {said(effects[client, c])}")
+        for k, client in enumerate(chosen)
+        for c in range(len(columns))
+    ]
+    label = "columns that differ, by client"
+    return figure("columns", label, label, draw_columns(effects[chosen], names, columns), "", Tips("xy", tips))
+
+
+def said(effect: float) -> str:
+    """The effect of a client in words."""
+    if not effect:
+        return "as elsewhere"
+    return f"{abs(effect):.1f} standard deviations {'above' if effect > 0 else 'below'} all other clients"
+
+
+def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[str]) -> Figure:
+    """Draw clients (down) and columns (across); blue is higher than elsewhere, orange lower, the deeper the farther."""
+    from matplotlib.patches import Rectangle
+
+    largest = np.abs(effects).max()
+    with styled():
+        figure, axes = blank(110 + 20 * len(names))
+        for k, c in np.argwhere(effects).tolist():
+            colour, depth = SERIES[0 if effects[k, c] > 0 else 1], 0.1 + 0.45 * abs(effects[k, c]) / largest
+            axes.add_patch(Rectangle((c - 0.47, k - 0.44), 0.94, 0.88, facecolor=colour, alpha=depth, linewidth=0))
+            axes.text(c, k, f"{effects[k, c]:+.1f}".replace("-", "−"), ha="center", va="center", fontsize=9)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.xaxis.tick_top()
+        short = [shorten(column, 18) for column in columns]
+        axes.set_xticks(
+            range(len(columns)), short, fontsize=9, rotation=30 if len("".join(short)) > 36 else 0, ha="left"
+        )
+        if len("".join(short)) <= 36:
+            axes.set_xticks(range(len(columns)), short, fontsize=9, ha="center")
+        axes.set_yticks(range(len(names)), [shorten(name, 14) for name in names], fontsize=9)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
     return figure

@@ -162,7 +162,7 @@ def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
         axes.text(right, -0.6, "rows", ha="left", va="bottom", fontsize=small, color=MUTED)
         axes.set_xlim(-0.5, num_labels - 0.5)
         axes.set_ylim(num_clients - 0.5, -0.5)
-        axes.set_yticks(range(num_clients), [shorten(str(name), 10) for _, name in shown.index], fontsize=small)
+        axes.set_yticks(range(num_clients), [shorten(str(name), 16) for _, name in shown.index], fontsize=small)
         label_classes(axes, [str(label) for label in shown.columns])
         axes.set_ylabel("client")
         axes.set_xlabel(f"and {more} more clients" if more else "")

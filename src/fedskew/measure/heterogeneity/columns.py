@@ -27,7 +27,10 @@ Fact: TypeAlias = tuple[str, Kind, str, Floats]
 
 @dataclass(frozen=True)
 class Difference:
-    """A column's mean, or share of rows, of one client and of all other clients. ``effect``: in standard deviations of all rows."""
+    """A column's mean, or share of rows, of one client and of all other clients. ``effect``: in standard deviations of all rows.
+
+    ``each`` holds the effect of every client that is beyond chance, and 0 of the others.
+    """
 
     column: str
     kind: Kind
@@ -36,6 +39,7 @@ class Difference:
     here: float
     elsewhere: float
     effect: float
+    each: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:
@@ -81,5 +85,5 @@ def differences(facts: Iterable[Fact], client: Ints, names: Sequence[str]) -> li
         before = found.get(column)
         if abs(effect[far]) >= SMALL and (before is None or abs(before.effect) < abs(effect[far])):
             numbers = (float(here[far]), float(elsewhere[far]), float(effect[far]))
-            found[column] = Difference(column, kind, word, names[far], *numbers)
+            found[column] = Difference(column, kind, word, names[far], *numbers, tuple(effect.tolist()))
     return sorted(found.values(), key=lambda one: -abs(one.effect))[:MOST]

@@ -1,0 +1,53 @@
+"""The page of a diagnosis: its pictures, its quiet notes, and the values under the pointer."""
+
+import json
+import re
+from html import unescape
+
+import numpy as np
+import pytest
+
+from fedskew.report.diagnosis import draw_columns, page
+from tests.report import diagnosed
+from tests.report.test_page import Outline
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page(diagnosed())
+
+
+def tips(text: str, label: str) -> list[str]:
+    [attribute] = re.findall(rf"data-tips='([^']*)'>\s*<svg [^>]*aria-label=\"{label}\"", text)
+    return [head for _, _, head, _ in json.loads(unescape(attribute))["tips"]]
+
+
+def test_page_is_whole_and_needs_no_network(text: str) -> None:
+    outline = Outline(text)
+    assert outline.open == []
+    assert {"answer", "faces", "columns", "advice", "partition", "measures"} <= set(outline.ids)
+    assert all(reference.startswith("#") for reference in outline.references)
+
+
+def test_faces_and_columns_are_pictures_with_values(text: str) -> None:
+    faces = tips(text, "the four faces against chance")
+    assert [line.partition(":")[0] for line in faces] == ["label", "feature", "quantity", "concept"]
+    assert all("by chance 0." in line for line in faces)
+    columns = tips(text, "columns that differ, by client")
+    [far] = [line for line in columns if line.startswith("column 0 of a hospital with a rather long name: ")]
+    assert re.search(r"[12]\.\d standard deviations above all other clients$", far)
+    assert not [line for line in columns if line.startswith("column 1")]
+    assert tips(text, "rows of each client by label")[0].startswith("client north, ")
+
+
+def test_notes_are_quiet_and_the_command_stands_alone(text: str) -> None:
+    assert 'class="warning"' not in text
+    assert '<p class="note">One note.</p>' in text
+    assert re.search(r"<pre tabindex=\"0\"><code>fedskew compare [^<]*</code></pre>", text)
+
+
+def test_columns_are_drawn_only_where_some_differ() -> None:
+    found = diagnosed() | {"columns": []}
+    assert 'id="columns"' not in page(found)
+    [axes] = draw_columns(np.array([[1.0, 0.0], [0.0, -2.0]]), ["a", "b"], ["x", "y"]).axes
+    assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("+1.0", (0, 0)), ("−2.0", (1, 1))]

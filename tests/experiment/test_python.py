@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 import fedskew as fs
+from fedskew.algorithms import FedProx
 from fedskew.cli.main import main
 from fedskew.cli.output import clean
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.experiment.runs import Runs
+from fedskew.report.names import name_of
 
 QUICK = {
     "dataset": "digits", "rounds": 2, "epochs": 1, "clients": 3, "engine": "sequential",
@@ -141,16 +144,53 @@ def test_diagnose_gives_what_the_command_line_prints(tmp_path, capsys) -> None:
 
 
 def test_tune_finds_and_compares_the_best(tmp_path) -> None:
-    found = fs.tune(["fedavg"], grid={"solver__lr": [1e-4, 0.1]}, tuning_seeds=[9], runs=tmp_path, **QUICK)
+    found = fs.tune(["fedavg"], grid={"lr": [1e-4, 0.1]}, tuning_seeds=[9], runs=tmp_path, **QUICK)
     assert found.best == {"fedavg": {"solver.lr": 0.1}}
     assert list(found.table()["setting"]) == ["solver.lr=0.1", "solver.lr=0.0001"]
     assert "lr = 0.1" in found.compare(seeds=1).records[0].experiment
 
 
+WRONG = """
+from dataclasses import dataclass
+import fedskew
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(fedskew.Algorithm):
+    mu: float = 0.1
+
+    def objective(self, task, view, w, batch):
+        raise ValueError("no loss")
+"""
+
+
+def test_failed_runs_of_a_comparison_are_told(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(WRONG)
+    first, second = f"{tmp_path}/mine.py::Wrong", f"{tmp_path}/mine.py::Wrong:mu=0.5"
+    with pytest.warns(RuntimeWarning, match="in objective: ValueError: no loss"):
+        runs = fs.compare(["fedavg", first, second], seeds=1, runs=tmp_path, **QUICK)
+    assert [r.status for r in runs.records] == ["finished", "failed", "failed"]
+    assert "\nrun 2 (Wrong): failed after round 0. " in repr(runs)
+    with pytest.raises(fs.FedskewError, match="no loss"):
+        fs.compare([first, second], seeds=1, runs=tmp_path, **QUICK)
+    assert not fs.check(first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(FedProx):
+    """FedProx under another name."""
+
+
+def test_methods_are_classes_and_objects(tmp_path) -> None:
+    runs = fs.compare([Mine, Mine(mu=0.5), "fedprox:mu=0.5"], seeds=1, runs=tmp_path, **QUICK)
+    assert [str(name_of(r.name)) for r in runs.records] == ["Mine", "Mine mu = 0.5", "FedProx mu = 0.5"]
+    accuracy = runs.table()["accuracy"]
+    assert accuracy[1] == accuracy[2]
+
+
 def test_check_and_cite(compared, capsys) -> None:
     kept = fs.check("fedavg")
     assert kept
-    assert repr(kept).startswith("fedavg: keeps its promises\n")
+    assert repr(kept).endswith("\nfedavg: keeps its promises (algorithm)")
     assert main(["cite", "c1", "--runs", str(compared.store.folder)]) == 0
     assert capsys.readouterr().out == fs.cite(compared) + "\n"
 

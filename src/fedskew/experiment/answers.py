@@ -43,9 +43,10 @@ class Shown:
 
 @dataclass(frozen=True, repr=False)
 class Checked(Shown):
-    """The promises of a method, and whether it keeps them."""
+    """The promises of a component, and whether it keeps them."""
 
     name: str
+    kind: str
     promises: tuple[Verdict, ...]
 
     @property
@@ -59,9 +60,14 @@ class Checked(Shown):
     @property
     def heading(self) -> str:  # type: ignore[override]
         broken = sum(not v.kept for v in self.promises)
-        return f"{self.name}: " + (
-            f"{broken} of {len(self.promises)} promises broken" if broken else "keeps its promises"
-        )
+        kept = f"keeps its promises ({self.kind})"
+        return f"{self.name}: " + (f"{broken} of {len(self.promises)} promises broken" if broken else kept)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{'ok' if v.kept else 'broken':8}{v.promise}{f': {v.reason}' * bool(v.reason)}" for v in self.promises
+        ]
+        return "\n".join([*lines, self.heading])
 
     def table(self) -> pd.DataFrame:
         """One row a promise: kept, promise, reason."""

@@ -1,10 +1,11 @@
 """Carry out planned runs for Python: progress, the error of a single run, how to resume."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import Diverged
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import register_all, worst_error
 from fedskew.experiment.config import Experiment
@@ -43,11 +44,15 @@ def finish(
     listener: Listener,
     name: str,
 ) -> Runs:
-    """Carry out the runs. Raises the error of a single run; of several, the store has them."""
+    """Carry out the runs. Raises the error of a single run, and one that ended all of several; the store has the others."""
     folder = "" if str(made.store.folder) == "runs" else f", runs={str(made.store.folder)!r}"
     again = f"fedskew.resume({name!r}{folder})"
-    results = play(made.store, runs, dataset, jobs, board_for(progress, made.store, list(runs)), again, listener)
-    error: FedskewError | None = worst_error(results)
-    if error and len(runs) == 1:
+    board = board_for(progress, made.store, list(runs))
+    results = play(made.store, runs, dataset, jobs, board, again, listener)
+    errors = [result.error for result in results if result.error]
+    error = worst_error(results)
+    if error and (len(runs) == 1 or (len(errors) == len(runs) and not isinstance(error, Diverged))):
         raise error
+    for one in errors if board is None else ():  # the board has printed them
+        warnings.warn(str(one), RuntimeWarning, stacklevel=5)
     return made

@@ -15,7 +15,7 @@ from fedskew.core.seeding import torch_stream
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
-from fedskew.experiment.notebook import self_showing
+from fedskew.experiment.notebook import png, self_showing
 from fedskew.experiment.run import resume
 from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
@@ -49,7 +49,7 @@ ROWS = 2048
 """Maximum number of training rows on which sharpness is measured."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Landscape:
     """Losses over a window, one sheet for the test set and one for each chosen client."""
 
@@ -59,6 +59,13 @@ class Landscape:
     points: dict[str, tuple[float, float]]  # models in the window: where they lie
     sharpness: Sharpness
     overlap: float | None  # correlation of the first two clients' losses over the window
+
+    def __repr__(self) -> str:
+        losses = [f"loss of {name} {sheet.min():.4g} to {sheet.max():.4g}" for name, sheet in self.sheets.items()]
+        return f"{self.kind}: {', '.join(losses)}; plot() draws it"
+
+    def _repr_png_(self) -> bytes:
+        return png(self.plot())
 
     def plot(self) -> "Figure":
         """The picture: one panel a sheet, or a line."""

@@ -173,14 +173,15 @@ def tune(
 ) -> Tuning:
     """Find each method's best setting on held-out rows of the clients: ``tune(["fedavg"], grid={"solver.lr": [0.03, 0.1]})``.
 
-    Keys of the ``grid`` are SECTION.OPTION for all methods or METHOD.OPTION for one; without it three learning rates are tried.
+    Keys of the ``grid`` are keywords (``lr``) or SECTION.OPTION for all methods, or METHOD.OPTION for one. Without it three
+    learning rates are tried.
     With ``trials`` Optuna proposes that many settings. The result's ``compare(seeds=5)`` compares the methods at their best.
     """
     from fedskew.experiment.answers import Tuning
 
     made, data = asked("tune", experiment, data, keywords)
     require(not isinstance(algorithms, str), f"tune: write the methods as a list, [{algorithms!r}]")
-    space = {key.replace("__", "."): tuple(values) for key, values in (grid or {}).items()}
+    space = {setting_of(key): tuple(values) for key, values in (grid or {}).items()}
     search = Search(space=space, seeds=tuple(tuning_seeds), trials=trials, by=by)
     store = RunStore(runs)
     with shown_line(bool(progress), "tuning") as show:
@@ -232,18 +233,24 @@ def diagnose(
 
 
 @plainly
-def check(method: object, **options: object) -> Checked:
-    """Check that a method keeps its promises: a class, an object, ``"./mine.py::Mine"`` or a name with options."""
-    from fedskew.conformance.promises import check as verdicts
-    from fedskew.experiment.answers import Checked
-    from fedskew.experiment.combinations import with_method
+def check(component: object) -> Checked:
+    """Check that a method, data set, skew, model or another component keeps its promises.
 
-    if isinstance(method, type):
-        method = method(**options)
-    else:
-        require(not options, f"check: write the options with the name, {method}:OPTION=VALUE")
-    made = with_method(Experiment(), method)
-    return Checked(made.name, tuple(verdicts(made.algorithm, made.server, COMPONENTS["algorithm"])))
+    It is a class, an object, ``"./mine.py::Mine"``, or a name with options.
+    """
+    from fedskew.experiment.answers import Checked
+    from fedskew.experiment.components import check
+
+    kind, promises = check(component)
+    named = isinstance(component, str | type)
+    name = str(getattr(component, "__name__", component)) if named else type(component).__name__
+    return Checked(name, kind, tuple(promises))
+
+
+def setting_of(key: str) -> str:
+    """``lr`` and ``solver__lr`` as ``solver.lr``."""
+    sets = KEYWORDS[key].sets if key in KEYWORDS else ""
+    return sets if "." in sets else key.replace("__", ".")
 
 
 def chosen(runs: Runs | int | str) -> Runs:

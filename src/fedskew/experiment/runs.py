@@ -71,11 +71,23 @@ class Runs:
         return Runs(self.store, found, self.data)
 
     def __repr__(self) -> str:
-        return f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}\n{self.table()!r}"
+        return "\n".join([self.title, repr(self.shown()), *self.unfinished()])
 
     def _repr_html_(self) -> str:
-        note = f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}"
-        return f"{self.shown()._repr_html_()}<small>{escape(note)}</small>"
+        notes = "<br>".join(escape(line) for line in [self.title, *self.unfinished()])
+        return f"{self.shown()._repr_html_()}<small>{notes}</small>"
+
+    @property
+    def title(self) -> str:
+        return f"{count(len(self), 'run')} in {self.store.folder}: {words(self.ids)}"
+
+    def unfinished(self) -> list[str]:
+        """A line for each run that did not come to its end."""
+        return [
+            f"run {r.id} ({name_of(r.name)}): {r.status} after round {r.rounds_done}. {r.message}"
+            for r in self.records
+            if r.status != "finished"
+        ]
 
     @plainly
     def table(self, full: bool = False) -> pd.DataFrame:

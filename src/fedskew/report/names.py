@@ -15,7 +15,7 @@ from fedskew.store.runs import RunRecord, RunStore
 
 OPTION = re.compile(r"([\w.]+)=((?:\[[^]]*\]|\"[^\"]*\"|[^,\[])*)")
 SPEC = re.compile(
-    rf"(?:.*\.py::(?P<own>\w+)|(?P<name>[^:,=]+))(?::(?P<options>{OPTION.pattern}(?:,{OPTION.pattern})*))?", re.S
+    rf"(?:.*::(?P<own>\w+)|(?P<name>[^:,=]+))(?::(?P<options>{OPTION.pattern}(?:,{OPTION.pattern})*))?", re.S
 )
 """A method and its options in compact form. `fedskew.core.component` parses it too, with classes that need PyTorch."""
 

@@ -33,7 +33,11 @@ def words(name: str, value: object) -> list[str]:
     return [word for v in values for word in (f"--{name.replace('_', '-')}", str(v))]
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+def test_the_values_below_cover_every_keyword() -> None:
+    assert {*VALUES, "metric"} == set(KEYWORDS)  # a metric is always of a file
+
+
+@pytest.mark.parametrize("name", VALUES)
 def test_a_keyword_means_what_the_option_of_its_name_means(name: str) -> None:
     solver = {"solver": "sgd"} if name == "momentum" else {}
     given = solver | {name: VALUES[name]}
@@ -74,7 +78,7 @@ def test_whole_sections_are_taken_as_before() -> None:
         ({"rounds": 0}, "training: rounds must be at least 1, got 0"),
         ({"solver__lrr": 3}, "solver sgd: unknown option 'lrr'; did you mean 'lr'?"),
         ({"clients": [3]}, "clients: expected a table of options, got [3]"),
-        ({"skew": ["iid", "feature-affine"], "skew__alpha": 1}, "skew.alpha: there are several skews; "),
+        ({"skew": ["iid", "feature-affine"], "skew__alpha": 1}, "skew.alpha: there is not exactly one skew; "),
     ],
 )
 def test_wrong_keywords_give_one_line(keywords: dict[str, object], message: str) -> None:

@@ -257,15 +257,14 @@ class Experiment:
     def _repr_html_(self) -> str:
         """For notebooks: what differs from the defaults, besides data, skew, model and method."""
         own, default = self.table(), type(self)(dataset=self.dataset).table()
-        shown = {
-            section: " + ".join(self.labels(section, True)) for section in ("dataset", "skew", "model", "algorithm")
-        }
+        always = ("dataset", "skew", "model", "algorithm")
+        shown = {section: " + ".join(self.labels(section, True)) for section in always}
         for section, table in own.items():
             if section in SETTINGS:
                 changed = [f"{key}={value}" for key, value in table.items() if value != default[section].get(key)]
                 shown |= {section: ", ".join(changed)} if changed else {}
-            elif section not in (*shown, "name") and table != default[section]:
-                shown[section] = self.labels(section, True)[0]
+            elif section not in (*always, "name") and table != default[section]:
+                shown[section] = " + ".join(self.labels(section, True))
         rows = "".join(f"<tr><td>{name}</td><td>{escape(text)}</td></tr>" for name, text in shown.items())
         return f"<p>{escape(self.name)}</p><table>{rows}</table>"
 

@@ -71,6 +71,25 @@ List the runs of the store, or the built-in components of a kind:
 algorithms, datasets, skews, tasks, models, solvers, servers, refines,
 augmentations, availabilities, selections, sharings, codecs, engines.
 """,
+    "tag": """\
+Tag runs. A tag stands for its runs wherever a verb takes runs.
+
+  fedskew tag c2 final
+  fedskew tag 3-5 draft --remove
+  fedskew show final
+""",
+    "rename": """\
+Give a run or a comparison the name that tables and titles show.
+
+  fedskew rename c2 "Four hospitals"
+""",
+    "rm": """\
+Remove runs with their numbers, checkpoints and reports. A run that a process
+carries out is not removed.
+
+  fedskew rm 7
+  fedskew rm c2 --yes
+""",
     "show": """\
 Print a run (result, curve), or the table of methods for several runs
 or a comparison.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -87,44 +87,51 @@ def print_summary(
     shown = readable(frame, layout, chosen).astype(str).drop(columns="clients' rows", errors="ignore")
     if not layout.columns:
         shown = shown.drop(columns="seeds")
-    shown = shown.rename(columns={"against the first": f"vs {spelled.method}"})
-    hidden = [] if layout.columns else too_wide(shown, console.width)
-    shown = shown.drop(columns=hidden)
-    whole = sum(widths(shown, whole=True)) <= console.width
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column, characters in zip(map(str, shown), widths(shown, whole), strict=True):
-        justify: Literal["left", "right"] = "left" if column in ("method", "verdict") else "right"
-        table.add_column("" if column == "verdict" else column, justify=justify, width=characters - 1)
-    for row in shown.itertuples(index=False):
-        table.add_row(*row)
-    Console(width=max(console.width, sum(widths(shown, whole)))).print(table)
-    measures = [m for m in chosen or columns(frame, "table") if heading(m) in shown]
+    against = f"vs {spelled.method}"
+    shown = shown.rename(columns={"against the first": against})
+    by_title = {str(title): list(map(str, cells)) for title, cells in shown.items()}
+    last = (*LEAST_IMPORTANT, against, "verdict")
+    others = [title for title in reversed(by_title) if title not in ("method", heading(primary()), *last)]
+    hidden = [] if layout.columns else too_wide(by_title, [*others, *last], console.width)
+    for title in hidden:
+        del by_title[title]
+    print_columns(by_title, ("method", "verdict"))
+    measures = [m for m in chosen or columns(frame, "table") if heading(m) in by_title]
     for line in notes(frame, measures, records, budget, layout):
         console.print(line, style="dim")
     if hidden:
         keys = [m.key for m in columns(frame, "table") if heading(m) in hidden]
-        keys += ["difference"] * any(column.startswith("vs ") for column in hidden) + ["verdict"] * (
-            "verdict" in hidden
-        )
+        keys += ["difference"] * (against in hidden) + ["verdict"] * ("verdict" in hidden)
         console.print(f"hidden, for lack of room: {', '.join(keys)} (`fedskew show --columns` prints any)", style="dim")
 
 
-def widths(shown: pd.DataFrame, whole: bool = False) -> list[int]:
+def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> None:
+    """Print a table without breaking a cell; headings have several lines where room is short. The columns ``left`` start left."""
+    room = Console().width
+    whole = sum(widths(columns, whole=True)) <= room
+    characters = widths(columns, whole)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for title, wide in zip(columns, characters, strict=True):
+        justify: Literal["left", "right"] = "left" if title in left else "right"
+        table.add_column("" if title == "verdict" else title, justify=justify, width=wide - 1)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    Console(width=max(room, sum(characters))).print(table)
+
+
+def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[int]:
     """The characters that each column needs, with a space, if its heading has several lines or is ``whole``."""
-    headings = {column: [column] if whole else column.split() for column in map(str, shown) if column != "verdict"}
-    return [1 + max(map(len, [*shown[column], *headings.get(column, [])]), default=0) for column in map(str, shown)]
+    headings = {column: [column] if whole else column.split() for column in columns if column != "verdict"}
+    return [1 + max(map(len, [*cells, *headings.get(column, [])]), default=0) for column, cells in columns.items()]
 
 
-def too_wide(shown: pd.DataFrame, room: int) -> list[str]:
-    """The columns to leave out so that the others fit."""
-    every = list(map(str, shown))
-    against = [column for column in every if column.startswith("vs ")]
-    others = [column for column in reversed(every[2:]) if column not in (*LEAST_IMPORTANT, *against, "verdict")]
+def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: int) -> list[str]:
+    """The columns to leave out, in this order, so that the others fit."""
     hidden: list[str] = []
-    for column in [*others, *LEAST_IMPORTANT, *against, "verdict"]:
-        if sum(widths(shown.drop(columns=hidden))) - 1 <= room:
+    for column in (name for name in order if name in columns):
+        if sum(widths({name: cells for name, cells in columns.items() if name not in hidden})) - 1 <= room:
             break
-        hidden += [column] if column in every else []
+        hidden.append(column)
     return hidden
 
 

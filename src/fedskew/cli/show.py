@@ -18,6 +18,7 @@ from fedskew.cli.output import (
     print_warnings,
     summary_json,
 )
+from fedskew.cli.runs import list_runs
 from fedskew.cli.terminal import Console, say
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
@@ -130,27 +131,6 @@ def print_rows(rows: Sequence[Row]) -> None:
             if text:
                 table.add_row("", Text(f"{title}{text}", style="dim"))
     console.print(table)
-
-
-def list_runs(parsed: argparse.Namespace) -> int:
-    store = RunStore(parsed.runs, read_only=True)
-    records = store.runs()
-    if parsed.json:
-        print_json([{k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"} for r in records])
-        return 0
-    console = Console()
-    if not records:
-        console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
-        return 0
-    table = Table(box=None, pad_edge=False)
-    for title in ("run", "in", "method", "data", "seed", "rounds", "status"):
-        table.add_column(title, justify="right" if title in ("run", "seed", "rounds") else "left", overflow="fold")
-    for r in records:
-        data = r.facts.get("data", {}).get("name", "")
-        group = f"c{r.comparison}" if r.comparison else ""
-        table.add_row(str(r.id), group, display_name(r), data, str(r.seed), f"{r.rounds_done}/{r.rounds}", r.status)
-    console.print(table)
-    return 0
 
 
 def show(parsed: argparse.Namespace) -> int:

@@ -149,6 +149,11 @@ DEMO = (
     option("--rounds", "R", "number of rounds (default: 3)", type=int, default=3),
 )
 
+ONE_RUN = option("run", "RUN", "number (7), range (3-5), or comparison (c2)")
+TAGS = option("tags", "TAG", "word by which `show`, `report` and others find the runs", nargs="+")
+UNTAG = switch("--remove", "remove the tags instead")
+NEW_NAME = option("name", "NAME", "name in tables and titles")
+YES = switch("--yes", "remove without asking")
 TOML = switch("--toml", "print the experiments only")
 KIND = option("what", "WHAT", "runs (default), algorithms, datasets, ...", nargs="?", default="runs")
 CHECKED = option("component", "COMPONENT", "FILE.py::CLASS, a name of any kind, or FILE.py to list its classes")
@@ -172,6 +177,9 @@ VERBS = (
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, JSON)),
     Verb("resume", "train.resume", "continue interrupted runs", (RUNS, JOBS, TRUST, *STORE)),
     Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
+    Verb("tag", "runs.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
+    Verb("rename", "runs.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),
+    Verb("rm", "runs.rm", "remove runs", (RUNS, YES, STORE[0])),
     Verb("show", "show.show", "print one run or a comparison", (RUNS, TOML, COLUMNS, INTERVAL, BUDGET, *STORE)),
     Verb("report", "show.report", "write an HTML report of runs", (RUNS, *REPORT, COLUMNS, INTERVAL, BUDGET, *STORE)),
     Verb("landscape", "landscape.picture", "draw the loss around a run's model", (*LANDSCAPE, TRUST, *STORE)),

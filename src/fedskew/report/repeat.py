@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
+from fedskew.core.titles import BY_PLAIN_NAME, plainly
 from fedskew.report.experiments import parsed, settings_of
 from fedskew.report.words import ranges
 from fedskew.store.facts import Json
@@ -22,7 +23,8 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
     runs = {method: [record for record in records if record.name == method] for method in methods}
     seeds = [[record.seed for record in own] for own in runs.values()]
     alike = all(
-        record.partition_seed == record.seed and (not plain_method(record) or others(record) == others(first))
+        record.partition_seed == record.seed
+        and (others(record) == others(first) if plain_method(record) else plainly(base(record)) in BY_PLAIN_NAME)
         for record in records
     )
     if not (alike and plain_method(first)) or any(own != seeds[0] for own in seeds):
@@ -34,7 +36,12 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
 def plain_method(record: RunRecord) -> bool:
     """Whether the name is that of the algorithm. A combination changes other settings, too."""
     algorithm: Json = parsed(record).get("algorithm", {})
-    return isinstance(algorithm, dict) and record.name.partition(":")[0] == algorithm.get("name")
+    return isinstance(algorithm, dict) and base(record) == algorithm.get("name")
+
+
+def base(record: RunRecord) -> str:
+    """Its name without options."""
+    return record.name.partition(":")[0]
 
 
 def others(record: RunRecord) -> dict[str, str]:

@@ -55,6 +55,7 @@ class Facts(TypedDict, total=False):
     measured_every: Count
     parameters: Count
     asked: str
+    tags: list[str]
 
 
 class Stored(TypedDict):

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.measure.registry import stored
 from fedskew.store.owner import Owner, TakenOver
 from fedskew.store.records import COLUMNS, DAMAGED, RunRecord, record_from
@@ -194,7 +194,7 @@ class RunStore:
         return sound(found)[0]
 
     def select(self, tokens: Sequence[str]) -> list[RunRecord]:
-        """Runs by words of the command line: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``; none means latest."""
+        """Runs by words of the command line: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``, a tag; none means latest."""
         chosen: dict[int, RunRecord] = {}
         for token in tokens or ["latest"]:
             for record in self.one(token):
@@ -219,7 +219,9 @@ class RunStore:
         numbers = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", token)
         if numbers and int(numbers[1]) <= int(numbers[2] or numbers[1]):
             return [self.run(i) for i in range(int(numbers[1]), int(numbers[2] or numbers[1]) + 1)]
-        raise BadInput(f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, or latest")
+        tagged = [record for record in self.runs() if token in record.facts.get("tags", [])]
+        require(bool(tagged), f"{token!r} is not a run: write a number, a range 3-5, a comparison c2, a tag, or latest")
+        return tagged
 
     def measurements(self, runs: Sequence[int], *, per_client: bool | None = None) -> pd.DataFrame:
         """All measurements of the runs: columns run, round, client, split, name, value.

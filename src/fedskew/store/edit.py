@@ -1,0 +1,64 @@
+"""Tag, rename and remove stored runs. No run that a process carries out is changed."""
+
+import re
+import shutil
+from collections.abc import Sequence
+
+from fedskew.core.errors import FedskewError, require
+from fedskew.store.lease import busy
+from fedskew.store.runs import RunRecord, RunStore
+
+COMPARISON = re.compile(r"c([0-9]{1,18})")
+TAG = re.compile(r"[^\W\d][\w.-]*")
+
+
+def tag(store: RunStore, records: Sequence[RunRecord], tags: Sequence[str], remove: bool = False) -> None:
+    """Add tags to runs, or remove them. Raises `BadInput` for a tag that could be taken for a run."""
+    for word in tags:
+        require(
+            bool(TAG.fullmatch(word)) and word != "latest" and not COMPARISON.fullmatch(word),
+            f"tag: {word!r} cannot be a tag; write a word that starts with a letter and is no run such as c2 or latest",
+        )
+    for record in records:
+        old = record.facts.get("tags", [])
+        new = [word for word in old if word not in tags] + ([] if remove else list(dict.fromkeys(tags)))
+        store.add_facts(record.id, {"tags": new})
+
+
+def rename(store: RunStore, token: str, name: str) -> None:
+    """Give a run or a comparison (``c2``) a name. Raises `BadInput` for several runs, and for one that is carried out."""
+    require(bool(name.strip()), "rename: a name needs at least one character")
+    records = store.select([token])
+    if found := COMPARISON.fullmatch(token):
+        with store.transaction():
+            store.db.execute("UPDATE comparisons SET title=? WHERE id=?", (name, int(found[1])))
+        return
+    require(len(records) == 1, f"rename: {token!r} means {len(records)} runs; name one run, or a comparison such as c2")
+    check_idle(store, records)
+    with store.transaction():
+        store.db.execute("UPDATE runs SET name=? WHERE id=?", (name, records[0].id))
+
+
+def remove(store: RunStore, records: Sequence[RunRecord]) -> None:
+    """Remove runs with their numbers, checkpoints and reports, and comparisons that have no run left."""
+    check_idle(store, records)
+    with store.transaction():
+        store.db.executemany("DELETE FROM runs WHERE id=?", [(record.id,) for record in records])
+        kept = "SELECT comparison FROM runs WHERE comparison IS NOT NULL"
+        gone = [row[0] for row in store.db.execute(f"SELECT id FROM comparisons WHERE id NOT IN ({kept})")]
+        gone = [number for number in gone if number in {record.comparison for record in records}]
+        store.db.executemany("DELETE FROM comparisons WHERE id=?", [(number,) for number in gone])
+    try:
+        for record in records:
+            if store.run_folder(record.id).exists():
+                shutil.rmtree(store.run_folder(record.id))
+        for name in [*(str(record.id) for record in records), *(f"c{number}" for number in gone)]:
+            (store.folder / f"{name}.html").unlink(missing_ok=True)
+    except OSError as error:
+        raise FedskewError(f"rm: the runs are removed, but not all of their files: {error}") from None
+
+
+def check_idle(store: RunStore, records: Sequence[RunRecord]) -> None:
+    """Raise `BadInput` if a process carries out one of the runs."""
+    for record in records:
+        require(not (reason := busy(store, record.id)), reason)

@@ -102,10 +102,10 @@ def play(fed: Federation, x0, rounds: int, engine=None, server: Server | None = 
 
 
 class TinyNet(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, outputs: int = 3) -> None:
         super().__init__()
         self.a = nn.Linear(6, 8)
-        self.b = nn.Linear(8, 3)
+        self.b = nn.Linear(8, outputs)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.tanh(self.a(x))

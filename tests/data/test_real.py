@@ -60,6 +60,27 @@ def test_data_set_has_the_published_counts(name, shape, clients, train, test):
     assert np.bincount(data.y_test).tolist() == test or len(data.y_test) == test
 
 
+def test_parkinsons_has_the_published_people_and_scores():
+    data = loaded("parkinsons")
+    assert (len(data.y), len(data.y_test), data.shape) == (4717, 1158, (19,))
+    y = np.concatenate([data.y, data.y_test])
+    # published: 5,875 recordings of 42 people, total UPDRS from 7 to 54.992
+    assert (len(y), y.min(), y.max(), len(np.unique(data.groups))) == (5875, 7.0, 54.992, 42)
+    assert np.abs(data.x.mean(0)).max() < 1e-5
+    motor = DATASETS["parkinsons"](target="motor").load()
+    assert (motor.y.max(), np.concatenate([motor.y, motor.y_test]).min()) == (39.511, 5.0377)
+
+
+@pytest.mark.slow
+def test_beijing_air_has_the_published_hours_and_the_forecast_that_nothing_changes():
+    data = loaded("beijing-air")
+    assert (len(data.y), len(data.y_test), data.shape, len(data.group_names)) == (307356, 101824, (17,), 12)
+    assert "11,588 of 420,768 hours have no PM2.5" in data.notes
+    assert "an R2 of 0.945 on the test rows" in data.notes
+    assert (data.y.min(), data.y.max()) == (2.0, 999.0)
+    assert len(DATASETS["beijing-air"](rows=500).load().y) == 500
+
+
 @pytest.mark.slow
 def test_cifar_10_has_the_published_channel_means(monkeypatch):
     once = cache(mosaics)

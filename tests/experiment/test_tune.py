@@ -12,6 +12,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.search import Search, Tried, Work, at
 from fedskew.experiment.tune import Tuned, grid, space_from, tune, tuned_methods
 from fedskew.store.runs import RunStore
+from fedskew.tasks.classification import Classification
 from tests.experiment.test_experiment import blobs
 
 torch.set_num_threads(1)
@@ -63,6 +64,14 @@ def test_a_setting_is_judged_by_its_last_round_even_where_an_earlier_was_better(
     search = Search(space={}, seeds=(7,))
     work = Work(store, base(), "fedavg", search, None, 1, lambda _: None, lambda _: None, lambda: False)
     assert work.judged({}, [run]).score == 0.5
+
+
+def test_a_metric_of_which_less_is_better_is_minimised(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Classification, "primary", "loss")
+    tuned = tune(RunStore(tmp_path), base(), "fedavg", Search(space={"solver.lr": (1e-7, 0.1)}), dataset=DATA)
+    reached = {t.setting["solver.lr"]: tuned.reached(t) for t in tuned.tried}
+    assert 0 < reached[0.1] < reached[1e-7]
+    assert tuned.best.setting == {"solver.lr": 0.1}
 
 
 @pytest.mark.parametrize(("best", "edges"), [(0.1, ["solver.lr"]), (1.0, []), (10.0, ["solver.lr"])])

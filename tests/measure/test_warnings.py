@@ -1,5 +1,7 @@
 """Warnings of a run: each appears once for planted numbers, and never for sound ones; a resumed run gives the same."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from fedskew.core.errors import Interrupted
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.experiment.run import execute, register
+from fedskew.measure.registry import primary
 from fedskew.measure.warnings import Watch
 from fedskew.report.html import page
 from fedskew.store.runs import RunStore
@@ -42,6 +45,14 @@ def test_divergence_that_explodes() -> None:
     assert kinds(watch(), 3, divergence=lambda r: [1, 20, 20.1][r - 1]) == ["exploding"]
     assert kinds(watch(), 3, divergence=lambda r: [1, 20, 19][r - 1]) == []
     assert kinds(watch(), 2, divergence=0.0) == []
+
+
+def test_oscillation_of_a_metric_that_is_no_share_is_relative_to_its_mean() -> None:
+    def swinging(size: float) -> list[str]:
+        return kinds(replace(watch(), measure=primary("loss")), 30, accuracy=lambda r: 200 + size * (-1) ** r)
+
+    assert swinging(4) == []
+    assert swinging(6) == ["oscillating"]
 
 
 def test_oscillating_accuracy_warns_and_rising_accuracy_does_not() -> None:

@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "slots": {"core"},
     "models": {"core"},
     "advice": {"core", "measure"},
-    "measure": {"core"},
+    "measure": {"core", "tasks"},
     "tasks": {"core"},
     "data": {"core"},
     "core": set(),

@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedskew.experiment.diagnose import Subject, diagnosis
+from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.store.runs import Row, RunStore
+from fedskew.tasks.metrics import REGRESSION
+
+OF_NUMBERS = {metric.name for metric in REGRESSION}
+OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks" and not OF_NUMBERS & {*what.split("-")}]
 
 
 def toml(name: str, seed: int, partition_seed: int, rounds: int, **more: Any) -> str:

@@ -21,9 +21,7 @@ from fedskew.report.files import write_tables
 from fedskew.report.html import write_report
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunStore
-from tests.report import add, compared, report
-
-OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks"]
+from tests.report import OF_ONE_DATA_SET, add, compared, report
 
 
 class Outline(HTMLParser):

@@ -16,9 +16,7 @@ from fedskew.core.errors import BadInput
 from fedskew.report import plots, tables
 from fedskew.report.style import SERIES, WIDTH
 from fedskew.store.runs import RunStore
-from tests.report import add, compared
-
-OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks"]
+from tests.report import OF_ONE_DATA_SET, add, compared
 
 
 @pytest.mark.parametrize("what", OF_ONE_DATA_SET)

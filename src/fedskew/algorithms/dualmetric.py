@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Solver
-from fedskew.core.contract import proximal_hazard, server_rows
+from fedskew.core.contract import classes, proximal_hazard, server_rows
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task, accuracy, score
@@ -71,7 +71,7 @@ class DualMetric(Algorithm):
         require(0 <= self.mu_min <= self.mu <= self.mu_max, "mu must be between mu_min and mu_max, both at least 0")
 
     def contract(self) -> Contract:
-        return Contract(needs=(server_rows,), hazard=proximal_hazard("mu_max", self.mu_max))
+        return Contract(needs=(server_rows, classes), hazard=proximal_hazard("mu_max", self.mu_max))
 
     def server_init(self, server: ServerView) -> Tree:
         zero = server.x.new_zeros((), dtype=torch.float64)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
-from fedskew.core.contract import server_rows
+from fedskew.core.contract import classes, server_rows
 from fedskew.core.errors import require
 from fedskew.core.records import Cohort, ServerView
 from fedskew.core.trees import Tree
@@ -46,7 +46,7 @@ class FedGA(Algorithm):
         )
 
     def contract(self) -> Contract:
-        return Contract(needs=(server_rows,))
+        return Contract(needs=(server_rows, classes) if self.score == "accuracy" else (server_rows,))
 
     def value(self, server: ServerView, w: Tensor) -> float:
         """L_V(w), or minus the accuracy; infinite where it is undefined."""

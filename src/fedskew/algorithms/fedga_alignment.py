@@ -16,7 +16,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm
+from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.contract import classes
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
 
@@ -27,6 +28,9 @@ class FedGAAlignment(Algorithm):
     changes: ClassVar[str] = "loss landscape"
     paper: ClassVar[str] = "Xiao, Zuo, Wang 2024, arXiv:2412.16582"
     cites: ClassVar[tuple[str, ...]] = ("fedga-alignment",)
+
+    def contract(self) -> Contract:
+        return Contract(needs=(classes,))
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         log_p = F.log_softmax(task.logits(w, batch.x), dim=-1)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.contract import classes
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
@@ -46,9 +47,10 @@ class FedLc(Algorithm):
 
     def contract(self) -> Contract:
         if self.denominator == "include":
-            return Contract()
+            return Contract(needs=(classes,))
         return Contract(
-            hazard=lambda lr: "denominator=exclude makes a loss without a lower bound; use denominator=include"
+            needs=(classes,),
+            hazard=lambda lr: "denominator=exclude makes a loss without a lower bound; use denominator=include",
         )
 
     def objective(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:

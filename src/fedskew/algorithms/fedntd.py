@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract
+from fedskew.core.contract import classes
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task, one_hot
@@ -41,7 +42,7 @@ class FedNtd(Algorithm):
         require(0 < self.tau < math.inf, f"tau must be a finite number above 0, got {self.tau}")
 
     def contract(self) -> Contract:
-        return Contract(hazard=self.overshoot)
+        return Contract(needs=(classes,), hazard=self.overshoot)
 
     def overshoot(self, lr: float) -> str:
         strength = self.beta * self.tau

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, Solver
-from fedskew.core.contract import features
+from fedskew.core.contract import classes, features
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, ServerView, Upload, View
 from fedskew.core.task import Task, one_hot
@@ -46,7 +46,7 @@ class FedProc(Algorithm):
         require(self.alpha is None or 0 <= self.alpha <= 1, f"alpha must be from 0 to 1, got {self.alpha}")
 
     def contract(self) -> Contract:
-        return Contract(needs=(features,))
+        return Contract(needs=(features, classes))
 
     def server_init(self, server: ServerView) -> Tree:
         return {"c": server.x.new_zeros(server.task.num_classes, server.task.num_features)}

@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, GradFn
+from fedskew.core.algorithm import Algorithm, Contract, GradFn
+from fedskew.core.contract import classes
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
@@ -52,6 +53,9 @@ class FedSol(Algorithm):
     def __post_init__(self) -> None:
         require(0 <= self.rho < math.inf, f"rho must be a finite number, at least 0, got {self.rho}")
         require(self.temperature > 0, f"temperature must be above 0, got {self.temperature}")
+
+    def contract(self) -> Contract:
+        return Contract(needs=(classes,))
 
     def proximal_loss(self, task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         """L_p, ()."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure import registry
-from fedskew.measure.registry import OF_MODELS, Measure, primary
+from fedskew.measure.registry import OF_MODELS, Measure, primary_of
 from fedskew.measure.statistics import Floats
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -168,7 +168,7 @@ LOSS = {
 """Statistics of the test loss."""
 
 QUANTITIES: dict[str, Callable[[Measured], float]] = {
-    "fluctuation": lambda run: statistic(2, np.std)(later_half(run.values(primary()))),
+    "fluctuation": lambda run: statistic(2, np.std)(later_half(run.values(primary_of([run.record])))),
     # share of the steps in which the clients' mean loss rises, from the model before training on
     "training-loss-rises": lambda run: statistic(2, lambda v: np.mean(np.diff(v) > 0))(
         run.curve("clients", "loss_mean")
@@ -237,7 +237,7 @@ def reader(name: str) -> Callable[[Measured], float]:
 
 
 def rounds_to(run: Measured, level: float) -> float:
-    reached = np.flatnonzero(run.values(primary()) >= level)
+    reached = np.flatnonzero(run.values(primary_of([run.record])) >= level)
     return float(reached[0] + 1 if len(reached) else run.record.rounds + 1)
 
 

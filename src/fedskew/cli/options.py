@@ -105,7 +105,7 @@ TUNING = (
     option(
         "--by",
         "MODEL",
-        "whose held-out accuracy counts: clients (the global model on them, default) or personal (their own models)",
+        "whose held-out rows count: clients (the global model on them, default) or personal (their own models)",
         choices=("clients", "personal"),
         default="clients",
     ),

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError
-from fedskew.measure.registry import Measure, primary
+from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, remarks
 from fedskew.report.files import PLAIN, Layout, readable
@@ -50,6 +50,7 @@ def clean(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@by_primary_metric
 def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> dict[str, object]:
     """The summary table, and the runs it was made from with their curves, also by layer and class."""
     curves, parts = curves_by_run(read(store, records, budget)), by_part(store, records)
@@ -75,6 +76,7 @@ LEAST_IMPORTANT = ("MB", "drift", "worst client %", "personal %")
 """Columns that a narrow terminal leaves out, in this order, after measures that are not here and before difference and verdict."""
 
 
+@by_primary_metric
 def print_summary(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
 ) -> None:

@@ -35,7 +35,7 @@ def skew(parsed: argparse.Namespace) -> int:
     dataset: Dataset = experiment.dataset.load()
     data = client_data(experiment, dataset)
     facts = partition_facts(experiment, dataset, data, 0)
-    counts = data.partition.label_counts(data.labels.at(0), dataset.num_classes)
+    counts = data.label_counts()
     if parsed.export:
         write(parsed, experiment, dataset, data)
     if parsed.json:
@@ -67,13 +67,13 @@ def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, 
     export(
         parsed.export,
         data.partition,
-        data.partition.label_counts(labels, dataset.num_classes),
+        data.label_counts(),
         {
             "dataset": experiment.labels("dataset")[0],
             "fingerprint": dataset.fingerprint(),
             "skews": experiment.labels("skew"),
             "partition_seed": experiment.clients.partition_seed,
-            "classes": list(dataset.classes),
+            "classes": list(dataset.strata[1]),
         },
         data.drawn,
         {"x": data.x, "y": labels},
@@ -85,7 +85,7 @@ def show(facts: Mapping[str, Any], names: tuple[str, ...], counts: NDArray[np.in
     """Print the counts as a picture, one line a client and one character a class, then the numbers."""
     console = Console()
     console.print(f"{dataset.name}, {count(facts['clients'], 'client')}: {facts['skews']}", style="bold")
-    classes, shown = min(dataset.num_classes, SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
+    classes, shown = min(len(dataset.strata[1]), SHOWN_CLASSES), min(len(counts), SHOWN_CLIENTS)
     width = min(16, max(8, *(len(name) for name in names[:shown])))
     console.print(f"{'client':>{width}} {'rows':>7}  share of each class, {SHADES.strip()} up to all", style="dim")
     for name, own in zip(names[:shown], counts[:shown], strict=True):

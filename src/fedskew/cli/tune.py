@@ -19,6 +19,7 @@ from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, space_from, tuned_methods
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.report.names import display_name, name_of
+from fedskew.report.words import heading, plain, value
 from fedskew.store.runs import RunStore
 
 
@@ -62,11 +63,12 @@ def tune_all(
 
 
 def as_row(tuned: Tuned) -> dict[str, object]:
+    name = tuned.measure.name
     tried = [
-        {"setting": t.setting, "accuracy": t.score, "seconds": t.seconds, "ended": t.ended, "runs": t.runs}
+        {"setting": t.setting, name: tuned.reached(t), "seconds": t.seconds, "ended": t.ended, "runs": t.runs}
         for t in tuned.tried
     ]
-    return {"method": tuned.method, **tuned.facts(), "accuracy": tuned.best.score, "settings": tried}
+    return {"method": tuned.method, **tuned.facts(), name: tuned.reached(tuned.best), "settings": tried}
 
 
 def print_tuned(tuned: Tuned) -> None:
@@ -74,13 +76,17 @@ def print_tuned(tuned: Tuned) -> None:
     console = Console()
     console.print(f"\n{name_of(tuned.method)}", style="bold")
     table = Table(box=None, pad_edge=False)
-    for title in ("setting", "held-out accuracy %", "s", "runs", ""):
+    for title in ("setting", f"held-out {heading(tuned.measure)}", "s", "runs", ""):
         table.add_column(title, justify="left" if title in ("setting", "") else "right")
     best = tuned.best
     for t in tuned.tried:
         mark = "best" if t is best else "" if t.ended == "finished" else t.ended
         table.add_row(
-            words(t.setting), number(100 * t.score, 1), number(t.seconds, 1), " ".join(map(str, t.runs)), mark
+            words(t.setting),
+            plain(tuned.measure, tuned.reached(t)),
+            number(t.seconds, 1),
+            " ".join(map(str, t.runs)),
+            mark,
         )
     console.print(table)
     if tuned.edges:
@@ -93,7 +99,7 @@ def print_choice(tuned: Tuned) -> None:
     facts = tuned.facts()
     edge = f"; {', '.join(tuned.edges)} at the edge of the grid" if tuned.edges else ""
     Console(stderr=True).print(
-        f"tuned {tuned.method}: {words(tuned.best.setting)}, {100 * tuned.best.score:.1f} % on held-out rows, best of "
-        f"{facts['tried']} ({duration(facts['seconds'])} of training){edge}",
+        f"tuned {tuned.method}: {words(tuned.best.setting)}, {value(tuned.measure, tuned.reached(tuned.best))} on held-out rows, "
+        f"best of {facts['tried']} ({duration(facts['seconds'])} of training){edge}",
         style="dim",
     )

@@ -206,6 +206,7 @@ class Setup:
     labels_known: bool = True  # whether the server knows how many rows of each class a client has
     shape: tuple[int, ...] | None = None  # of a row
     groups: bool | None = None  # whether the rows have a sensitive attribute
+    classes: int | None = None  # of the targets; 0: they are not classes
     clients: int | None = None  # that hold rows
     cohort: int | None = None  # largest number of clients in a round
     stacks: bool | None = None  # whether clients' models can be computed as one batch
@@ -241,9 +242,11 @@ def plain_solver(setup: Setup) -> str:
 
 
 def features(setup: Setup) -> str:
-    if setup.has_features:
-        return ""
-    return "compares hidden features, and this model has none; use --model mlp or a convolutional one"
+    return "" if setup.has_features else "compares hidden features, and this model has none; use --model mlp or cnn"
+
+
+def classes(setup: Setup) -> str:
+    return "" if setup.classes != 0 else "works on classes, and the targets are none; use data with classes"
 
 
 def server_rows(setup: Setup) -> str:

@@ -51,6 +51,12 @@ def rows_of(values: object, dtype: torch.dtype, device: torch.device, ids: bool)
     return rows.to(torch.long if ids and not rows.is_floating_point() else dtype)
 
 
+def targets_of(values: object, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Convert targets to a tensor: numbers of this type, classes as integers."""
+    y = torch.as_tensor(values, device=device)
+    return y.to(dtype) if y.is_floating_point() else y
+
+
 def channels_last(x: Tensor) -> Tensor:
     """Store images with the channels of a pixel side by side, the fastest layout for convolutions on a CPU. Other rows stay."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

@@ -1,16 +1,20 @@
 """A model's task: its outputs and features, and the loss and the scores of each row."""
 
 import threading
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedskew.core.batch import Batch
 from fedskew.core.errors import require
+from fedskew.core.metrics import TaskMetric
 from fedskew.core.trees import Tree
 from fedskew.core.vectors import ParameterSpace
 
@@ -32,11 +36,28 @@ class TaskKind(Protocol):
     def num_outputs(self, num_classes: int) -> int:
         """K: how many outputs a model needs for data of this many classes (0: their targets are not classes)."""
 
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        """The task for these training targets (n,), which set options that are not given."""
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What a trained model answers: the logits of classes (B, K), or numbers in the target's unit (B,)."""
+
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of each row, (B,)."""
 
+    @property
+    def metrics(self) -> tuple[TaskMetric, ...]:
+        """What `measured` returns besides the loss."""
+
+    @property
+    def primary(self) -> str:
+        """The name of the metric by which methods are compared and tuned."""
+
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) each, whose means are reported; ``loss`` among them."""
+        """Values of each row, (B,) each, that are added up over rows and clients; ``loss`` among them."""
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The loss and the metrics from the means of the `scores` over some rows. All have the same shape, (clients,) or ()."""
 
 
 class Task(Protocol):
@@ -70,7 +91,10 @@ class Task(Protocol):
         """The loss of each row, (B,)."""
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) each, whose means are reported."""
+        """Values of each row, (B,) each, that are added up over rows and clients."""
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The loss and the metrics from the means of the `scores` over some rows."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +162,9 @@ class ModelTask:
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
         return self.kind.scores(logits, y)
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self.kind.measured(means)
 
 
 def stackable(task: Task) -> bool:

@@ -2,6 +2,7 @@
 
 from fedskew.data.datasets.adult import Adult
 from fedskew.data.datasets.ag_news import AgNews
+from fedskew.data.datasets.beijing_air import BeijingAir
 from fedskew.data.datasets.bitext import BitextRetail, BitextSupport
 from fedskew.data.datasets.cifar import Cifar10, Cifar100
 from fedskew.data.datasets.digits import Digits
@@ -11,6 +12,7 @@ from fedskew.data.datasets.hugging_face import HuggingFace
 from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
+from fedskew.data.datasets.parkinsons import Parkinsons
 from fedskew.data.datasets.synthetic import Synthetic
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.table import Table
@@ -30,6 +32,8 @@ DATASETS = {
     "bitext-support": BitextSupport,
     "bitext-retail": BitextRetail,
     "adult": Adult,
+    "parkinsons": Parkinsons,
+    "beijing-air": BeijingAir,
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFace,

@@ -24,20 +24,22 @@ Numbered: TypeAlias = tuple[Ints, tuple[str, ...]]
 class Dataset:
     """Arrays in memory.
 
-    x: (n, ...) floating point, or integers such as word ids; y: (n,) labels 0..K-1; groups: (n,) natural client ids, or None.
+    x: (n, ...) floating point, or integers such as word ids. y: (n,) labels 0..K-1 of ``classes``; without classes numbers to
+    predict. groups: (n,) natural client ids, or None.
     group_names: the name of the natural client of each id; without them the ids are the names.
     columns: the names of x's columns, if x is a table whose columns mean something.
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
     vocabulary: if x holds ids of the texts' words (`fedskew.data.texts`), the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
-    Raises `BadInput` for lengths that do not agree, labels out of range, and values that are not finite.
+    Raises `BadInput` for lengths that do not agree, labels out of range, targets that are all the same, and values that are not
+    finite.
     """
 
     x: Rows
-    y: Ints
+    y: Rows
     x_test: Rows
-    y_test: Ints
-    classes: tuple[str, ...]
+    y_test: Rows
+    classes: tuple[str, ...] = ()
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -58,7 +60,14 @@ class Dataset:
             object.__setattr__(self, field, value)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
-            check_labels(f"{name}: {part} labels", y, len(self.classes))
+            if self.classes:
+                check_labels(f"{name}: {part} labels", y, len(self.classes))
+            else:
+                check_targets(f"{name}: {part} targets", y)
+        require(
+            bool(self.classes) or float(np.ptp(self.y)) > 0,
+            f"{name}: all training targets are {self.y[0]:g}; there is nothing to predict",
+        )
         require(
             self.x.shape[1:] == self.x_test.shape[1:],
             f"{name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
@@ -101,6 +110,11 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.classes)
 
+    @cached_property
+    def strata(self) -> Numbered:
+        """What label skews deal by, and their names: the classes, or tenths of the training targets, (n,) from 0 on."""
+        return (self.y, self.classes) if self.classes else tenths(self.y)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one row."""
@@ -141,6 +155,30 @@ def check_labels(what: str, y: Ints, classes: int) -> None:
         bool(y.min() >= 0 and y.max() < classes),
         f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}",
     )
+
+
+def check_targets(what: str, y: Rows) -> None:
+    """Raise `BadInput` unless the targets are numbers."""
+    require(y.ndim == 1, f"{what} must be one number a row, their shape is {y.shape}")
+    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}")
+    bad = int((~np.isfinite(y)).sum())
+    require(bad == 0, f"{what}: {bad} are not finite")
+
+
+def tenths(y: Rows) -> Numbered:
+    """The tenth of the targets in which each lies, from 0 on, and the tenths' names. Equal targets are in one tenth."""
+    edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
+    found, held = np.unique(np.searchsorted(edges, y), return_inverse=True)
+    ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
+    names = [
+        f"{ends[i]} to {ends[i + 1]}"
+        if ends[i] and ends[i + 1]
+        else f"above {ends[i]}"
+        if ends[i]
+        else f"up to {ends[i + 1]}"
+        for i in found.tolist()
+    ]
+    return held.astype(np.int64), tuple(names)
 
 
 def check_all_trained(name: str, classes: Sequence[str], y: Ints, y_test: Ints) -> None:

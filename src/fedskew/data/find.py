@@ -19,7 +19,7 @@ import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput
 from fedskew.core.npz import bounded
-from fedskew.data.dataset import Dataset, Ints, Numbered, Rows
+from fedskew.data.dataset import Dataset, Numbered, Rows
 
 VARIABLE = "FEDSKEW_DATA"
 
@@ -104,9 +104,9 @@ class Files:
 
     def build(
         self,
-        train: tuple[Rows, Ints],
-        test: tuple[Rows, Ints],
-        classes: Sequence[str],
+        train: tuple[Rows, Rows],
+        test: tuple[Rows, Rows],
+        classes: Sequence[str] = (),
         *,
         clients: Numbered | None = None,
         columns: tuple[str, ...] = (),

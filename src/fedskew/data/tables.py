@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,15 +32,18 @@ MOST_VALUES, FEWEST_ROWS = 30_000_000, 1000
 ROW_BYTES = 24
 """Bytes of a row's label, client and random number."""
 
-BINS = "labels are classes: put numbers into bins"
+BINS = "labels are classes: put numbers into bins, or predict them with target=COLUMN"
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Counts of all rows, and some rows: ``table`` has their other columns, ``y`` their labels, ``client`` their clients."""
+    """Counts of all rows, and some rows: ``table`` has their other columns, ``y`` their labels, ``client`` their clients.
+
+    Where the label is a number to predict, ``y`` holds it, and there are no classes: ``counts`` are (clients, 1).
+    """
 
     table: pa.Table
-    y: Ints
+    y: NDArray[Any]
     client: Ints
     classes: tuple[str, ...]
     clients: tuple[str, ...]
@@ -78,6 +82,7 @@ def survey(
     client: str = "",
     *,
     text: str = "",
+    numeric: bool = False,
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
@@ -87,7 +92,8 @@ def survey(
 
     At most ``most`` rows are kept. If ``fair``, the sample has equally many rows of each client, as far as a client has them, and
     one file alone needs ``client``. Otherwise it is a random sample of all rows. Rows without a label, a client, or a word in the
-    column ``text`` (if named) are dropped and counted. ``on_progress(fraction of bytes, rows)`` is called as files are read.
+    column ``text`` (if named) are dropped and counted. If ``numeric``, labels are numbers to predict.
+    ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers rather than classes, and for rows
     that do not fit into memory.
@@ -121,7 +127,7 @@ def survey(
             part = part.filter(valid)
         if not len(part):
             continue
-        y = labels(words(part, label, path))
+        y = numbers(part, label, path) if numeric else labels(words(part, label, path))
         require(len(labels.of) <= MOST_LABELS, f"{path}: column {label!r} has more than {MOST_LABELS} values; {BINS}")
         owner = owners(words(part, client, path) if client else pa.chunked_array([[stem(path)] * len(part)]))
         require(
@@ -129,8 +135,9 @@ def survey(
             f"{path}: {len(owners.of)} or more clients in {client or 'the files'!r}, and {len(labels.of)} classes, are too many "
             "to compare; name the column that says whose a row is, or give the rows of fewer clients",
         )
-        counts = grown(counts, (len(owners.of), len(labels.of)))
-        counts += np.bincount(owner * counts.shape[1] + y, minlength=counts.size).reshape(counts.shape)
+        counts = grown(counts, (len(owners.of), 1 if numeric else len(labels.of)))
+        column = 0 if numeric else y
+        counts += np.bincount(owner * counts.shape[1] + column, minlength=counts.size).reshape(counts.shape)
         sample.add(part.drop_columns([*{label, client or label}]), y, owner, counts.sum(1))
         on_progress(reading.fraction, rows)
     require(
@@ -140,7 +147,7 @@ def survey(
     )
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
     require(
-        bool(labels.of),
+        bool(owners.of),
         f"{files[0]}: no row has both a label ({label!r}) and a client" + (f", and {text!r}" if text else ""),
     )
     require(
@@ -164,11 +171,11 @@ def survey(
     (classes, class_codes), (clients, client_codes) = labels.sorted(), owners.sorted()
     return Survey(
         table=table,
-        y=np.argsort(class_codes)[y],
+        y=y if numeric else np.argsort(class_codes)[y.astype(np.int64)],
         client=np.argsort(client_codes)[owner],
         classes=classes,
         clients=clients,
-        counts=counts[:, class_codes][client_codes],
+        counts=(counts if numeric else counts[:, class_codes])[client_codes],
         notes=tuple(notes),
         bytes=read,
     )
@@ -202,7 +209,7 @@ class RowSample:
         self.columns: list[NDArray[np.float64]] = []  # (3, rows): label, client, random number
         self.held = 0
 
-    def add(self, table: pa.Table, y: Ints, owner: Ints, sizes: Ints) -> None:
+    def add(self, table: pa.Table, y: NDArray[Any], owner: Ints, sizes: Ints) -> None:
         """Take the next rows; ``sizes`` (clients,) counts all rows so far."""
         self.tables.append(table)
         self.columns.append(np.stack([y, owner, self.rng.random(len(y))]))
@@ -220,11 +227,11 @@ class RowSample:
             table, columns = table.take(pa.array(rows)), columns[:, rows]
         self.tables, self.columns, self.held = [table], [columns], columns.shape[1]
 
-    def result(self, sizes: Ints) -> tuple[pa.Table, Ints, Ints]:
+    def result(self, sizes: Ints) -> tuple[pa.Table, NDArray[np.float64], Ints]:
         """The rows, their labels and their clients."""
         self.prune(sizes)
         y, owner, _ = self.columns[0]
-        return self.tables[0], y.astype(np.int64), owner.astype(np.int64)
+        return self.tables[0], y, owner.astype(np.int64)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -256,6 +263,18 @@ def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     except pa.ArrowException:
         raise BadInput(f"{path}: column {name!r} holds {column.type}; give words or whole numbers") from None
     return pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
+
+
+def numbers(part: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
+    """A column's values as numbers. Raises `BadInput` for words, with one of them."""
+    try:
+        return np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
+    except pa.ArrowException:
+        held = next(iter(words(part, name, path).unique().to_pylist()))
+        raise BadInput(
+            f"{path}: column {name!r} is the target and holds words, such as {held!r}; name a column of numbers, or write "
+            f"label={name} for classes"
+        ) from None
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:

@@ -14,7 +14,7 @@ from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import to_table
 from fedskew.core.contract import Checked, Setup, Sharing, server_rows
 from fedskew.core.errors import BadInput, require
-from fedskew.core.records import Batch, channels_last, rows_of
+from fedskew.core.records import Batch, channels_last, rows_of, targets_of
 from fedskew.core.seeding import stream
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves, num_bytes
@@ -75,8 +75,13 @@ class Assembly:
         return self.federation.partition
 
     def label_counts(self) -> Ints:
-        """(clients, classes) training rows with the clients' labels at the start."""
-        return self.partition.label_counts(self.data.labels.at(0), self.dataset.num_classes)
+        """See `ClientData.label_counts`."""
+        return self.data.label_counts()
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of what `label_counts` counts."""
+        return self.dataset.strata[1] if self.dataset.classes or self.labels_known else ("targets not reported",)
 
     def partition_facts(self) -> dict[str, Any]:
         """See `fedskew.experiment.deal.partition_facts`."""
@@ -97,7 +102,9 @@ def assemble(
     ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called as rows pass
     through the frozen layers of a model. ``dealt`` has the training rows of each client, if they are dealt already.
     """
-    setup = dataclasses.replace(setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive))
+    setup = dataclasses.replace(
+        setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive), classes=dataset.num_classes
+    )
     check_needs(experiment, setup)
     data = data or client_data(experiment, dataset, dealt)
     partition = data.partition
@@ -108,11 +115,11 @@ def assemble(
         experiment, data.dataset, data.x, data.x_test, dtype, device, on_progress
     )
     check_needs(experiment, dataclasses.replace(setup, stacks=task.stacks))
-    y = torch.as_tensor(data.labels.at(0), device=device)
+    y = targets_of(data.labels.at(0), dtype, device)
     # the rows as the model reads them; where clients are elsewhere only the data set has the server's
     own_x, own_y = x, y
     if not len(x):
-        own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), torch.as_tensor(dataset.y, device=device)
+        own_x, own_y = rows_of(dataset.x, dtype, device, task.ids), targets_of(dataset.y, dtype, device)
     server_data = batch_of(own_x, own_y, rows_of_server(experiment, dataset), dtype)
     moving = data.labels if data.labels.change else None
     federation = federation_of(experiment, (task, *others), x, y, partition, server_data, moving)
@@ -127,7 +134,7 @@ def assemble(
         federation=federation,
         cold=x0,
         x_test=x_test,
-        y_test=torch.as_tensor(data.test_labels.at(0), device=device),
+        y_test=targets_of(data.test_labels.at(0), dtype, device),
         data=data,
         frozen=frozen,
     )
@@ -229,6 +236,7 @@ def setup_of(experiment: Experiment) -> Setup:
         tries_models=server_rows in contract.needs or experiment.refine.needs_data,
         server_rows=experiment.server_data.share > 0,
         inexactness=experiment.evaluation.inexactness,
+        classes=None if experiment.task.has_classes else 0,
     )
 
 

@@ -40,6 +40,14 @@ class ClientData:
     test_labels: Labels  # of the test rows
     drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
 
+    def label_counts(self) -> Ints:
+        """(clients, strata) training rows of each class at the start, or of each tenth of the targets."""
+        strata, names = self.dataset.strata
+        if self.dataset.classes:
+            return self.partition.label_counts(self.labels.at(0), len(names))
+        # the targets of clients on other machines are not known
+        return self.partition.label_counts(strata, len(names)) if len(self.x) else self.partition.sizes[:, None]
+
 
 def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | None = None) -> ClientData:
     """Deal the rows, then change features and labels by client. The server's rows and shared rows are not changed.
@@ -122,7 +130,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         partition = read_back(skews.dealer, experiment, dataset, reserved)
     else:
         partition = deal_others(
-            skews, dataset.y, dataset.groups, reserved, who.number, who.partition_seed, who.held_out
+            skews, dataset.strata[0], dataset.groups, reserved, who.number, who.partition_seed, who.held_out
         )
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
@@ -170,7 +178,7 @@ def server_rows(experiment: Experiment, dataset: Dataset) -> Ints:
     if share == 0:
         return rows[:0]
     rng = stream(experiment.clients.partition_seed, "server data")
-    return class_balanced(dataset.y, rows, int(share * len(rows) + 1e-9), rng, "server_data")
+    return class_balanced(dataset.strata[0], rows, int(share * len(rows) + 1e-9), rng, "server_data")
 
 
 def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
@@ -180,7 +188,7 @@ def shared_rows(experiment: Experiment, dataset: Dataset) -> Ints:
         return np.arange(0)
     rows = np.setdiff1d(np.arange(len(dataset.y)), server_rows(experiment, dataset))
     rng = stream(experiment.clients.partition_seed, "shared data")
-    return class_balanced(dataset.y, rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
+    return class_balanced(dataset.strata[0], rows, int(beta / (1 + beta) * len(rows) + 1e-9), rng, "shared_data")
 
 
 def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, row_bytes: int) -> dict[str, Any]:
@@ -189,7 +197,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
     ``row_bytes`` is the size of a row on its way to a client.
     """
     partition, skews = data.partition, mixture(experiment.skew)
-    counts, sizes = partition.label_counts(data.labels.at(0), dataset.num_classes), partition.sizes
+    counts, sizes = data.label_counts(), partition.sizes
     shared = len(shared_rows(experiment, dataset))
     each = int(experiment.shared_data.alpha * shared + 1e-9)
     facts: dict[str, Any] = {
@@ -235,7 +243,7 @@ def label_shift(experiment: Experiment, dataset: Dataset) -> float:
     others = np.setdiff1d(
         np.arange(len(dataset.y)), np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     )
-    labels, groups = dataset.y[others], None if dataset.groups is None else dataset.groups[others]
+    labels, groups = dataset.strata[0][others], None if dataset.groups is None else dataset.groups[others]
     bare = dataclasses.replace(skews, features=(), concepts=())
     dealt = bare.deal(labels, groups, who.number, stream(who.partition_seed, "partition"))
     requested = bare.proportions(labels, groups, who.number, stream(who.partition_seed, "partition"))

@@ -150,10 +150,11 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
     own, data = data is not None, data or experiment.dataset.load()
     held = client_data(experiment, data)
-    partition, y = held.partition, held.labels.at(0)
+    partition, y = held.partition, held.labels.at(0) if data.classes else data.strata[0]
     client = np.repeat(np.arange(len(partition)), partition.sizes)
     notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []
     notes += [f"{count(partition.empty, 'client')} without rows left out"] if partition.empty else []
+    notes += [] if data.classes else ["labels are the tenths of the target"]
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x = held.x[partition.indices]
     if held.dataset.texts is not None:
@@ -165,8 +166,8 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         x=x,
         y=y[partition.indices],
         client=client,
-        counts=partition.label_counts(y, data.num_classes),
-        classes=data.classes,
+        counts=held.label_counts(),
+        classes=data.strata[1],
         clients=partition.names,
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=tuple((name, "mean", "", x[:, at].astype(np.float64)) for at, name in enumerate(data.columns)),

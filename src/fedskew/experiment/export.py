@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import rows_of
+from fedskew.core.task import TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import from_toml
@@ -30,16 +31,15 @@ Format = Literal["safetensors", "torchscript", "onnx"]
 SUFFIX: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
-class Logits(nn.Module):
-    """A model without its features: rows in, one score a class out."""
+class Answers(nn.Module):
+    """A model without its features: rows in, the logits of classes or the predicted numbers out."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, kind: TaskKind) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.kind = model, kind
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model(x)[1]
-        return logits
+        return self.kind.predictions(self.model(x)[1])
 
 
 def export(
@@ -70,7 +70,7 @@ def export(
             named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
             path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
         else:
-            write_program(Logits(made.net).eval(), made.example, form, path)
+            write_program(Answers(made.net, made.kind).eval(), made.example, form, path)
     except OSError as error:
         raise FedskewError(f"export {path}: cannot be written: {error.strerror}") from None
     return path
@@ -82,6 +82,7 @@ class Trained(NamedTuple):
     net: nn.Module
     parameters: dict[str, Tensor]  # those that were trained
     example: Tensor  # two rows
+    kind: TaskKind
 
 
 def trained(
@@ -104,7 +105,9 @@ def trained(
     held = client_data(experiment, dataset)
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, dtype = tuple(x.shape[1:]), DTYPES[experiment.training.dtype]
-    tasks = tasks_of(experiment.task, model, shape, dataset.num_classes, dtype, torch.device("cpu"), False)
+    tasks = tasks_of(
+        experiment.task.fitted(dataset.y), model, shape, dataset.num_classes, dtype, torch.device("cpu"), False
+    )
     if client is None:
         require(
             len(tasks) == 1 and experiment.algorithm.contract().shares_model,
@@ -120,7 +123,7 @@ def trained(
     named = tasks[0].space.unflatten(w)
     net = model.build(shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(named, strict=False)
-    return Trained(net, named, rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids))
+    return Trained(net, named, rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids), tasks[0].kind)
 
 
 def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:

@@ -39,6 +39,7 @@ DATA = (
 )
 
 METHOD = (
+    Keyword("task", "T", "what is learnt: classification, regression:huber, ... (default: the data's)", "task"),
     Keyword("model", "M", "softmax, mlp:hidden=[64,64], cnn, hf:NAME, ... (`fedskew list models`)", "model"),
     Keyword("solver", "S", "local solver: sgd or adamw, with options", "solver"),
     Keyword("lr", "F", "learning rate of the local solver", "solver.lr", float),

@@ -15,13 +15,13 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
-from fedskew.loop.evaluate import CHUNK, per_row
+from fedskew.loop.evaluate import CHUNK, over_rows, per_row
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
-from fedskew.measure.registry import computed, primary, stored
+from fedskew.measure.registry import computed, stored
 from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
@@ -72,10 +72,10 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
 
     Raises `Diverged` if a loss is not finite.
     """
-    fed, w = assembly.federation, server.x
+    fed, w, primary = assembly.federation, server.x, assembly.experiment.task.primary
     y_test = assembly.test_targets(server.round)
     scored = per_row(fed.task, w, assembly.x_test, y_test)
-    tested = {name: float(values.mean()) for name, values in scored.items()}
+    tested = over_rows(fed.task, scored)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
     if assembly.experiment.evaluation.classes:
         rows += class_rows(assembly, scored["accuracy"], y_test)
@@ -85,12 +85,14 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     scores = site.client_scores(fed, server, states, clients)
     check_losses(fed, server, scores.clients, tested["loss"], scores.model)
     if len(scores.clients):
-        rows += rows_of("global-model", "clients", scores.clients, scores.model)
-        rows += own_rows(assembly, "clients", worst_first(assembly, scores.clients, scores.model))
+        rows += rows_of("global-model", "clients", scores.clients, fed.task.measured(scores.model), primary)
+        rows += own_rows(assembly, "clients", worst_first(assembly, scores.clients, fed.task.measured(scores.model)))
     if scores.personal:
         check_personal(fed, server, scores.clients, scores.personal)
-        rows += rows_of("personal-model", "personal", scores.clients, scores.personal)
-        rows += own_rows(assembly, "personal", worst_first(assembly, scores.clients, scores.personal))
+        rows += rows_of("personal-model", "personal", scores.clients, fed.task.measured(scores.personal), primary)
+        rows += own_rows(
+            assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
+        )
     return rows
 
 
@@ -117,7 +119,7 @@ def worst_first(
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in clients])
 
     def inputs(metric: Metric) -> tuple[Tensor, Tensor]:
-        name = getattr(metric, "score", primary().name)
+        name = getattr(metric, "score", assembly.experiment.task.primary)
         require(name in scores, f"metric {type(metric).__name__}: no score {name!r}; {suggestion(name, scores)}")
         held = ~scores[name].isnan()
         values, order = scores[name][held].sort(descending=stored()["global-model", name].better == "lower")
@@ -191,27 +193,28 @@ def check_personal(fed: Federation, server: Server, clients: Ints, scores: dict[
 
 def first_bad(fed: Federation, clients: Ints, scores: dict[str, Tensor]) -> str:
     """The first client with measured rows whose loss is not finite, or nothing."""
-    bad = (~scores["loss"].isfinite() & ~scores["accuracy"].isnan()).nonzero()
+    held = torch.tensor([len(fed.partition.measured_rows(int(k))) > 0 for k in clients], dtype=torch.bool)
+    bad = (~scores["loss"].cpu().isfinite() & held).nonzero()
     return f"client {fed.partition.names[int(clients[int(bad[0])])]}" if len(bad) else ""
 
 
-def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor]) -> list[Row]:
-    """The scores of each client, and over the clients."""
+def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], primary: str) -> list[Row]:
+    """The loss and the metrics of each client; the loss and the primary metric over the clients."""
     rows: list[Row] = []
     for name, values in scores.items():
         rows += per_client(split, name, clients, values)
-    return rows + [(None, summary, name, value) for name, value in over_clients(summary, scores).items()]
+    of_all = {name: scores[name] for name in ("loss", primary)}
+    return rows + [(None, summary, name, value) for name, value in over_clients(summary, of_all).items()]
 
 
 def over_clients(split: str, scores: dict[str, Tensor]) -> dict[str, float]:
     """The computed measures of the split, over the clients that have measured rows."""
-    held = ~scores[primary().name].isnan()
     known = stored()
     ordered = {
-        name: values[held].sort(descending=known["global-model", name].better == "lower").values
+        name: values[~values.isnan()].sort(descending=known["global-model", name].better == "lower").values
         for name, values in scores.items()
     }
-    return {m.name: float(m.function()(ordered[m.score])) for m in computed(split) if m.score in ordered}
+    return {m.name: float(m.function()(ordered[m.score])) for m in computed(split) if len(ordered.get(m.score, ()))}
 
 
 def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row]:
@@ -235,8 +238,9 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         if ("client", name) in known:
             rows += per_client("client", name, work.clients, found)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
-    for name, sums in outcome.done.scores.items():
-        rows += per_client("local-model", name, work.clients, sums.double().cpu() / sizes)
+    means = {name: sums.double().cpu() / sizes for name, sums in outcome.done.scores.items()}
+    for name, found in (assembly.federation.task.measured(means) if means else means).items():
+        rows += per_client("local-model", name, work.clients, found)
     return rows + privacy_rows(assembly, outcome.server)
 
 

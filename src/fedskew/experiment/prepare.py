@@ -79,7 +79,7 @@ def prepared(
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape = tuple(x.shape[1:])
     bf16 = experiment.training.precision == "bf16"
-    tasks = tasks_of(experiment.task, model, shape, dataset.num_classes, dtype, device, bf16)
+    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_classes, dtype, device, bf16)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),

@@ -286,10 +286,11 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["measured_every"] = measured_every(assembly)
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
-    facts["classes"] = list(dataset.classes)
+    facts["classes"] = list(assembly.strata)
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])
+    facts["primary"] = experiment.task.primary
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()
     for what, name in (("data", "data"), ("frozen", "model's frozen layers")):
@@ -302,7 +303,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     store.add_facts(run, facts)
     write_toml(store, run, experiment)
     counts = assembly.label_counts()
-    classes = dataset.classes
+    classes = assembly.strata
     store.set_partition(
         run,
         [

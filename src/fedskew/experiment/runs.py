@@ -157,11 +157,12 @@ class Runs:
 
         It is the module of a class of your own; another one takes rows as the data set holds them.
         """
-        from fedskew.experiment.export import Logits, trained
+        from fedskew.experiment.export import Answers, trained
         from fedskew.models.own import OwnNet
 
-        net = trained(self.store, self.one("model"), dataset=self.data, client=client).net.eval()
-        return net.inner if isinstance(net, OwnNet) else Logits(net)
+        made = trained(self.store, self.one("model"), dataset=self.data, client=client)
+        net = made.net.eval()
+        return net.inner if isinstance(net, OwnNet) and made.kind.has_classes else Answers(net, made.kind)
 
     def one(self, what: str) -> int:
         """The number of the only run."""

@@ -16,7 +16,7 @@ from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Ended, Listener, Stop, register
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import Measure, primary
 from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
@@ -51,7 +51,9 @@ class Search:
 
 @dataclass(frozen=True)
 class Tried:
-    """A tried setting. ``score`` is the clients' mean accuracy over all seeds, 0..1; -inf if it diverged or was pruned."""
+    """A tried setting. ``score`` is the mean of the primary metric over the clients and all seeds, negative if less is better; -inf
+    if it diverged or was pruned.
+    """
 
     setting: Setting
     score: float
@@ -133,12 +135,22 @@ class Work:
             return Tried(setting, -math.inf, seconds, tuple(runs), "pruned")
         curves = [self.curve(run) for run in runs]
         score = sum(curve[max(curve)] for curve in curves) / len(curves)
-        return Tried(setting, score, seconds, tuple(runs), "finished")
+        return Tried(setting, self.sign * score, seconds, tuple(runs), "finished")
+
+    @property
+    def measure(self) -> Measure:
+        """The measure that the search scores by, on the test set."""
+        return primary(self.base.task.primary)
+
+    @property
+    def sign(self) -> int:
+        """-1 if smaller values are better: scores are larger for better settings."""
+        return -1 if self.measure.better == "lower" else 1
 
     def curve(self, run: int) -> dict[int, float]:
         """The primary measure that the search scores, by round."""
         query = "SELECT round, value FROM measurements WHERE run=? AND split=? AND name=? ORDER BY round"
-        return dict(self.store.query(query, (run, self.search.by, f"{primary().name}_mean")))
+        return dict(self.store.query(query, (run, self.search.by, f"{self.measure.name}_mean")))
 
     def seconds(self, runs: Sequence[int]) -> float:
         marks = ",".join("?" * len(runs))

@@ -122,7 +122,9 @@ class Evaluation:
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
-        """The reason why this cannot be measured on Flower's nodes, or nothing."""
+        """The reason why this cannot be measured on such data or on Flower's nodes, or nothing."""
+        if self.classes and setup.classes == 0:
+            return "classes: the targets are no classes; leave it out"
         if setup.simulated or not self.inexactness:
             return ""
         return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"

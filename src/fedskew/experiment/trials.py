@@ -85,7 +85,7 @@ class Behind:
         for round_, value in self.work.curve(self.run).items():
             if round_ > self.reported and not self.pruned:
                 self.reported = round_
-                self.trial.report(value, self.offset + round_)
+                self.trial.report(self.work.sign * value, self.offset + round_)
                 self.pruned = self.trial.should_prune()
         return self.pruned
 

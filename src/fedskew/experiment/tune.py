@@ -1,4 +1,4 @@
-"""Tune methods: find the settings with the best accuracy on the clients' held-out rows. Test rows take no part.
+"""Tune methods: find the settings with the best primary metric on the clients' held-out rows. Test rows take no part.
 
 Every tried setting is a run in the store, so a second call continues where the first stopped.
 """
@@ -17,6 +17,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
 from fedskew.experiment.run import Listener, Stop
 from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number
 from fedskew.experiment.trials import by_optuna
+from fedskew.measure.registry import PRIMARY, Measure, primary
 from fedskew.store.runs import RunStore
 
 FACTORS = (0.3, 1.0, 3.0)
@@ -38,6 +39,16 @@ class Tuned:
 
     method: str
     tried: tuple[Tried, ...]
+    primary: str = PRIMARY  # the metric of the scores
+
+    @property
+    def measure(self) -> Measure:
+        """The measure of the scores."""
+        return primary(self.primary)
+
+    def reached(self, tried: Tried) -> float:
+        """The metric that a setting reached on held-out rows."""
+        return -tried.score if self.measure.better == "lower" else tried.score
 
     @property
     def best(self) -> Tried:
@@ -131,13 +142,12 @@ def tune(
     work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)
     space = space_of(search, base, method)
     if search.trials:
-        return Tuned(method, tuple(by_optuna(work, space)))
+        return Tuned(method, tuple(by_optuna(work, space)), base.task.primary)
     settings = grid(space)
     runs = work.registered(settings, search.seeds)
     work.carry_out(list(runs.values()), stop)
-    return Tuned(
-        method, tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
-    )
+    tried = tuple(work.judged(s, [runs[k, seed] for seed in search.seeds]) for k, s in enumerate(settings))
+    return Tuned(method, tried, base.task.primary)
 
 
 def tuned_methods(

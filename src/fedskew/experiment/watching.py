@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedskew.experiment.build import Assembly
+from fedskew.measure.registry import primary
 from fedskew.measure.warnings import Warned, Watch
 from fedskew.store import checkpoints
 from fedskew.store.runs import Row, RunStore
@@ -14,7 +15,12 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
     """A watch that has received the run's first ``rounds`` rounds, so that a resumed run warns like an uninterrupted one."""
     by_rows = getattr(assembly.federation.algorithm, "weighting", "samples") == "samples"
     watch = Watch(
-        assembly.dataset.classes, assembly.label_counts(), assembly.partition.names, by_rows, assembly.labels_known
+        assembly.strata,
+        assembly.label_counts(),
+        assembly.partition.names,
+        by_rows,
+        assembly.labels_known and bool(assembly.dataset.classes),
+        primary(assembly.experiment.task.primary),
     )
     note(store, run, watch.begin())
     if rounds:
@@ -37,7 +43,8 @@ def new_warnings(watch: Watch, round_: int, rows: Sequence[Row]) -> list[Warned]
     local = {
         c: value for c, split, name, value in rows if (split, name) == ("local-model", "accuracy") and c is not None
     }
-    return watch.after_round(round_, cohort, known.get(("round", "divergence")), known.get(("test", "accuracy")), local)
+    tested = known.get(("test", watch.measure.name))
+    return watch.after_round(round_, cohort, known.get(("round", "divergence")), tested, local)
 
 
 def note(store: RunStore, run: int, warned: Sequence[Warned]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.records import Plan, Upload, rows_of
+from fedskew.core.records import Plan, Upload, rows_of, targets_of
 from fedskew.core.trees import Tree, map_leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
@@ -71,7 +71,7 @@ class Visit:
             torch.set_num_threads(self.experiment.training.threads)
         reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
         if r.kind == "meet":
-            counts = tuple(np.bincount(y, minlength=r.classes).tolist()) if r.labels else ()
+            counts = tuple(np.bincount(y, minlength=r.classes).tolist()) if r.labels and r.classes else ()
             numbers = {"rows": len(y), "measured_rows": len(self.held.y_measured), "label_counts": counts}
             return msgspec.structs.replace(reply, **numbers), {}
         return reply, {"survey": self.survey, "train": self.train, "measure": self.measure}[r.kind]()
@@ -117,7 +117,7 @@ class Visit:
         check_size(self.experiment, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
         tasks = tasks_of(self.experiment.task, self.experiment.model, shape, self.request.classes, dtype, device, bf16)
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
-        y = torch.as_tensor(np.concatenate([self.held.y, self.held.y_measured]), device=device)
+        y = targets_of(np.concatenate([self.held.y, self.held.y_measured]), dtype, device)
         mine = np.arange(self.request.clients) == self.node.client
         partition = consecutive(mine * len(self.held.y), mine * len(self.held.y_measured))
         return federation_of(self.experiment, tasks, x, y, partition)
@@ -193,6 +193,10 @@ def check_rows(held: Rows, request: Request, path: Path) -> None:
     shape, classes = tuple(request.shape), request.classes
     for x, y in ((held.x, held.y), (held.x_measured, held.y_measured)):
         require(tuple(x.shape[1:]) == shape, f"rows {path}: have shape {tuple(x.shape[1:])}; the run's {shape}")
+        whole = np.issubdtype(y.dtype, np.integer)
+        require(whole or not classes, f"rows {path}: labels must be integers, not {y.dtype}")
+        require(not whole or bool(classes), f"rows {path}: targets must be floating-point numbers, not {y.dtype}")
         require(
-            not len(y) or bool(y.min() >= 0 and y.max() < classes), f"rows {path}: labels must lie in 0..{classes - 1}"
+            not len(y) or not classes or bool(y.min() >= 0 and y.max() < classes),
+            f"rows {path}: labels must lie in 0..{classes - 1}",
         )

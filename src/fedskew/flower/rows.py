@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,12 @@ from fedskew.skew.partition import Ints, Partition
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a node: ``x`` (n, ...) floating point, ``y`` (n,) integers from 0; likewise the rows on which it is measured."""
+    """The rows of a node: ``x`` (n, ...) floating point, ``y`` (n,) classes from 0 or numbers; likewise its measured rows."""
 
     x: NDArray[np.floating]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     x_measured: NDArray[np.floating]
-    y_measured: NDArray[np.int64]
+    y_measured: NDArray[Any]
 
 
 def write_rows(path: Path, rows: Rows) -> None:
@@ -50,8 +51,8 @@ def read_rows(path: Path) -> Rows:
     for x, y in (("x", "y"), ("x_measured", "y_measured")):
         require(y in found and x in found, f"rows {path}: x_measured and y_measured belong together")
         require(len(found[x]) == len(found[y]), f"rows {path}: {len(found[x])} rows in {x}, {len(found[y])} in {y}")
-        require(np.issubdtype(found[y].dtype, np.integer), f"rows {path}: {y} must be integers, not {found[y].dtype}")
-        require(bool(np.isfinite(found[x]).all()), f"rows {path}: {x} holds values that are not finite")
+        for name in (x, y):
+            require(bool(np.isfinite(found[name]).all()), f"rows {path}: {name} holds values that are not finite")
     require(len(found["y"]) > 0, f"rows {path}: there are none")
     return Rows(found["x"], found["y"], found["x_measured"], found["y_measured"])
 

@@ -90,7 +90,7 @@ def begin(
         round=0,
         client=-1,
         clients=clients,
-        recipe=experiment.toml(),
+        recipe=experiment.replace(task=experiment.task.fitted(dataset.y)).toml(),
         classes=dataset.num_classes,
         shape=dataset.shape,
     )
@@ -111,9 +111,10 @@ def begin(
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
         federation = dataclasses.replace(federation, hidden=Secret.fresh())
         assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)
-    if not deployment.labels:
-        unlabelled = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
-        assembly = dataclasses.replace(assembly, dataset=unlabelled, labels_known=False)
+    if not deployment.labels or not dataset.classes:
+        if dataset.classes:
+            dataset = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
+        assembly = dataclasses.replace(assembly, dataset=dataset, labels_known=False)
     assembly = dataclasses.replace(assembly, federation=federation)
     return assembly, RemoteClients(federation, codec, nodes, assembly.x_test[:1])
 

@@ -146,14 +146,15 @@ MOST_LOSS = 1e6
 """Highest mean loss, in nats, that the server accepts."""
 
 HIGHEST = {"accuracy": 1.0, "loss": MOST_LOSS}
-"""Scores that lie between 0 and this number per row."""
+"""Scores that lie between 0 and this number per row. Others may be any finite number."""
 
 
 def check_scores(scores: Tree, rows: int) -> None:
     """Raise `Rejected` for the first of these sums over ``rows`` rows that lies outside its range."""
     for path, value in leaves(scores):
-        highest = HIGHEST.get(path.rpartition("/")[2], math.inf) * rows
-        if not 0 <= float(value) <= highest:
+        name = path.rpartition("/")[2]
+        highest = HIGHEST.get(name, math.inf) * rows
+        if name in HIGHEST and not 0 <= float(value) <= highest:
             raise Rejected("out_of_range", f"{path} of {float(value):.3g} over {rows} rows; it lies in 0..{highest:g}")
 
 

@@ -23,8 +23,14 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
 
 
 def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Mean scores over the rows."""
-    return {name: float(values.mean()) for name, values in per_row(task, w, x, y).items()}
+    """The loss and the metrics over the rows."""
+    return over_rows(task, per_row(task, w, x, y))
+
+
+def over_rows(task: Task, scores: Tree) -> dict[str, float]:
+    """The loss and the metrics over the rows that have these scores, (n,) each."""
+    found = task.measured({name: values.mean() for name, values in scores.items()})
+    return {name: float(value) for name, value in found.items()}
 
 
 def evaluate_clients(

@@ -62,6 +62,8 @@ class Faults:
     def accepts(self, setup: Setup) -> str:
         if not self.some:
             return ""
+        if self.attack == "label-flip" and setup.classes == 0:
+            return "label-flip flips classes, and the targets are none; use attack=sign-flip"
         if not setup.simulated:
             return (
                 "only simulated runs have them; nodes fail by themselves, and deployment.longest and deployment.fewest say when "

@@ -136,7 +136,9 @@ def describe(fed: Federation) -> Info:
 
 
 def label_counts(fed: Federation, y: Tensor) -> Tensor:
-    """The numbers of training rows of each client and class (K, classes)."""
+    """The numbers of training rows of each client and class (K, classes); (K, 0) if targets are not classes."""
+    if not fed.task.num_classes:
+        return numbers(fed, np.zeros((len(fed.partition), 0), dtype=np.int64))
     return numbers(fed, fed.partition.label_counts(y.cpu().numpy(), fed.task.num_classes))
 
 

@@ -4,129 +4,34 @@ The store, the terminal, the report, tables for a paper, sinks, claims, budgets 
 are used. A new measure is a function in a file of this folder and a row here. Norms are Euclidean over the trainable parameters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedskew.core.errors import require, suggestion
+from fedskew.measure.measure import ALL as ALL
+from fedskew.measure.measure import PLACES as PLACES
+from fedskew.measure.measure import Measure as Measure
+from fedskew.measure.measure import View as View
+from fedskew.measure.of_metrics import PRIMARY, of_clients, of_each_client, of_personal_models, on_test_rows
+from fedskew.tasks.metrics import METRICS
 
-View = Literal["table", "page", "curve", "live"]
-ALL: tuple[View, ...] = ("table", "page", "curve", "live")
-PLACES = {"last": "last round", "mean": "round mean", "max": "", "sum": ""}
-"""Ways to reduce the rounds of a run to one number, as headings say them; the others stand in titles and remarks."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One number of a round, and its column in the tables of runs if it is ``shown``.
-
-    split: what it is measured on; see `MEASURES`.
-    name: its name in the store. A row with ``of`` stores nothing: it adds up those names of its split.
-    note: its meaning, range and source, as the reference and the captions of figures say it.
-    compute: ``module:function`` of a function in this folder. For the splits ``round`` and ``client`` it takes the updates (C, P)
-        and the clients' numbers of rows (C,) and returns a tensor () or (C,). For ``clients`` and ``personal`` it takes the
-        clients' values of ``score`` (K,), from worst to best, and returns ().
-        If empty, `fedskew.experiment.measurements` computes it.
-    shown: the views that have it. ``table``: terminal, LaTeX and Markdown; ``page``: the report's table; ``curve``: a figure
-        over the rounds and the table of one run; ``live``: progress and ``watch``.
-    key: its column in a summary; by default its name. Times ``factor`` in there.
-    title, label: its heading in tables (by default the key in words) and in figures (by default the title).
-    unit: ``%`` for shares in 0..1, which are shown times 100; anything else is shown after the title.
-    reduce: how the rounds of a run become one number. ``interval``: whether views show the 95 % interval over seeds.
-    low, high: its range, at which intervals are cut off. better: which values are better, empty if neither.
-    budget: the budget that it counts for. counted: whether it follows from the settings, without chance.
-    remark: a sentence below tables that show it.
-    """
-
-    split: str
-    name: str
-    note: str
-    _: KW_ONLY
-    compute: str = ""
-    score: str = ""
-    of: tuple[str, ...] = ()
-    shown: tuple[View, ...] = ()
-    key: str = ""
-    factor: float = 1.0
-    title: str = ""
-    label: str = ""
-    unit: str = ""
-    reduce: Literal["last", "mean", "max", "sum"] = "mean"
-    interval: bool = True
-    low: float = 0.0
-    high: float = math.inf
-    better: Literal["higher", "lower", ""] = ""
-    budget: str = ""
-    counted: bool = False
-    remark: str = ""
-
-    def __post_init__(self) -> None:
-        key = self.key or self.name
-        for field, value in (
-            ("key", key),
-            ("title", self.title or key.replace("_", " ")),
-            ("of", self.of or (self.name,)),
-        ):
-            object.__setattr__(self, field, value)
-        object.__setattr__(self, "label", self.label or self.title)
-
-    @property
-    def stored(self) -> bool:
-        """True if a run stores it under its own name."""
-        return self.name in self.of
-
-    @property
-    def figure(self) -> str:
-        """Its name among the figures, and in claims."""
-        return self.key.replace("_", "-")
-
-    @property
-    def of_clients(self) -> bool:
-        """True if it is measured on the clients' rows."""
-        return self.split in ("clients", "personal")
-
-    @property
-    def ahead(self) -> str:
-        """The verdict on a difference in which this measure is better."""
-        return "lower" if self.better == "lower" else "higher"
-
-    @property
-    def behind(self) -> str:
-        """The verdict on a difference in which this measure is worse."""
-        return "higher" if self.better == "lower" else "lower"
-
-    @property
-    def place(self) -> str:
-        """The way to reduce the rounds of a run, as a heading says it."""
-        return PLACES[self.reduce]
-
-    def function(self) -> Callable[..., Tensor]:
-        """The function that computes it; imported here, so that views do not need PyTorch."""
-        module, _, name = self.compute.partition(":")
-        found: Callable[..., Tensor] = getattr(import_module(module), name)
-        return found
-
+P = ParamSpec("P")
+Store = TypeVar("Store")
+Shown = TypeVar("Shown")
+Runs = TypeVar("Runs", bound="Iterable[Recorded]")
 
 OF_MODELS = ("test", "clients", "personal")
 """Splits of measures of models, which are not made after every round."""
-
-PRIMARY = "accuracy"
-"""Key of the measure by which methods are compared and tuned."""
 
 FAIR = "fedskew.measure.fairness:"
 BYTES_REMARK = "bytes and time are those of a whole run, all clients together; 1 MB is 10⁶ bytes"
 
 MEASURES: tuple[Measure, ...] = (
     # test: the global model on the test set
-    Measure(
-        "test", "accuracy", "accuracy of the global model on the test set, which no client has seen, 0..1",
-        shown=ALL, label="test accuracy", unit="%", reduce="last", high=1.0, better="higher",
-    ),
+    *map(on_test_rows, METRICS),
     Measure(
         "test", "best_accuracy", "the highest test accuracy of any measured round, 0..1", of=("accuracy",), shown=("page",),
         title="best round", unit="%", reduce="max", interval=False, high=1.0, better="higher",
@@ -147,47 +52,11 @@ MEASURES: tuple[Measure, ...] = (
     Measure("test", "odds", "the larger of the gaps in true and in false positive rate between these groups",
             shown=("page", "curve"), title="gap in odds", reduce="last", low=-1.0, high=1.0),
     # clients: the global model on each client's rows, over the clients
-    Measure("clients", "accuracy_mean", "accuracy of the global model on a client's rows: mean over the clients, 0..1",
-            compute=FAIR + "mean", score="accuracy", unit="%", reduce="last", high=1.0, better="higher"),
-    Measure(
-        "clients", "accuracy_worst", "accuracy of the global model on the client where it is lowest, 0..1",
-        compute=FAIR + "worst", score="accuracy", shown=ALL, key="worst_client", label="accuracy of the worst client", unit="%",
-        reduce="last", high=1.0, better="higher",
-    ),
-    Measure("clients", "accuracy_worst_decile", "accuracy of the global model: mean of the lowest tenth of the clients",
-            compute=FAIR + "worst_decile", score="accuracy"),
-    Measure("clients", "accuracy_std", "accuracy of the global model: standard deviation over the clients (population)",
-            compute=FAIR + "deviation", score="accuracy"),
-    Measure("clients", "accuracy_jain", "accuracy of the global model: Jain's index over the clients, 1 if all are alike",
-            compute=FAIR + "jain", score="accuracy"),
-    Measure("clients", "accuracy_entropy", "accuracy of the global model: entropy of the clients' shares, "
-            "divided by the entropy of equal shares, 0..1",
-            compute=FAIR + "entropy", score="accuracy"),
+    *(m for metric in METRICS for m in of_clients(metric)),
     Measure("clients", "loss_mean", "loss of the global model on a client's rows: mean over the clients",
             compute=FAIR + "mean", score="loss", better="lower"),
     # personal: each client's personal model on its rows, over the clients
-    Measure(
-        "personal", "accuracy_mean", "accuracy of each client’s own model after the round and `evaluation.adapt_steps` steps of "
-        "fine-tuning: mean over the clients, 0..1",
-        compute=FAIR + "mean", score="accuracy", shown=("table", "page", "curve"), key="personal",
-        label="accuracy of the personal models", unit="%", reduce="last", high=1.0, better="higher",
-        remark="personal: each client's own model after the round; test accuracy is that of the server's model, "
-        "which means little if a method keeps much of the model on the clients",
-    ),
-    Measure(
-        "personal", "accuracy_worst", "accuracy of the personal models on the client where it is lowest, 0..1",
-        compute=FAIR + "worst", score="accuracy", shown=("page", "curve"), key="worst_personal",
-        label="accuracy of the worst personal model", unit="%", reduce="last", high=1.0, better="higher",
-    ),
-    Measure("personal", "accuracy_worst_decile", "accuracy of the personal models: mean of the lowest tenth of the clients",
-            compute=FAIR + "worst_decile", score="accuracy"),
-    Measure("personal", "accuracy_std", "accuracy of the personal models: standard deviation over the clients (population)",
-            compute=FAIR + "deviation", score="accuracy"),
-    Measure("personal", "accuracy_jain", "accuracy of the personal models: Jain's index over the clients",
-            compute=FAIR + "jain", score="accuracy"),
-    Measure("personal", "accuracy_entropy", "accuracy of the personal models: entropy of the clients' shares, "
-            "divided by the entropy of equal shares, 0..1",
-            compute=FAIR + "entropy", score="accuracy"),
+    *(m for metric in METRICS for m in of_personal_models(metric)),
     Measure("personal", "loss_mean", "loss of the personal models: mean over the clients",
             compute=FAIR + "mean", score="loss", better="lower"),
     # round: the updates of a round, before a codec, and what it cost
@@ -234,12 +103,9 @@ MEASURES: tuple[Measure, ...] = (
         "privacy for adding or removing a client; it covers no other number here, and nothing settled before the first round",
     ),
     # per client: each client's number stands in the column of the client
-    Measure("global-model", "accuracy", "per client: accuracy of the global model on the client's rows, 0..1", better="higher"),
+    *(m for metric in METRICS for m in of_each_client(metric)),
     Measure("global-model", "loss", "per client: mean loss of the global model on the client's rows", better="lower"),
-    Measure("local-model", "accuracy", "per client: accuracy of its local model on its rows, before aggregation, 0..1"),
     Measure("local-model", "loss", "per client: mean loss of its local model on its rows, before aggregation"),
-    Measure("personal-model", "accuracy", "per client: accuracy of its personal model on its rows, after `evaluation.adapt_steps` "
-            "steps, 0..1"),
     Measure("personal-model", "loss", "per client: mean loss of its personal model on its rows"),
     Measure("client", "steps", "per client: local steps"),
     Measure("client", "inexactness", "per client: norm of its local problem's gradient at its local model over that at the global "
@@ -299,9 +165,49 @@ def shown(*views: View) -> list[Measure]:
     return [m for m in measures() if (set(m.shown) & set(views) if views else m.shown)]
 
 
-def primary() -> Measure:
-    """The measure by which methods are compared and tuned."""
-    return next(m for m in shown() if m.key == PRIMARY)
+COMPARED_BY: ContextVar[str] = ContextVar("COMPARED_BY", default="")
+"""The metric by which the runs are compared that a view shows now; empty: `PRIMARY`."""
+
+
+def primary(metric: str = "") -> Measure:
+    """The measure by which methods are compared and tuned: a ``metric`` on the test set, by default that of the shown runs.
+
+    Raises `BadInput` for an unknown metric.
+    """
+    name = metric or COMPARED_BY.get() or PRIMARY
+    found = {m.name: m for m in measures() if m.stored and m.split == "test"}
+    require(name in found, f"unknown metric {name!r}; {suggestion(name, found)}")
+    return found[name]
+
+
+class Recorded(Protocol):
+    """A run with its facts."""
+
+    @property
+    def facts(self) -> Mapping[str, object]: ...
+
+
+def primary_of(records: Iterable[Recorded]) -> Measure:
+    """The measure by which these runs are compared. Raises `BadInput` if they learn different tasks."""
+    metrics = list(dict.fromkeys(str(r.facts["primary"]) for r in records if "primary" in r.facts)) or [PRIMARY]
+    require(len(metrics) == 1, f"these runs are compared by {' and by '.join(metrics)}; name runs of one task")
+    return primary(metrics[0])
+
+
+def by_primary_metric(
+    view: Callable[Concatenate[Store, Runs, P], Shown],
+) -> Callable[Concatenate[Store, Runs, P], Shown]:
+    """A view of a store and records, within which `primary` is the metric of these runs."""
+
+    @wraps(view)
+    def compared(store: Store, records: Runs, /, *args: P.args, **kwargs: P.kwargs) -> Shown:
+        token = COMPARED_BY.set(primary_of(records).name)
+        try:
+            return view(store, records, *args, **kwargs)
+        finally:
+            COMPARED_BY.reset(token)
+
+    return compared
 
 
 def computed(split: str) -> list[Measure]:

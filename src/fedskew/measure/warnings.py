@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.measure.registry import Measure, primary
+
 Ints = NDArray[np.int64]
 
 EXPLODED, WINDOW, SWING, DOMINATES, ABSENT, ONE_CLASS, LEARNT = 20.0, 10, 0.05, 0.5, 5, 0.95, 0.99
@@ -20,7 +22,7 @@ SIGNS = {
         "a smaller learning rate",
     ),
     "oscillating": (
-        f"threshold {100 * SWING:g} points",
+        f"threshold {100 * SWING:g} points, or {100 * SWING:g} % of the metric's mean",
         "Goel, Srivastava, Shah (Failure Modes), Figure 1, where FedAvg swings between 75 and 85 %",
         "a smaller learning rate, fewer local epochs, more clients a round, or momentum on the server",
     ),
@@ -63,9 +65,10 @@ class Watch:
     names: Sequence[str]  # of the clients
     by_rows: bool  # whether the method weights clients by their rows
     has_labels: bool = True  # True if the counts are of classes; False if they are of rows only
+    measure: Measure = field(default_factory=primary)  # the run's primary one
     given: set[str] = field(default_factory=set)  # kinds of the warnings so far
     divergences: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
+    tested: list[float] = field(default_factory=list)
     absent: Ints = field(init=False)  # (classes,) rounds in a row without the class
 
     def __post_init__(self) -> None:
@@ -82,17 +85,18 @@ class Watch:
         round_: int,
         cohort: Ints,
         divergence: float | None,
-        accuracy: float | None,
+        tested: float | None,
         local_accuracy: Mapping[int, float],
     ) -> list[Warned]:
         """Return the new warnings after a round.
 
-        ``cohort`` holds the ids of its clients, ``local_accuracy`` the accuracy of local models on their clients' rows, in 0..1.
+        ``cohort`` holds the ids of its clients, ``tested`` is the primary measure on the test
+        rows, ``local_accuracy`` the accuracy of local models on their clients' rows, in 0..1.
         """
         if divergence is not None:
             self.divergences.append(divergence)
-        if accuracy is not None:
-            self.accuracies.append(accuracy)
+        if tested is not None:
+            self.tested.append(tested)
         counts = self.label_counts[cohort]
         signs = {
             "exploding": self.exploding(),
@@ -116,13 +120,18 @@ class Watch:
         return f"divergence is {self.divergences[-1] / first:.0f} times that of the first round"
 
     def oscillating(self) -> str:
-        last = np.array(self.accuracies[-WINDOW - 1 :])
+        last = np.array(self.tested[-WINDOW - 1 :])
         if len(last) <= WINDOW:
             return ""
+        share = self.measure.unit == "%"
+        last = last if share else last / max(float(np.abs(last).mean()), 1e-300)
         swing = float(np.abs(np.diff(last)).mean())
         if swing <= SWING or abs(last[-1] - last[0]) > swing * WINDOW / 2:
             return ""
-        return f"test accuracy changed by {100 * swing:.1f} points a round over the last {WINDOW} measured rounds"
+        unit = "points" if share else "%"
+        return (
+            f"{self.measure.label} changed by {100 * swing:.1f} {unit} a round over the last {WINDOW} measured rounds"
+        )
 
     def dominated(self, cohort: Ints, rows: Ints) -> str:
         if not self.by_rows or len(cohort) < 3 or rows.max() <= DOMINATES * rows.sum():

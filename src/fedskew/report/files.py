@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.measure import registry
-from fedskew.measure.registry import Measure
+from fedskew.measure.registry import Measure, by_primary_metric
 from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
 from fedskew.report.names import escaped, names
@@ -71,6 +71,7 @@ def write_figures(
     return written
 
 
+@by_primary_metric
 def write_tables(
     store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None, layout: Layout = PLAIN
 ) -> list[Path]:
@@ -82,6 +83,7 @@ def write_tables(
     return [folder / name for name in texts]
 
 
+@by_primary_metric
 def texts_of(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
 ) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import by_primary_metric, primary
 from fedskew.report import experiments, parts, plots, profile, series, tables, tips, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
@@ -90,6 +90,7 @@ def write_report(
     return path
 
 
+@by_primary_metric
 def page(
     store: RunStore,
     records: Sequence[RunRecord],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedskew.core.errors import require, suggestion
-from fedskew.measure.registry import Measure, primary, shown
+from fedskew.measure.registry import Measure, by_primary_metric, primary, shown
 from fedskew.report import parts, series, tables, tips
 from fedskew.report.budget import Budget
 from fedskew.report.differences import draw_differences
@@ -42,6 +42,7 @@ def pictures() -> list[str]:
     return [*curves(), "differences", *parts.MEASURES, "clients", "partition", "ranks"]
 
 
+@by_primary_metric
 def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
     """One of `pictures`, with a legend; ``partition`` is that of the first run. Under a budget, every run ends where it is spent.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedskew.core.errors import require
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import by_primary_metric, primary
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import parsed
@@ -44,6 +44,7 @@ def scores(store: RunStore, records: Sequence[RunRecord], budget: Budget | None 
     return table[[method for method in methods(every) if method in table]].dropna(axis=1)
 
 
+@by_primary_metric
 def ranking(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None
 ) -> tuple[list[str], int, Ranks] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedskew.measure.registry import OF_MODELS, Measure, primary, shown
+from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, parsed, pooled, skews
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
@@ -115,6 +115,7 @@ OWN_CLIENTS = {"natural", "from-folder"}
 """Skews that deal the same clients under every partition seed."""
 
 
+@by_primary_metric
 def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """The primary measure of the global model on each client's rows, at the last measured round of the finished runs.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.registry import OF_MODELS, Measure, View, primary, shown, stored
+from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
 from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
@@ -55,6 +55,7 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     return within(frame, budget) if budget else frame
 
 
+@by_primary_metric
 def summary(
     store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, columns: Sequence[str] = ()
 ) -> pd.DataFrame:

@@ -52,6 +52,8 @@ class Concept(ABC):
         )
 
     def accepts(self, setup: Setup) -> str:
+        if setup.classes == 0:
+            return "changes classes, and the targets are none; use a feature skew"
         if setup.simulated:
             return ""
         return "changes what labels mean, which is only simulated; on nodes labels are those of their own rows: leave it out"

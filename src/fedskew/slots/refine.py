@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
-from fedskew.core.contract import Setup, server_rows
+from fedskew.core.contract import Setup, classes, server_rows
 from fedskew.core.errors import require
 from fedskew.core.privacy import after_noise
 from fedskew.core.records import Cohort, Privacy, ServerView
@@ -68,7 +68,7 @@ class Distillation:
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
 
     def accepts(self, setup: Setup) -> str:
-        return server_rows(setup)
+        return server_rows(setup) or classes(setup)
 
     def refine(self, server: ServerView, x: Tensor, cohort: Cohort) -> Tensor:
         """The model (P,) from ``x``, the new one; ``server`` is the server before the round."""

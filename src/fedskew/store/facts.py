@@ -41,6 +41,7 @@ class Facts(TypedDict, total=False):
     """Facts of a run. It may have others."""
 
     engine: Engine
+    primary: str  # the name of the task's primary metric
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data

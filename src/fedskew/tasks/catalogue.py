@@ -1,5 +1,6 @@
 """The tasks by name."""
 
 from fedskew.tasks.classification import Classification
+from fedskew.tasks.regression import Regression
 
-TASKS: dict[str, type] = {"classification": Classification}
+TASKS: dict[str, type] = {"classification": Classification, "regression": Regression}

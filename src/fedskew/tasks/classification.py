@@ -1,12 +1,18 @@
 """Classification: one of several classes for each row."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedskew.core.contract import Setup
+from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import one_hot
 from fedskew.core.trees import Tree
+from fedskew.tasks.metrics import CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +21,22 @@ class Classification:
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
     has_classes: ClassVar[bool] = True
+    metrics: ClassVar[tuple[TaskMetric, ...]] = CLASSIFICATION
+    primary: ClassVar[str] = "accuracy"
+
+    def accepts(self, setup: Setup) -> str:
+        if setup.classes != 0:
+            return ""
+        return "needs classes, and the targets are numbers; use --task regression, or name a column of classes, label=COLUMN"
 
     def num_outputs(self, num_classes: int) -> int:
         return num_classes
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        return self
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         log_p = outputs.log_softmax(-1)
@@ -25,3 +44,6 @@ class Classification:
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(means)

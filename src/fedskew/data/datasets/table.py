@@ -29,12 +29,15 @@ class Table:
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
+    ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead.
+
     With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
     text, or as the tokens of a pretrained encoder; other columns are not used.
     """
 
     path: str
-    label: str
+    label: str = ""
+    target: str = ""
     client: str = ""
     text: str = ""
     test: str = ""
@@ -49,15 +52,29 @@ class Table:
 
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
-        require(self.label != self.client, f"column {self.label!r} cannot be both the label and the client")
         require(
-            self.text not in (self.label, self.client) or not self.text,
+            bool(self.label) != bool(self.target),
+            "needs label=COLUMN for classes, or target=COLUMN for numbers" + (", not both" if self.label else ""),
+        )
+        require(self.column != self.client, f"column {self.column!r} cannot be both the label and the client")
+        require(
+            self.text not in (self.column, self.client) or not self.text,
             f"column {self.text!r} cannot be both the text and the label or the client",
         )
         check_options(self)
         require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
         object.__setattr__(self, "path", whole_path(self.path))
         object.__setattr__(self, "test", whole_path(self.test))
+
+    @property
+    def column(self) -> str:
+        """The column to predict."""
+        return self.label or self.target
+
+    @property
+    def task(self) -> str:
+        """The default task."""
+        return "regression" if self.target else "classification"
 
     @property
     def model(self) -> str:
@@ -70,12 +87,16 @@ class Table:
         from fedskew.data.tables import survey
 
         def surveyed(path: str, client: str = "") -> Survey:
-            return survey([Path(path)], self.label, client, text=self.text, most=self.rows or None, fair=False)
+            most, numeric = self.rows or None, bool(self.target)
+            return survey([Path(path)], self.column, client, text=self.text, numeric=numeric, most=most, fair=False)
 
         found = surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
         classes, notes = [*found.classes], [*found.notes]
-        require(len(classes) > 1, f"{self.path}: all rows have the label {classes[0]!r}; choose another column")
+        require(
+            len(classes) > 1 or bool(self.target),
+            f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
+        )
         if self.test:
             other = surveyed(self.test)
             unseen = [at for at, word in enumerate(other.classes) if word not in classes]
@@ -86,7 +107,9 @@ class Table:
             notes += [f"test: {note}" for note in other.notes]
             absent = sorted(set(table.column_names) - set(other.table.column_names))
             require(bool(self.text) or not absent, f"{self.test}: lacks the columns {absent[:5]}")
-            test_table, y_test = other.table, np.array([classes.index(word) for word in other.classes])[other.y]
+            test_table, y_test = other.table, other.y
+            if not self.target:
+                y_test = np.array([classes.index(word) for word in other.classes])[y_test]
         else:
             held = held_out(client, self.test_share)
             require(

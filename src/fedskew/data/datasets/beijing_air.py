@@ -1,0 +1,98 @@
+"""Beijing Multi-Site Air Quality: four years of hours at twelve stations; how much fine dust is in the air in an hour?"""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset, numbered, some_rows
+from fedskew.data.find import Files, Remote
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOURS, STATIONS = 35064, 12
+MEASURED = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3", "TEMP", "PRES", "DEWP", "RAIN", "WSPM"]
+WINDS = ["N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeijingAir:
+    """PM2.5 (fine dust, in micrograms per cubic metre) ``ahead`` hours later, from 11 measurements and the time at one station.
+
+    Wind direction, hour and month are given as sine and cosine. Columns are standardised with the known values of the training
+    rows; a missing value becomes their mean, 0. Hours without PM2.5, now or ``ahead`` hours later, are left out. The last year,
+    from March 2016 on, is the test set. ``rows`` takes so many random training rows; 0 takes all.
+    """
+
+    ahead: int = 1
+    rows: int = 0
+
+    task: ClassVar[str] = "regression"
+    model: ClassVar[str] = "mlp"
+    cites: ClassVar[tuple[str, ...]] = ("beijing-air",)
+    idea: ClassVar[str] = "12 air-quality stations, hourly for four years: fine dust an hour ahead, a number"
+    files: ClassVar[Files] = Files(
+        dataset="beijing-air",
+        licence="CC BY 4.0",
+        classes=0,
+        source="S. Chen: Beijing Multi-Site Air Quality, UCI Machine Learning Repository, 2017",
+        natural="stations",
+        remotes=(
+            Remote(
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/00501/PRSA2017_Data_20130301-20170228.zip"
+            ),
+        ),
+        how="`fedskew data get beijing-air` fetches the UCI data set 'Beijing Multi-Site Air Quality'",
+    )
+
+    def __post_init__(self) -> None:
+        require(1 <= self.ahead <= 24, f"ahead must be 1 to 24 hours, got {self.ahead}")
+        require(self.rows >= 0, f"rows must be at least 1, or 0 for all, got {self.rows}")
+
+    def load(self) -> Dataset:
+        [tables] = self.files.read(read)
+        x = np.concatenate([columns(table) for table in tables])
+        now = np.concatenate([table["PM2.5"].to_numpy() for table in tables])
+        y = np.concatenate([table["PM2.5"].shift(-self.ahead).to_numpy() for table in tables])
+        station, names = numbered(np.concatenate([table["station"].to_numpy(dtype=str) for table in tables]))
+        # the last 365 days
+        late = np.tile(np.arange(HOURS) >= HOURS - 365 * 24, STATIONS)
+        known = np.isfinite(now) & np.isfinite(y)
+        train, test = np.flatnonzero(known & ~late), np.flatnonzero(known & late)
+        train = train[some_rows(len(train), self.rows, 0, "beijing-air")]
+        mean, std = np.nanmean(x[train], axis=0), np.nanstd(x[train], axis=0)
+        x = np.nan_to_num((x - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+        wrong, spread = y[test] - now[test], y[test] - y[test].mean()
+        return self.files.build(
+            (x[train], y[train]),
+            (x[test], y[test]),
+            clients=(station[train], names),
+            notes=f"{(~known).sum():,} of {len(y):,} hours have no PM2.5 now or later; the forecast that nothing changes has "
+            f"an RMSE of {np.sqrt((wrong**2).mean()):.1f}, an MAE of {np.abs(wrong).mean():.1f} and an R2 of "
+            f"{1 - (wrong**2).sum() / (spread**2).sum():.3f} on the test rows",
+        )
+
+
+def columns(table: "pd.DataFrame") -> NDArray[np.float64]:
+    """The columns of a station's hours (hours, 17), NaN where a value is missing."""
+    points = {wind: 2 * np.pi * place / len(WINDS) for place, wind in enumerate(WINDS)}
+    angles = [table["wd"].map(points), 2 * np.pi * table["hour"] / 24, 2 * np.pi * table["month"] / 12]
+    turns = [turn(angle.to_numpy(dtype=float)) for angle in angles for turn in (np.sin, np.cos)]
+    return np.column_stack([table[MEASURED].to_numpy(dtype=float), *turns])
+
+
+def read(path: Path) -> "list[pd.DataFrame]":
+    """The table of each station, in the order of their names and of time."""
+    import pandas as pd
+
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".csv"))
+        tables = [pd.read_csv(archive.open(name)) for name in names]
+    if len(tables) != STATIONS or any(len(table) != HOURS for table in tables):
+        raise ValueError(f"it does not have {STATIONS} stations with {HOURS} hours each")
+    return tables

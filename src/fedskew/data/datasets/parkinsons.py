@@ -1,0 +1,65 @@
+"""Parkinsons Telemonitoring: 5,875 voice recordings of 42 people at home; how severe are their symptoms?"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedskew.data.dataset import Dataset, numbered, standardised
+from fedskew.data.datasets.table import held_out
+from fedskew.data.find import Files, Remote, text_of
+
+COUNT, PEOPLE = 5875, 42
+TARGETS = ("motor_UPDRS", "total_UPDRS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parkinsons:
+    """Age, sex, time since the start and 16 measures of the voice, standardised. Nothing is missing.
+
+    ``target`` is the ``total`` score of symptoms (UPDRS, 7 to 55) or that of the ``motor`` symptoms (5 to 40), interpolated
+    between visits. The clients are the people. The test set is a random fifth of each person's recordings.
+    """
+
+    target: Literal["total", "motor"] = "total"
+
+    task: ClassVar[str] = "regression"
+    model: ClassVar[str] = "mlp"
+    cites: ClassVar[tuple[str, ...]] = ("parkinsons",)
+    idea: ClassVar[str] = (
+        "42 people with Parkinson's disease: the severity of symptoms from recordings of the voice, a number"
+    )
+    files: ClassVar[Files] = Files(
+        dataset="parkinsons",
+        licence="CC BY 4.0",
+        classes=0,
+        source="A. Tsanas, M. Little: Parkinsons Telemonitoring, UCI Machine Learning Repository, 2009",
+        natural="people",
+        remotes=(
+            Remote(
+                "https://archive.ics.uci.edu/ml/machine-learning-databases/parkinsons/telemonitoring/parkinsons_updrs.data"
+            ),
+        ),
+        how="`fedskew data get parkinsons` fetches the UCI data set 'Parkinsons Telemonitoring'",
+    )
+
+    def load(self) -> Dataset:
+        [(names, values)] = self.files.read(read)
+        person, people = numbered(values[:, 0].astype(np.int64))
+        y = values[:, names.index(f"{self.target}_UPDRS")]
+        x = np.delete(values, [0, *map(names.index, TARGETS)], axis=1)
+        test = held_out(person, 0.2)
+        train_x, test_x = standardised(x[~test], x[test], axes=(0,))
+        return self.files.build((train_x, y[~test]), (test_x, y[test]), clients=(person[~test], people))
+
+
+def read(path: Path) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    """The names of the columns, and the numbers (recordings, columns); commas or tabs separate them."""
+    lines = text_of(path, "ascii").read().replace("\t", ",").splitlines()
+    names, *rows = csv.reader(lines)
+    values = np.array(rows, dtype=np.float64)
+    if values.shape != (COUNT, len(names)) or len(np.unique(values[:, 0])) != PEOPLE:
+        raise ValueError(f"it does not have {COUNT} recordings of {PEOPLE} people")
+    return names, values

@@ -1,0 +1,105 @@
+"""The measures of a task's metric: on the test set, over the clients, of personal models, and of each client."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fedskew.core.metrics import TaskMetric
+from fedskew.measure.measure import ALL, Measure, View
+
+PRIMARY = "accuracy"
+"""The metric by which methods are compared where a run names none. Keys of its columns do not repeat its name."""
+
+FAIR = "fedskew.measure.fairness:"
+PERSONAL_REMARK = (
+    "personal: each client's own model after the round; test {} is that of the server's model, "
+    "which means little if a method keeps much of the model on the clients"
+)
+BESIDE: tuple[View, ...] = ("table", "page", "curve")
+
+
+def on_test_rows(metric: TaskMetric) -> Measure:
+    """The metric of the global model on the test set."""
+    return Measure(
+        "test",
+        metric.name,
+        f"{metric.title} of the global model on the test set, which no client has seen{metric.meaning}",
+        shown=BESIDE if metric.aside else ALL,
+        title=metric.title,
+        label=f"test {metric.title}",
+        unit=metric.unit,
+        reduce="last",
+        low=metric.low,
+        high=metric.high,
+        better=metric.better,
+    )
+
+
+def of_clients(metric: TaskMetric) -> Iterator[Measure]:
+    """The metric of the global model, over the clients."""
+    if metric.aside:
+        return
+    found = over_clients(metric, "clients", "the global model", "a client's rows: mean over the clients")
+    for measure in found:
+        if measure.name.endswith("_worst"):
+            label = f"{metric.title} of the worst client"
+            measure = shown_as(metric, measure, "worst_client", label, ALL)
+        yield measure
+
+
+def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
+    """The metric of each client's personal model, over the clients."""
+    if metric.aside:
+        return
+    for measure in over_clients(metric, "personal", "the personal models", ""):
+        if measure.name.endswith("_mean"):
+            note = (
+                f"{metric.title} of each client’s own model after the round and `evaluation.adapt_steps` steps of fine-tuning: "
+                f"mean over the clients{metric.meaning}"
+            )
+            label = f"{metric.title} of the personal models"
+            measure = shown_as(metric, measure, "personal", label, BESIDE)
+            measure = replace(measure, note=note, remark=PERSONAL_REMARK.format(metric.title))
+        elif measure.name.endswith("_worst"):
+            label = f"{metric.title} of the worst personal model"
+            measure = shown_as(metric, measure, "worst_personal", label, ("page", "curve"))
+        yield measure
+
+
+def shown_as(metric: TaskMetric, measure: Measure, key: str, label: str, shown: tuple[View, ...]) -> Measure:
+    """The measure with a column in these views."""
+    own = key if metric.name == PRIMARY else f"{key}_{metric.name}"
+    return replace(measure, key=own, title=key.replace("_", " "), label=label, shown=shown)
+
+
+def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterator[Measure]:
+    """Mean, worst and dispersion over the clients; how even shares are."""
+    worst = "lowest" if metric.better == "higher" else "highest"
+    what = f"{metric.title} of {of}"
+    wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
+
+    def one(name: str, note: str, function: str, **more: object) -> Measure:
+        return Measure(split, f"{metric.name}_{name}", note, compute=FAIR + function, score=metric.name, **more)  # type: ignore[arg-type]
+
+    yield one("mean", f"{what} on {where}{metric.meaning}", "mean", **wide)
+    yield one("worst", f"{what} on the client where it is {worst}{metric.meaning}", "worst", **wide)
+    if metric.unit == "%":
+        yield one("worst_decile", f"{what}: mean of the {worst} tenth of the clients", "worst_decile", low=metric.low)
+        yield one("std", f"{what}: standard deviation over the clients (population)", "deviation")
+        yield one("jain", f"{what}: Jain's index over the clients, 1 if all are alike", "jain")
+        yield one(
+            "entropy",
+            f"{what}: entropy of the clients' shares, divided by the entropy of equal shares, 0..1",
+            "entropy",
+        )
+
+
+def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
+    """The metric of each client: of the global model, of its local model and of its personal model."""
+    places = {
+        "global-model": f"of the global model on the client's rows{metric.meaning}",
+        "local-model": f"of its local model on its rows, before aggregation{metric.meaning}",
+        "personal-model": f"of its personal model on its rows, after `evaluation.adapt_steps` steps{metric.meaning}",
+    }
+    for split, where in places.items():
+        better = metric.better if split == "global-model" else ""
+        yield Measure(split, metric.name, f"per client: {metric.title} {where}", better=better, low=metric.low)

@@ -1,0 +1,99 @@
+"""Regression: a number for each row."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.contract import Setup
+from fedskew.core.errors import require
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.trees import Tree
+from fedskew.tasks.metrics import REGRESSION
+
+SMALLEST_VARIANCE = 1e-10
+"""Of standardised targets; below it R2 is rounding error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """One number for each row. The model learns (y - ``center``) / ``scale``; metrics are in the unit of the target.
+
+    ``center`` and ``scale`` are by default the mean and standard deviation of the training targets. ``error`` names the loss of
+    the target minus the prediction, e, in these units: ``squared`` e^2 / 2; ``absolute`` |e|; ``huber`` e^2 / 2 up to ``delta``,
+    then delta (|e| - delta / 2); ``quantile`` q e for e above 0, else (q - 1) e, which predicts the quantile ``q``.
+    """
+
+    error: Literal["squared", "absolute", "huber", "quantile"] = "squared"
+    delta: float = 1.0
+    q: float = 0.5
+    center: float | None = None
+    scale: float | None = None
+
+    takes: ClassVar[str] = "error"
+    idea: ClassVar[str] = "a number for each row, by squared, absolute, Huber or quantile loss"
+    has_classes: ClassVar[bool] = False
+    metrics: ClassVar[tuple[TaskMetric, ...]] = REGRESSION
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < math.inf, f"delta must be a finite number above 0, got {self.delta}")
+        require(0 < self.q < 1, f"q must be between 0 and 1, got {self.q}")
+        require(math.isfinite(self.center or 0.0), f"center must be a finite number, got {self.center}")
+        require(
+            self.scale is None or 0 < self.scale < math.inf, f"scale must be a finite number above 0, got {self.scale}"
+        )
+
+    def accepts(self, setup: Setup) -> str:
+        if not setup.classes:
+            return ""
+        return (
+            f"predicts numbers, and the targets are {setup.classes} classes; use --task classification, or name a column of "
+            "numbers, target=COLUMN, in place of the label"
+        )
+
+    @property
+    def primary(self) -> str:
+        return {"squared": "rmse", "quantile": "pinball"}.get(self.error, "mae")
+
+    def num_outputs(self, num_classes: int) -> int:
+        return 1
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        numbers = y.astype(np.float64)
+        center = float(numbers.mean()) if self.center is None else self.center
+        return replace(self, center=center, scale=self.scale or float(numbers.std()))
+
+    def standardised(self, y: Tensor) -> Tensor:
+        return (y - (self.center or 0.0)) / (self.scale or 1.0)
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs[..., 0] * (self.scale or 1.0) + (self.center or 0.0)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        e = self.standardised(y) - outputs[..., 0]
+        if self.error == "squared":
+            return e.square() / 2
+        if self.error == "quantile":
+            return self.q * e.clamp(min=0) + (1 - self.q) * (-e).clamp(min=0)
+        size = e.abs()
+        if self.error == "absolute":
+            return size
+        near = size.clamp(max=self.delta)
+        return near * (size - near / 2)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        target = self.standardised(y)
+        e = target - outputs[..., 0]
+        errors = {"loss": self.loss(outputs, y), "absolute_error": e.abs(), "squared_error": e.square()}
+        return {**errors, "target": target, "target_square": target.square()}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        scale, square = self.scale or 1.0, means["squared_error"]
+        variance = means["target_square"] - means["target"].square()
+        r2 = (1 - square / variance).where(variance > SMALLEST_VARIANCE, math.nan)
+        found = {"loss": means["loss"], "rmse": scale * square.sqrt(), "mae": scale * means["absolute_error"], "r2": r2}
+        return found | ({"pinball": scale * means["loss"]} if self.error == "quantile" else {})

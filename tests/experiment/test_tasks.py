@@ -1,0 +1,243 @@
+"""Tasks in whole runs: the default one, targets that do not fit, tables, tuning and resumption by the task's own metrics."""
+
+import ast
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedskew
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput, Interrupted
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.build import assemble, check_needs
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.run import execute, register
+from fedskew.experiment.search import Search
+from fedskew.experiment.tune import tune
+from fedskew.measure.registry import by_primary_metric
+from fedskew.report import tables
+from fedskew.report.answer import answer
+from fedskew.report.html import page
+from fedskew.store.runs import RunRecord, RunStore
+from fedskew.tasks.catalogue import TASKS
+
+torch.set_num_threads(1)
+SOURCE = Path(fedskew.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def air(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four stations of 60 hours: the target depends on two columns and the station."""
+    path, rng = tmp_path_factory.mktemp("air") / "air.csv", np.random.default_rng(0)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["heat", "wind", "word", "pm25", "station"])
+        for i in range(240):
+            a, b = rng.normal(size=2)
+            rows.writerow(
+                [f"{a:.4f}", f"{b:.4f}", "ab"[i % 2], f"{80 + 20 * a - 9 * b + 5 * (i % 4):.2f}", f"s{i % 4}"]
+            )
+    return path
+
+
+def experiment(air: Path, **changes: object) -> Experiment:
+    spec = f"table:path={air},target=pm25,client=station"
+    small = {"model": "mlp:hidden=[8]", "training": {"rounds": 4, "threads": 1}, "engine": "sequential"}
+    return Experiment(**({"dataset": spec, "skew": "natural", **small} | changes))
+
+
+def played(store: RunStore, planned: Experiment) -> int:
+    run = register(store, planned)
+    execute(store, run)
+    return run
+
+
+def test_the_target_decides_the_task_and_its_metric_everything_else(air, tmp_path) -> None:
+    store = RunStore(tmp_path)
+    made = experiment(air)
+    assert made.task == TASKS["regression"]()
+    runs = [played(store, made.replace(algorithm=name)) for name in ("fedavg", "scaffold")]
+    record = store.run(runs[0])
+    assert record.facts["primary"] == "rmse"
+    frame = store.measurements(runs[:1])
+    last = frame[(frame["round"] == 4) & frame["client"].isna()].set_index(["split", "name"])["value"]
+    assert (
+        0 < last["test", "rmse"] < 12 < float(frame[(frame["round"] == 0) & (frame["name"] == "rmse")]["value"].iloc[0])
+    )
+    assert last["test", "r2"] > 0.7
+    assert last["clients", "rmse_worst"] >= last["clients", "rmse_mean"]
+    assert not {"mae_worst", "accuracy_mean"} & set(last["clients"].index)
+    text = page(store, store.runs())
+    assert "RMSE" in text
+    assert "accuracy" not in re.sub("<(style|script).*?</(style|script)>", "", text, flags=re.S)
+    said, shown = in_views(store, store.runs())
+    assert re.search("lower test RMSE|lowest mean test RMSE", said)
+    assert shown[:4] == ["rmse", "mae", "r2", "worst_client_rmse"]
+    assert not {"accuracy", "worst_client"} & set(shown)
+
+
+@by_primary_metric
+def in_views(store: RunStore, records: list[RunRecord]) -> tuple[str, list[str]]:
+    """The answer and the columns of the table."""
+    summary = tables.summary(store, records)
+    assert set(summary["verdict"]) <= {"", "higher", "lower", "undecided"}
+    return answer(summary), [measure.key for measure in tables.columns(summary, "table")]
+
+
+def test_runs_of_different_tasks_are_not_compared(air, tmp_path) -> None:
+    store = RunStore(tmp_path)
+    for made in (
+        experiment(air),
+        Experiment(model="softmax", training={"rounds": 1, "threads": 1}, engine="sequential"),
+    ):
+        played(store, made.replace(training__rounds=1))
+    with pytest.raises(BadInput, match="these runs are compared by rmse and by accuracy; name runs of one task"):
+        tables.summary(store, store.runs())
+
+
+def test_resumed_regression_equals_an_uninterrupted_one(air, tmp_path) -> None:
+    store, planned = RunStore(tmp_path), experiment(air, algorithm="scaffold")
+    whole, cut = played(store, planned), register(store, planned)
+    seen: list[int] = []
+    with pytest.raises(Interrupted):
+        execute(store, cut, listener=lambda p: seen.append(p.round), stop=lambda: len(seen) > 1)
+    execute(store, cut)
+    frames = [store.measurements([run]).query("name != 'seconds'").drop(columns="run") for run in (whole, cut)]
+    keys = ["round", "client", "split", "name"]
+    one, other = (frame.sort_values(keys)[[*keys, "value"]].to_numpy().tolist() for frame in frames)
+    assert str(one) == str(other)
+
+
+def test_tuning_takes_the_smallest_error(air, tmp_path) -> None:
+    tuned = tune(RunStore(tmp_path), experiment(air), "fedavg", Search(space={"solver.lr": (1e-6, 0.1)}, seeds=(1,)))
+    assert tuned.best.setting == {"solver.lr": 0.1}
+    assert 0 < tuned.reached(tuned.best) < tuned.reached(tuned.tried[0])
+
+
+def test_label_skews_deal_tenths_of_the_target(air) -> None:
+    made = assemble(experiment(air, skew="label-sorted"), experiment(air).dataset.load())
+    y, part = made.dataset.y, made.partition
+    tops = [y[part.rows(k)].max() for k in range(len(part))]
+    assert tops == sorted(tops)
+    assert made.label_counts().shape == (10, 10)
+    assert made.partition_facts()["label_distance"] > 0.5
+    assert made.federation.info.label_counts.shape == (10, 0)
+    assert made.dataset.strata[1][0].startswith("up to ")
+
+
+def numbers(y: np.ndarray, **changes: object) -> Dataset:
+    x = np.random.default_rng(0).normal(size=(len(y), 2)).astype(np.float32)
+    return Dataset(x=x, y=y, x_test=x, y_test=y, **changes)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.full(8, 2.5), "own data: all training targets are 2.5; there is nothing to predict"),
+        (np.array([1.0, np.inf, 2.0, np.nan]), "own data: training targets: 2 are not finite"),
+        (np.arange(8), "own data: training targets must be floating-point numbers, not int64"),
+        (np.zeros((8, 2)), "own data: training targets must be one number a row, their shape is (8, 2)"),
+    ],
+)
+def test_bad_targets_give_one_line(y, message) -> None:
+    with pytest.raises(BadInput) as error:
+        numbers(y)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "target=word,client=station",
+            "column 'word' is the target and holds words, such as 'a'; name a column of numbers",
+        ),
+        ("client=station", "needs label=COLUMN for classes, or target=COLUMN for numbers"),
+        ("label=word,target=pm25", "needs label=COLUMN for classes, or target=COLUMN for numbers, not both"),
+        ("target=pm25,client=pm25", "column 'pm25' cannot be both the label and the client"),
+    ],
+)
+def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:
+    with pytest.raises(BadInput, match=message.replace("(", r"\(")):
+        Experiment(dataset=f"table:path={air},{options}").dataset.load()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": "fedlc"}, "fedlc works on classes, and the targets are none"),
+        ({"refine": "distillation", "server_data": {"share": 0.1}}, "refine distillation works on classes"),
+        ({"availability": "blocks:phase=label"}, "use phase=random"),
+        ({"skew": ["natural", "concept-swap"]}, "changes classes, and the targets are none"),
+        ({"evaluation": {"classes": True}}, "the targets are no classes"),
+        ({"faults": {"attackers": 0.2, "attack": "label-flip"}}, "use attack=sign-flip"),
+    ],
+)
+def test_parts_that_need_classes_are_refused_before_data_are_loaded(air, changes, message) -> None:
+    with pytest.raises(BadInput, match=message):
+        check_needs(experiment(air, **changes))
+
+
+def test_a_task_refuses_targets_of_another_kind(air) -> None:
+    with pytest.raises(BadInput, match="task regression predicts numbers, and the targets are 10 classes"):
+        assemble(Experiment(task="regression"), Experiment().dataset.load())
+    with pytest.raises(
+        BadInput, match="task classification needs classes, and the targets are numbers; use --task regr"
+    ):
+        assemble(experiment(air, task="classification"), experiment(air).dataset.load())
+
+
+def test_a_task_of_ones_own_brings_its_loss(air, tmp_path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from dataclasses import dataclass\n"
+        "from fedskew.tasks.classification import Classification\n\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Focal(Classification):\n"
+        "    gamma: float = 2.0\n\n"
+        "    def loss(self, outputs, y):\n"
+        "        loss = Classification.loss(self, outputs, y)\n"
+        "        return (1 - (-loss).exp()) ** self.gamma * loss\n",
+        encoding="utf-8",
+    )
+    store = RunStore(tmp_path / "runs")
+    found = {}
+    for name, task in (("plain", "classification"), ("zero", f"{mine}::Focal:gamma=0"), ("two", f"{mine}::Focal")):
+        run = played(
+            store, Experiment(task=task, model="softmax", training={"rounds": 1, "threads": 1}, engine="sequential")
+        )
+        frame = store.measurements([run]).query("split == 'test' and name == 'loss' and round == 1")
+        found[name] = float(frame["value"].iloc[0])
+    assert found["zero"] == found["plain"]
+    assert found["two"] != found["plain"]
+
+
+def compared_with_names(tree: ast.AST, names: set[str]) -> Iterator[int]:
+    """Lines that compare something with a task's name, or ask whether it is a task's class."""
+    for node in ast.walk(tree):
+        texts = {
+            part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        }
+        called = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if (isinstance(node, ast.Compare | ast.match_case) and texts & names) or (asks and called & names):
+            yield getattr(node, "lineno", 0)
+
+
+def test_no_branch_on_a_task_outside_its_file() -> None:
+    names = {*TASKS, *(cls.__name__ for cls in TASKS.values())}
+    files = [path for path in SOURCE.rglob("*.py") if path.parent.name != "tasks"]
+    found = {path.name: [*compared_with_names(ast.parse(path.read_text(encoding="utf-8")), names)] for path in files}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert [*compared_with_names(ast.parse("if task == 'regression': pass"), names)] == [1]
+    assert [*compared_with_names(ast.parse("isinstance(task, Classification)"), names)] == [1]
+
+
+def test_list_names_the_tasks(capsys) -> None:
+    assert main(["list", "tasks"]) == 0
+    assert "regression" in capsys.readouterr().out

@@ -178,6 +178,26 @@ Write the model of a run's newest checkpoint to a file: its parameters by name
   fedskew export 7 --format torchscript --output model.pt
   fedskew export 7 --format onnx         needs the extra onnx
 """,
+    "flower init": """\
+Write a Flower app that runs an experiment; `flwr run` starts it.
+
+  fedskew flower init FOLDER --recipe my.toml
+""",
+    "flower node": """\
+Run one client on its machine, with its rows, next to a SuperNode.
+
+  fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
+""",
+    "flower check": """\
+Test within seconds whether a SuperLink answers, and with which certificate.
+
+  fedskew flower check HOST:PORT --root-certificates ca.pem
+""",
+    "flower demo": """\
+Run a server and its nodes on this machine.
+
+  fedskew flower demo --nodes 4
+""",
     "flower": """\
 Run an experiment on real machines with Flower (pip install 'fedskew[flower]').
 

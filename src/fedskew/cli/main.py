@@ -5,6 +5,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -45,8 +46,10 @@ def parser() -> argparse.ArgumentParser:
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")
         if group not in verbs:
-            above = verbs[""].add_parser(group, help=GROUPS[group], description=HELP[group])
-            verbs[group] = above.add_subparsers(title="verbs", metavar="VERB", required=True)
+            above = verbs[""].add_parser(
+                group, help=GROUPS[group], description=HELP[group], usage="%(prog)s VERB [options]"
+            )
+            verbs[group] = above.add_subparsers(title="verbs", metavar="VERB", required=True, prog=f"fedskew {group}")
         made = verbs[group].add_parser(
             name, help=verb.summary, description=HELP.get(verb.name, verb.summary), usage=usage(verb)
         )
@@ -58,13 +61,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def usage(verb: Verb) -> str | None:
-    """A usage line without the options; `argparse` writes it if some of them are required."""
-    if any(one.how.get("required") for one in verb.options):
-        return None
-    brackets = {"?": "[{}]", "*": "[{} ...]"}
+def usage(verb: Verb) -> str:
+    """A usage line with the options that are required."""
+    required = [f"{one.name} {one.how['metavar']}" for one in verb.options if one.how.get("required")]
+    brackets = {"?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
     words = [(one.how["metavar"], one.how.get("nargs", "")) for one in verb.options if not one.name.startswith("-")]
-    return " ".join(["%(prog)s [options]", *(brackets.get(nargs, "{}").format(word) for word, nargs in words)])
+    program = f"fedskew {verb.name}"
+    positional = [brackets.get(nargs, "{}").format(word) for word, nargs in words]
+    line = " ".join([program, "[options]", *required, *positional])
+    indent = " " * len(f"usage: {program} ")
+    return textwrap.fill(line, 80, initial_indent=" " * 7, subsequent_indent=indent, break_on_hyphens=False).strip()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

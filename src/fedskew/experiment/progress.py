@@ -31,15 +31,16 @@ from fedskew.report.words import value
 from fedskew.store.runs import RunStore
 
 LINE_EVERY = 5.0
-"""Seconds between two lines where nothing can be redrawn."""
+"""Fewest seconds between two lines where nothing can be redrawn."""
 
 
 class Board(rich.progress.Progress):
-    """Progress of several runs on standard error: a row for each method on a terminal, else a line every few seconds."""
+    """Progress of several runs on standard error: a row for each method on a terminal, else a few lines."""
 
     def __init__(self, names: Sequence[str], rounds: Sequence[int], lines: bool = True) -> None:
         self.lines = lines  # where nothing can be redrawn
         self.began = self.printed = time.perf_counter()
+        self.first = 0.0  # when the first run began its rounds; before, data are read and engines are tried
         self.new_rounds = 0  # of this process
         self.round_of: dict[int, int] = {}
         self.rows: dict[str, TaskID] = {}
@@ -63,12 +64,14 @@ class Board(rich.progress.Progress):
         before = self.round_of.get(progress.run)
         self.round_of[progress.run] = progress.round
         self.new_rounds += 0 if before is None else progress.round - before
+        self.first = self.first or time.perf_counter()
         row, numbers = self.rows[progress.name], measured(progress)
         self.newest[row] = self.newest.get(row, {}) | numbers
         self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
         self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
-        if self.lines and self.disable and now - self.printed > LINE_EVERY:
+        # each time that a quarter more has passed, so that long runs print few lines
+        if self.lines and self.disable and now - self.printed > max(LINE_EVERY, (self.printed - self.began) / 4):
             self.printed = now
             line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])
             say(f"{name_of(progress.name)} seed {progress.seed}: {line}; {self.pace()}", error=True)
@@ -83,9 +86,10 @@ class Board(rich.progress.Progress):
         """Rounds a second and the time left, over all runs."""
         if not self.new_rounds:
             return "starting"
-        rate = self.new_rounds / (time.perf_counter() - self.began)
+        seconds = (time.perf_counter() - self.first) / self.new_rounds
         left = sum(task.remaining or 0 for task in self.tasks)
-        return f"{rate:.1f} rounds/s, {duration(left / rate)} left"
+        rate = f"{1 / seconds:.1f} rounds/s" if seconds < 1 else f"{seconds:.1f} s a round"
+        return f"{rate}, {duration(left * seconds)} left"
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
+import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.conformance.kinds import KINDS, check
 from fedskew.core.errors import BadInput
@@ -16,7 +17,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.experiment.components import KINDS as OWN
 from fedskew.experiment.components import classes_of, section_of
 from fedskew.experiment.config import COMPONENTS
-from fedskew.slots import Uncompressed
+from fedskew.slots import Momentum, Uncompressed
 
 QUICK = {
     "dataset": "digits", "task": "classification",
@@ -206,3 +207,9 @@ def test_the_verb_checks_every_kind(file: Path, capsys: pytest.CaptureFixture[st
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+
+
+def test_classes_and_objects_are_checked_from_python(file: Path) -> None:
+    assert fs.check(Uncompressed())
+    assert fs.check("./mine.py::First").kept
+    assert [v.kept for v in fs.check(Momentum(beta=0.5)).promises] == [True] * 3

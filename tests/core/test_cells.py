@@ -106,7 +106,7 @@ def test_a_changed_cell_is_another_class(cells: Cells) -> None:
 def test_module_classes_and_functions_are_models(cells: Cells) -> None:
     program = cells(IMPORTS, MODEL)
     assert experiment(model=program.Net).model.hidden == 8
-    wide = experiment(model={"name": "__main__::Net", "source": text_of(program.Net, ""), "hidden": 16})
+    wide = experiment(model={"name": "__main__::Net", "file_text": text_of(program.Net, ""), "hidden": 16})
     assert wide.labels("model") == ["Net:hidden=16"]
     assert experiment(model=program.small).labels("model") == ["small"]
     with pytest.raises(BadInput, match=r"give the class, or a function of \(shape, classes\) that makes the module"):

@@ -1,7 +1,6 @@
 """The components of one kind by name: built-in ones, those of installed packages, and classes of users."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -10,17 +9,13 @@ from types import FunctionType
 from fedskew.core.errors import BadInput, require
 from fedskew.core.fits import fitted
 from fedskew.core.own import ORIGINS, Origin, load, name_of
+from fedskew.core.titles import plainly
 
 
 def canonical(name: str, known: Iterable[str]) -> str:
     """The known name that differs only in capitals and signs: ``q-FedAvg`` is ``qfedavg``. Else the name itself."""
     known, wanted = [*known], plainly(name)
     return name if name in known else next((one for one in known if plainly(one) == wanted), name)
-
-
-def plainly(name: str) -> str:
-    """Letters and digits only, in lower case."""
-    return re.sub(r"[\W_]+", "", name).lower()
 
 
 class Catalogue(Mapping[str, type]):
@@ -67,10 +62,10 @@ class Catalogue(Mapping[str, type]):
     def __len__(self) -> int:
         return len(self.ours) + len(self.offered)
 
-    def own(self, name: str, place: str, expected: str = "", source: str = "") -> type:
+    def own(self, name: str, place: str, expected: str = "", text: str = "") -> type:
         """The class that ``FILE.py::CLASS`` or ``MODULE::CLASS`` names; see `fedskew.core.own.load`."""
         require(bool(self.contracts), f"{place}: {self.kinds} do not come from files, got {name!r}")
-        found, origin = load(name, place, expected, source)
+        found, origin = load(name, place, expected, text)
         return self.accepted(found, f"{place}: {origin.short}", origin)
 
     def given(self, thing: object, place: str) -> type | None:
@@ -81,8 +76,8 @@ class Catalogue(Mapping[str, type]):
         if cls is not thing and not dataclasses.is_dataclass(cls):
             self.adapt(thing, place)  # it may know what to give instead
             return None
-        name, source = name_of(cls, place)
-        return self.own(name, place, source=source)
+        name, text = name_of(cls, place)
+        return self.own(name, place, text=text)
 
     def accepted(self, found: object, what: str, origin: Origin) -> type:
         """The component's class, with its origin noted. Raises `BadInput` with what does not fit the kind."""

@@ -49,8 +49,8 @@ def build(kind: str, catalogue: Classes, spec: object, where: str = "") -> Any:
         options = {} if isinstance(spec, type | FunctionType) else plain(spec)
         return from_table(cls, options, f"{place} {cls.__name__}")
     if MARK in name:
-        expected, source = (str(options.pop(key, "")) for key in ("file_hash", "source"))
-        cls = as_catalogue(catalogue).own(name, place, expected, source)
+        expected, text = (str(options.pop(key, "")) for key in ("file_hash", "file_text"))
+        cls = as_catalogue(catalogue).own(name, place, expected, text)
         return from_table(cls, options, f"{place} {ORIGINS[cls].short}")
     if name not in catalogue:
         require(

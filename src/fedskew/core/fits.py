@@ -46,6 +46,8 @@ def fitted(found: object, contracts: Sequence[type], optional: Collection[str], 
     require(not missing, f"{what} lacks {' and '.join(written(name, wanted) for name in missing)}")
     for name in sorted(own & wanted.keys()):
         check_member(name, wanted[name], inspect.getattr_static(found, name), what)
+    taken = fields.keys() & {"name", "file_hash", "file_text"}
+    require(not taken, f"{what}: a stored experiment has other uses for the name {''.join(taken)!r}; rename the option")
     for name, field in fields.items():
         given = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         require(given or is_protocol(contract), f"{what}: option {name!r} has no default; give it one")

@@ -32,7 +32,7 @@ class Origin:
 
     name: str  # FILE.py::CLASS, MODULE::CLASS, __main__::CLASS, or the name in a package's entry points
     file_hash: str = ""  # sixteen hex digits, of the contents that ran
-    source: str = ""  # the text of a class of the program itself
+    file_text: str = ""  # the text of a class of the program itself
 
     def table(self) -> dict[str, str]:
         """The entries that name the class in a stored experiment."""
@@ -49,10 +49,10 @@ ORIGINS: dict[type, Origin] = {}
 """All classes loaded from elsewhere."""
 
 
-def load(name: str, place: str, expected: str = "", source: str = "") -> tuple[object, Origin]:
+def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[object, Origin]:
     """The object that ``name`` gives, and its origin. The same contents give the same object.
 
-    ``expected`` is the stored hash, ``source`` the stored text. Raises `BadInput` if the code is missing, has changed, cannot be
+    ``expected`` is the stored hash, ``text`` the stored text. Raises `BadInput` if the code is missing, has changed, cannot be
     run, or lacks the name.
     """
     where, _, attribute = name.rpartition(MARK)
@@ -64,8 +64,8 @@ def load(name: str, place: str, expected: str = "", source: str = "") -> tuple[o
             raise BadInput(f"{place}: cannot import {where}: {type(error).__name__}: {error}") from None
         return member(module, attribute, f"{place}: module {where}"), Origin(name)
     if where == PROGRAM:
-        require(bool(source), f"{place}: the text of {attribute} is missing; put it into a file")
-        path, contents, home = Path(f"<{attribute}>"), source.encode(), PROGRAM
+        require(bool(text), f"{place}: the text of {attribute} is missing; put it into a file")
+        path, contents, home = Path(f"<{attribute}>"), text.encode(), PROGRAM
     else:
         path, contents = read(where, place)
         home = str(path)
@@ -76,7 +76,7 @@ def load(name: str, place: str, expected: str = "", source: str = "") -> tuple[o
     )
     admit(contents, f"{place}: {path}")
     module = run(path, contents, found, place)
-    return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", found, source)
+    return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", found, text)
 
 
 def read(file: str, place: str) -> tuple[Path, bytes]:

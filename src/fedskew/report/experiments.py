@@ -284,7 +284,11 @@ def settings_of(record: RunRecord) -> dict[str, str]:
             continue
         for key, part in value.items():
             found[section if key == "name" else f"{section}.{key}"] = shown(part)
-    return {key: text for key, text in found.items() if key.split(".")[0] not in UNIMPORTANT and key not in UNIMPORTANT}
+    return {
+        key: text
+        for key, text in found.items()
+        if key.split(".")[0] not in UNIMPORTANT and key not in UNIMPORTANT and not key.endswith(".file_text")
+    }
 
 
 def differing_keys(settings: Sequence[dict[str, str]]) -> list[str]:

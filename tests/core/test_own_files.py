@@ -34,7 +34,7 @@ def test_an_export_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedskew.report.html.page", lambda *_: "<!doctype html>")
+    monkeypatch.setattr("fedskew.report.html.page", lambda *_, **__: "<!doctype html>")
 
 
 @pytest.mark.usefixtures("short")

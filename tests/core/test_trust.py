@@ -10,7 +10,7 @@ import tomli_w
 from fedskew.cli.main import main
 from fedskew.core import trust
 from fedskew.core.errors import BadInput
-from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment, from_toml
 from fedskew.experiment.results import run
 from fedskew.store.runs import RunStore
 from tests.flower_nodes import small
@@ -121,6 +121,20 @@ def test_code_named_by_the_user_is_trusted_if_the_list_cannot_be_written(
         with pytest.raises(BadInput, match="has changed"):
             from_toml(tomli_w.dumps(table))
     assert len((tmp_path / "configuration" / "trusted-code.txt").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("section", [section for section, known in COMPONENTS.items() if known.contracts])
+def test_code_of_every_kind_runs_only_if_it_is_known(
+    section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(trust.FOLDER, str(tmp_path / "configuration"))
+    named("method", tmp_path)
+    text = (tmp_path / "metho.py").read_text()
+    for part in ({"name": f"{tmp_path / 'metho.py'}::Mine"}, {"name": "__main__::Mine", "file_text": text}):
+        for table in ({section: part}, {section: [part]}) if section in SEVERAL else ({section: part},):
+            with pytest.raises(BadInput, match="is code that you have not run or confirmed before"):
+                from_toml(tomli_w.dumps(table))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_module_of_a_package_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

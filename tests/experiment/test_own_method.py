@@ -39,7 +39,7 @@ QUICK = ["--rounds", "1", "--epochs", "1", "--engine", "stacked", "--set", "trai
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports take longer than these runs, and are tested elsewhere."""
-    monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, budget=None: path)
+    monkeypatch.setattr("fedskew.report.html.write_report", lambda store, records, path, *_: path)
 
 
 @pytest.fixture

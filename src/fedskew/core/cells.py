@@ -87,7 +87,7 @@ def functions(thing: type | FunctionType) -> Iterator[FunctionType]:
 def import_of(name: str, value: object) -> str:
     """The line that imports ``value`` under this name; empty if none does."""
     if isinstance(value, ModuleType):
-        return f"import {value.__name__} as {name}"
+        return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
     # an alias such as a generic type does not know the module in which it stands
     own = [module for module in [getattr(value, "__module__", None)] if isinstance(module, str)]
     ours = [
@@ -96,7 +96,7 @@ def import_of(name: str, value: object) -> str:
     for module in [*own, *ours]:
         for known in (getattr(value, "__qualname__", name), name):
             if module != PROGRAM and getattr(sys.modules.get(module), str(known), None) is value:
-                return f"from {module} import {known} as {name}"
+                return f"from {module} import {known}" + ("" if known == name else f" as {name}")
     return ""
 
 

@@ -64,6 +64,8 @@ def test_a_store_is_opened(compared) -> None:
 def test_curves_latex_and_csv(compared, tmp_path) -> None:
     curves = compared.curves()
     assert list(curves["round"]) == [0, 1, 2] * 2
+    assert curves["low"].min() >= 0
+    assert curves["high"].max() <= 1
     assert curves["mean"].tolist()[2] == pytest.approx(compared.table()["accuracy"][0])
     assert "FedProx" in compared.latex()
     assert compared.csv().startswith("method,")

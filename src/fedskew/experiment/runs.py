@@ -115,7 +115,10 @@ class Runs:
 
         known = {m.key: m for m in shown("curve")}
         require(measure in known, f"there is no curve of {measure!r}; {suggestion(measure, known)}")
-        return curves(self.store, self.records, known[measure])
+        frame = curves(self.store, self.records, known[measure])
+        if known[measure].unit == "%":  # no share is above 1
+            frame[["low", "high"]] = frame[["low", "high"]].clip(0, 1)
+        return frame
 
     def measurements(self) -> pd.DataFrame:
         """Every stored number: run, round, client, split, name, value."""

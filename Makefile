@@ -1,4 +1,4 @@
-# make demo: three methods on the patients of four hospitals.  make test: everything CI checks.  make docs: the site.  Each sets itself up.
+# make demo: three methods on the patients of four hospitals.  make test: everything CI checks.  make docs: the site.  make package: wheel and source archive, tried in an empty environment.  Each sets itself up.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # No test begins after 15 minutes. One that hangs outside Python, where pytest-timeout cannot end it, prints its stacks and costs its worker.
 LIMITS := --session-timeout 900 -o faulthandler_timeout=150 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test test-slow bench docs format clean
+.PHONY: demo test test-slow bench docs package format clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedskew compare --dataset heart
@@ -32,12 +32,16 @@ docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the site is in build/site: open build/site/index.html, or serve it with $(BIN)/mkdocs serve"
 
+package: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m slow -v tests/project/test_archives.py
+	$(BIN)/python -m build --outdir dist .
+
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -29,6 +29,7 @@ OTHERS = {
     "flwr",
     "flower-superlink",
     "pre-commit",
+    "podman",
 }
 """Programs that are not ours."""
 

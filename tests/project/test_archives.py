@@ -60,8 +60,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source archive, and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("archives")
     copied = folder / "source"
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, files.split("\0")):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    for name in filter(None, listed.stdout.split("\0")):
         (copied / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copied / name)
     subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(copied)], check=True, timeout=600)

@@ -41,6 +41,10 @@ class Verb:
 
     def __call__(self, parsed: argparse.Namespace) -> int:
         """Carry it out; the exit code."""
+        if any(name in vars(parsed) for name in ("dataset", "file")):
+            from fedskew.cli.early import refuse
+
+            refuse(parsed)
         module, _, function = self.function.partition(".")
         # most modules import PyTorch, which takes longer than printing a help text
         return cast(int, getattr(import_module(f"fedskew.cli.{module}"), function)(parsed))

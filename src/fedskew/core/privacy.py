@@ -11,8 +11,14 @@ instead, or an empty text. Most components use one of the two functions below, `
 is refused. A subclass does not inherit it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from fedskew.core.errors import require
-from fedskew.core.records import Privacy
+
+if TYPE_CHECKING:
+    from fedskew.core.records import Privacy
 
 
 def alone(component: object, privacy: Privacy) -> str:

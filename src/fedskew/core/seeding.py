@@ -1,14 +1,20 @@
-"""Independent random streams by (seed, purpose, round, client). No global generator is ever read or set."""
+"""Independent random streams by (seed, purpose, round, client). No global generator is ever read or set.
+
+PyTorch is imported where numbers of its own are drawn: data sets and skews are checked without it.
+"""
 
 from __future__ import annotations
 
 from hashlib import shake_256
 from secrets import token_bytes
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PURPOSES = (
     *("partition", "init", "select", "batches", "evaluate", "holdout", "split", "data"),
@@ -54,17 +60,23 @@ def stream(seed: Seed, purpose: str, *keys: int) -> np.random.Generator:
 
 def torch_stream(seed: Seed, purpose: str, *keys: int) -> torch.Generator:
     """As `stream`, as a torch generator on the CPU. It uses 32 bits only: for secret numbers see `normals`."""
+    import torch
+
     return torch.Generator().manual_seed(int(stream(seed, purpose, *keys).integers(2**63 - 1)))
 
 
 def normals(seed: Seed, size: int, purpose: str, *keys: int) -> Tensor:
     """Standard normal numbers (size,) in float64. From a `Secret` they are as hard to predict as SHAKE-256."""
     if not isinstance(seed, Secret):
+        import torch
+
         return torch.randn(size, generator=torch_stream(seed, purpose, *keys), dtype=torch.float64)
     return normals_of(np.frombuffer(seed.derived(8 * size, PURPOSES.index(purpose), *keys), dtype="<u8"))
 
 
 def normals_of(words: NDArray[np.uint64]) -> Tensor:
     """A standard normal number (n,) for each of these words (n,) of 64 random bits, by the inverse of the distribution."""
+    import torch
+
     # 52 of the bits: the halves between whole numbers are exact then, and neither 0 nor 1 comes out
     return torch.special.ndtri(torch.from_numpy(((words >> np.uint64(12)) + 0.5) * 2.0**-52))

@@ -1,9 +1,20 @@
 """Reading TOML."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 from fedskew.core.errors import BadInput
+from fedskew.core.places import read_small
+
+
+def file_text(path: Path) -> str:
+    """The text of an experiment file."""
+    try:
+        return read_small(path).decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
 
 
 def toml_table(text: str, where: str) -> dict[str, Any]:

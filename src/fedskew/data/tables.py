@@ -107,8 +107,7 @@ def survey(
     dropped = dict.fromkeys(needed, 0)
     rows = read = 0
     for path, part in reading.tables():
-        for name in needed:
-            require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
+        require_columns(path, part, needed)
         if most is not None and fair:
             sample.most = min(most, max(FEWEST_ROWS, MOST_VALUES // len(part.column_names)))
         rows, read = rows + len(part), read + part.nbytes + ROW_BYTES * len(part)
@@ -179,6 +178,19 @@ def survey(
         notes=tuple(notes),
         bytes=read,
     )
+
+
+def check_columns(paths: Sequence[Path], columns: Sequence[str]) -> None:
+    """Raise `BadInput` if the first rows lack one of these columns, or cannot be read."""
+    needed = [name for name in columns if name]
+    for path, part in Reading(files_of(paths), frozenset(needed), "").tables():
+        require_columns(path, part, needed)
+        return
+
+
+def require_columns(path: Path, part: pa.Table, needed: Sequence[str]) -> None:
+    for name in needed:
+        require(name in part.column_names, f"{path}: no column {name!r}; {suggestion(name, part.column_names)}")
 
 
 def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:

@@ -31,9 +31,8 @@ from fedskew.core.contract import (
     Solver,
 )
 from fedskew.core.errors import BadInput, require, require_storable, suggestion
-from fedskew.core.places import read_small
 from fedskew.core.task import TaskKind
-from fedskew.core.toml import toml_table
+from fedskew.core.toml import file_text, toml_table
 from fedskew.core.trust import asking
 from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
@@ -43,7 +42,7 @@ from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
 from fedskew.experiment.metrics import KNOWN as KNOWN_METRICS
 from fedskew.experiment.metrics import metrics_of
-from fedskew.experiment.settings import Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
+from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
@@ -72,17 +71,7 @@ from fedskew.slots import (
 )
 from fedskew.tasks.catalogue import TASKS
 
-SETTINGS: dict[str, type] = {
-    "clients": Clients,
-    "server_data": ServerData,
-    "shared_data": SharedData,
-    "local": Local,
-    "system": System,
-    "faults": Faults,
-    "training": Training,
-    "evaluation": Evaluation,
-    "checkpoint": Checkpoint,
-}
+SETTINGS: dict[str, type] = {**LIGHT, "local": Local, "system": System, "faults": Faults}
 """Sections that hold plain settings."""
 
 
@@ -342,9 +331,4 @@ def from_toml(text: str, where: str = "experiment", trusted: bool = False) -> Ex
 
 def read(path: Path) -> Experiment:
     """Read an experiment file."""
-    try:
-        text = read_small(path).decode()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInput(f"experiment file {path}: cannot be read: {reason}") from None
-    return from_toml(text, str(path), trusted=True)
+    return from_toml(file_text(path), str(path), trusted=True)

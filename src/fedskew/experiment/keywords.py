@@ -210,7 +210,7 @@ def divided(
         elif key == "cohort":
             whole["selection"] = {"name": "uniform", "clients": value}
         elif key in plain and isinstance(value, str):
-            from fedskew.core.component import parse  # loads PyTorch
+            from fedskew.core.component import parse
 
             options.setdefault(key, {}).update(parse(f"{key}:{value}", key)[1])
         elif "." in sets and (key not in sections or isinstance(value, int | float)):

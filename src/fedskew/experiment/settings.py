@@ -1,12 +1,16 @@
 """The plain settings of an experiment: one class a section."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from fedskew.core.contract import Setup
 from fedskew.core.errors import require, require_storable
 from fedskew.core.privacy import after_noise, alone
+
+if TYPE_CHECKING:
+    from fedskew.core.contract import Setup
 
 MOST_THREADS = 1024
 """Maximum number of threads of a process: PyTorch exits without a message if the system refuses more."""
@@ -148,3 +152,14 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         require(self.every >= 1, f"every must be at least 1, got {self.every}")
+
+
+LIGHT: dict[str, type] = {
+    "clients": Clients,
+    "server_data": ServerData,
+    "shared_data": SharedData,
+    "training": Training,
+    "evaluation": Evaluation,
+    "checkpoint": Checkpoint,
+}
+"""Sections of plain settings that can be checked without PyTorch."""

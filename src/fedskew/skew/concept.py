@@ -1,18 +1,22 @@
 """Concept skew: clients give the same row different labels, from the start or from a round on."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.skew.feature import Floats, clusters
 from fedskew.skew.partition import Ints
+
+if TYPE_CHECKING:
+    from fedskew.core.contract import Setup
 
 Own = dict[str, NDArray[np.generic]]
 Course = Literal["sudden", "gradual", "incremental", "recurrent"]

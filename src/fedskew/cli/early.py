@@ -1,0 +1,65 @@
+"""Refuse wrong files, settings, data sets and skews before PyTorch is imported, which takes two seconds.
+
+The checks are those of the experiment itself, which are made again with all others.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedskew.core.catalogue import Catalogue, canonical
+from fedskew.core.component import build, from_table, literal
+from fedskew.core.own import MARK
+from fedskew.core.toml import file_text, toml_table
+from fedskew.experiment.keywords import KEYWORDS
+from fedskew.experiment.settings import LIGHT
+
+
+def refuse(parsed: argparse.Namespace) -> None:
+    """Raise `BadInput` for what can be seen without PyTorch."""
+    given = {name: value for name, value in vars(parsed).items() if name in KEYWORDS and value is not None}
+    file = getattr(parsed, "file", None)
+    sections: dict[str, dict[str, object]] = {}
+    if isinstance(file, Path) and file.suffix == ".toml":
+        for section, options in toml_table(file_text(file), str(file)).items():
+            if section in LIGHT and isinstance(options, Mapping):
+                # a former option, which the experiment refuses in its own words
+                sections[section] = {name: value for name, value in options.items() if name != "workers"}
+                from_table(LIGHT[section], sections[section], f"{file}: {section}")
+    named = [(KEYWORDS[name].sets, value) for name, value in given.items()]
+    named += [
+        (key, literal(value)) for key, _, value in (text.partition("=") for text in getattr(parsed, "set", None) or ())
+    ]
+    for sets, value in named:
+        section, _, option = sets.partition(".")
+        if option and section in LIGHT:
+            sections.setdefault(section, {})[option] = value
+    for section, options in sections.items():
+        from_table(LIGHT[section], options, section)
+    if isinstance(given.get("dataset"), str):
+        refuse_dataset(str(given["dataset"]))
+    skews = [str(skew) for skew in given.get("skew", ())]
+    if skews and MARK not in "".join(skews):
+        from fedskew.skew.compose import KNOWN, skews_of
+
+        if not KNOWN.offered:
+            skews_of(skews)
+    if getattr(parsed, "paths", None) and parsed.label and MARK not in parsed.label:
+        from fedskew.data.tables import check_columns
+
+        check_columns(parsed.paths, [parsed.label, parsed.client or ""])
+
+
+def refuse_dataset(spec: str) -> None:
+    """Raise `BadInput` for an unknown data set, a wrong option, and a table without the named file or columns."""
+    from fedskew.data import DATASETS
+    from fedskew.data.datasets.table import Table
+
+    known = Catalogue("datasets", DATASETS, object)
+    if MARK in spec or canonical(spec.partition(":")[0].strip(), known) in known.offered:
+        return
+    made = build("dataset", known, spec)
+    if isinstance(made, Table):
+        from fedskew.data.tables import check_columns
+
+        check_columns([Path(made.path)], [made.label, made.client, made.text])

@@ -1,0 +1,72 @@
+"""Wrong input that is refused before PyTorch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedskew.cli.early import refuse
+from fedskew.cli.main import parser
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.heart import CSV
+
+REFUSED = {
+    "run --rounds 0": "training: rounds must be at least 1, got 0",
+    "compare --clients 0": "clients: number must be at least 1, got 0",
+    "run --held-out 2": "clients: held_out is a share, at least 0 and below 1, got 2.0",
+    "run --set training.round=3": "training: unknown option 'round'; did you mean 'rounds'?",
+    "run --dataset digit": "dataset: unknown dataset 'digit'; did you mean 'digits'?",
+    "run --dataset digits:x=1": "dataset digits: unknown option 'x'; known are: test_fraction",
+    "tune --skew label-dirichlet:alpha=0": "skew label-dirichlet: alpha must be a finite number above 0, got 0.0",
+    "run --skew natural --skew quantity-lognormal": "skew: natural clients have their own sizes",
+    "run nosuch.toml": "experiment file nosuch.toml: cannot be read: No such file or directory",
+    "run wrong.toml": "wrong.toml: training: unknown option 'round'; did you mean 'rounds'?",
+    "run broken.toml": "broken.toml: not valid TOML",
+    f"run --dataset table:path={CSV},label=nm": f"{CSV}: no column 'nm'; did you mean 'num'?",
+    "run --dataset table:path=nosuch.csv,label=y": "nosuch.csv: no such file or folder",
+    f"diagnose {CSV} --label num --client hospitl": f"{CSV}: no column 'hospitl'; did you mean 'hospital'?",
+    "diagnose nosuch.csv --label y": "nosuch.csv: no such file or folder",
+}
+
+
+def test_wrong_input_is_refused_without_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("[training]\nround = 3\n")
+    (tmp_path / "broken.toml").write_text("training =\n")
+    script = (
+        "import sys, io, contextlib; from fedskew.cli.main import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    code = main(line.split())\n"
+        "    print(code, 'torch' in sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *REFUSED], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    lines = done.stderr.splitlines()
+    assert lines[1::2] == ["2 False"] * len(REFUSED)
+    for message, expected in zip(lines[::2], REFUSED.values(), strict=True):
+        assert message.startswith(f"fedskew: {expected}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run --dataset ./mine.py::Rows:x=1 --skew ./mine.py::Own",
+        "run old.toml --rounds 3",
+        "compare --algorithms nosuch --model nosuch --set solver.lr=0",
+        "diagnose --dataset digits --skew iid",
+    ],
+)
+def test_what_only_the_experiment_can_judge_is_left_to_it(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.toml").write_text("[training]\nworkers = 1\nrounds = 2\n")
+    refuse(parser().parse_args(line.split()))
+
+
+def test_options_are_judged_together_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[server_data]\nshare = 0.1\nwarm_up = 3\n")
+    with pytest.raises(BadInput, match="server_data: warm_up 3 needs rows"):
+        refuse(parser().parse_args(["run", str(file), "--server-data", "0"]))

@@ -43,9 +43,9 @@ SECTIONS = {
         "learning_curves", "paired_differences", "tuned_learning_rates", "local_epochs", "partial_participation",
         "server_optimisers", "stragglers", "bytes_and_accuracy",
     ),
-    "Drift and forgetting": ("drift_by_layer", "forgetting_by_class"),
+    "Drift and forgetting": ("loss_plane", "drift_by_layer", "forgetting_by_class", "flat_minima"),
     "Fair, private, robust, personal": ("fairness", "privacy", "attacks", "personal_or_global"),
-    "Your own": ("own_method", "own_skew"),
+    "Your own": ("own_method", "own_skew", "own_metric", "export_and_predict"),
 }  # fmt: skip
 """The pages of the gallery by subject, in order."""
 

@@ -75,7 +75,7 @@ for skew in FACES.values():
     strength.append([face["strength"] if face["p"] < 0.05 else 0.0 for face in found["faces"]])
     assert [face["face"] for face in found["faces"]] == names
 strength = np.array(strength)
-figure, axes = plt.subplots(figsize=(5.6, 3.8))
+figure, axes = plt.subplots(figsize=(6, 5))
 axes.imshow(strength, cmap="Blues", vmin=0, vmax=1)
 for made, measured in np.ndindex(strength.shape):
     value = strength[made, measured]

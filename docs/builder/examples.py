@@ -109,9 +109,9 @@ def shown(cell: Any, folder: Path, name: str, number: int) -> Iterable[str]:
             picture = f"{name}-{number}-{index}.png"
             (folder / picture).write_bytes(base64.b64decode(data["image/png"]))
             yield f"![{cell.metadata.get('title', 'Figure of the code above')}]({picture})"
-        elif "text/html" in data:
-            yield f'<div class="output">\n{data["text/html"]}\n</div>'
-        elif text := output.get("text") or data.get("text/plain"):
+        elif html := data.get("text/html", "").strip():
+            yield f'<div class="output">\n{html}\n</div>'
+        elif "text/html" not in data and (text := output.get("text") or data.get("text/plain")):
             yield f"```text\n{text.rstrip()}\n```"
 
 

@@ -118,13 +118,8 @@ def shown(cell: Any, folder: Path, name: str, number: int) -> Iterable[str]:
 def script(path: Path, folder: Path, run: bool = True) -> str:
     """The page of a script. Its picture goes into ``folder``."""
     title, text, code = read_script(path)
-    picture = ""
-    if run:
-        save_picture(path, folder)
-        picture = f"![{title}]({path.stem}.png)\n\n"
-    return (
-        f"# {title}\n\n{text}\n\n{picture}```python\n{code}\n```\n\nDownload this script: [{path.name}]({path.name}).\n"
-    )
+    picture = save_picture(path, folder) if run else ""
+    return f"# {title}\n\n{text}\n\n{picture}\n\n```python\n{code}\n```\n\nDownload this script: [{path.name}]({path.name}).\n"
 
 
 def read_script(path: Path) -> tuple[str, str, str]:

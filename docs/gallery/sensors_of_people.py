@@ -11,7 +11,7 @@ import fedskew as fs
 try:
     fs.load("uci-har:form=features")
 except fs.FedskewError as error:
-    raise SystemExit(f"{error}") from None
+    raise SystemExit("it needs UCI-HAR: fedskew data get uci-har") from error
 
 figure, axes = plt.subplots()
 for method in ["fedavg", "local-only"]:

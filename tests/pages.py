@@ -42,8 +42,8 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
-def scratch(folder: Path) -> None:
-    """Write the files that pages speak of: a reader's tables, texts, and the files whose text stands on a page."""
+def scratch(folder: Path, page: str) -> None:
+    """Write the files that a page speaks of: a reader's tables, texts, and the files whose text stands on the page."""
     rows = [f"{k % 5},{'ABCDE'[k % 7 % 5]},{k % 11},{(k * 7) % 13},{int((k * 7) % 13 + k % 5 > 7)}" for k in range(300)]
     (folder / "visits.csv").write_text("\n".join(["age,hospital,dose,pulse,outcome", *rows]) + "\n")
     words = ["good book", "bad cover", "fine story", "dull plot", "great end"]
@@ -54,7 +54,6 @@ def scratch(folder: Path) -> None:
         rows = [f"{k % 7},{k % 3},{k % 2}" for k in range(60)]
         (folder / "folder-with-one-file-a-client" / f"{name}.csv").write_text("\n".join(["p,q,outcome", *rows]) + "\n")
     (folder / "experiments").symlink_to(ROOT / "experiments")
-    for page in PAGES:
-        for block in blocks(page):
-            if block.language == "python" and (named := re.match(r"# (\w+\.py)\n", block.text)):
-                (folder / named[1]).write_text(block.text)
+    for block in blocks(ROOT / page):
+        if block.language == "python" and (named := re.match(r"# (\w+\.py)\n", block.text)):
+            (folder / named[1]).write_text(block.text)

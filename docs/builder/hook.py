@@ -30,7 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def filled(nav: Any, known: list[str]) -> Any:
-    """The navigation with all pages of a folder in place of ``folder/``; a section without pages is left out."""
+    """The navigation with all pages of a folder in place of ``folder/``; what has no page is left out."""
     if isinstance(nav, dict):
         ((title, value),) = nav.items()
         value = of_folder(value, known) if isinstance(value, str) and value.endswith("/") else filled(value, known)
@@ -40,7 +40,7 @@ def filled(nav: Any, known: list[str]) -> Any:
         for one in nav:
             entries += of_folder(one, known) if isinstance(one, str) and one.endswith("/") else [filled(one, known)]
         return [entry for entry in entries if entry]
-    return nav
+    return nav if nav in known else None
 
 
 def of_folder(folder: str, known: list[str]) -> list[str]:
@@ -52,9 +52,20 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def formulas(text: str) -> str:
-    """``$$ ... $$`` and ``$...$`` outside code as MathML, which browsers show without a script."""
+    """``$$ ... $$`` and ``$...$`` outside code as marks, which Markdown leaves alone. `on_page_content` fills them in."""
     parts = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.S)
     for at in range(0, len(parts), 2):
-        part = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1].strip(), display="block"), parts[at], flags=re.S)
-        parts[at] = re.sub(r"\$([^$\n]+?)\$", lambda m: convert(m[1]), part)
+        part = re.sub(r"\$\$(.+?)\$\$", lambda m: mark("block", m[1].strip()), parts[at], flags=re.S)
+        parts[at] = re.sub(r"\$([^$\n]+?)\$", lambda m: mark("inline", m[1]), part)
     return "".join(parts)
+
+
+def mark(display: str, formula: str) -> str:
+    return f"MATH{display}{formula.encode().hex()}END"
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """Formulas as MathML, which browsers show without a script."""
+    return re.sub(
+        r"MATH(block|inline)([0-9a-f]+)END", lambda m: convert(bytes.fromhex(m[2]).decode(), display=m[1]), content
+    )

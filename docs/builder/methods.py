@@ -16,6 +16,7 @@ from fedskew.cli.show import algorithm_rows, options_of
 from fedskew.conformance.cost import LEGEND, measured
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import shown
+from fedskew.core.titles import title
 from fedskew.experiment.combinations import COMBINATIONS, Combination
 from fedskew.experiment.references import references
 
@@ -99,11 +100,6 @@ class Head:
                 self.formulas.setdefault(who, []).append(line)
 
 
-def title(name: str) -> str:
-    """As papers write it."""
-    return Head(ALGORITHMS[name]).title if name in ALGORITHMS else name
-
-
 def page(name: str, cls: type[Algorithm]) -> str:
     head = Head(cls)
     names = [p.partition(":")[0] for p in head.paragraphs]
@@ -114,7 +110,7 @@ def page(name: str, cls: type[Algorithm]) -> str:
     reduces = "; ".join(f"`{own or 'as it is'}` is `{other}`" for own, other in cls.reduces_to.items())
     cost = {**measured(cls()).row(), "changes": cls.changes}
     parts = [
-        f"# {head.title} (`{name}`)",
+        f"# {title(name)} (`{name}`)",
         f"{sentence(cls.idea)}. {cited(cls.cites)}",
         run(name),
         "## Formulas and code",
@@ -137,7 +133,7 @@ def page(name: str, cls: type[Algorithm]) -> str:
 
 def combination(name: str, method: Combination) -> str:
     parts = [
-        f"# {name}",
+        f"# {title(name)} (`{name}`)",
         f"{sentence(method.idea)}. {cited(method.cites)}",
         f"It is FedAvg with another component or setting (`src/fedskew/experiment/combinations.py`). It changes: {method.changes}.",
         run(name),
@@ -262,7 +258,7 @@ def beside(head: Head, cls: type) -> str:
         code = "\n\n".join(source(cls, hook) for hook in hooks if getattr(cls, hook) is not getattr(Algorithm, hook))
         rows.append(cell("text", "\n".join(lines)) + cell("python", code or "# as FedAvg: the base class"))
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<table markdown="block">\n<tr><th>the paper</th><th>the hooks</th></tr>\n{body}\n</table>'
+    return f'<table class="beside" markdown="block">\n<tr><th>the paper</th><th>the hooks</th></tr>\n{body}\n</table>'
 
 
 def cell(language: str, text: str) -> str:

@@ -20,7 +20,7 @@ def main() -> None:
         runs = fs.compare(
             list(METHODS), dataset="heart", seeds=SEEDS, rounds=ROUNDS, evaluation__every=1, runs=folder, jobs=1
         )
-        table, values = runs.table().set_index("method"), runs.measurements()
+        table, values = runs.table(full=True).set_index("method"), runs.measurements()
     number = {record.id: record.name for record in runs.records}
     with mpl.rc_context(
         {**STYLE, "font.size": 9, "axes.labelsize": 9, "svg.fonttype": "path", "svg.hashsalt": "fedskew"}
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def heading(panel, text: str) -> None:
-    panel.set_title(text, loc="left", fontsize=10, color=INK, fontweight="bold")
+    panel.set_title(text, loc="left", fontsize=10, color=INK, fontweight="bold", pad=14)
 
 
 def hold(panel, data: fs.Dataset) -> None:

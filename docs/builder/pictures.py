@@ -7,7 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from builder.methods import table
+from builder.methods import sentence, table
 from matplotlib.figure import Figure
 
 import fedskew as fs
@@ -61,7 +61,12 @@ def of_skews() -> str:
         name = str(row["name"])
         spec = f"{name}:{OPTIONS[name]}" if name in OPTIONS else name
         shown = NO_PICTURE.get(name) or f"`{spec}`\n\n![{row['idea']}](../pictures/skew-{name}.svg)"
-        parts += [f"## {name}", f"{row['idea']}.", shown, f"Options: `{row['options']}`" if row["options"] else ""]
+        parts += [
+            f"## {name}",
+            f"{sentence(str(row['idea']))}.",
+            shown,
+            f"Options: `{row['options']}`" if row["options"] else "",
+        ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -74,7 +79,7 @@ def of_measures() -> str:
     for m in drawn_measures():
         parts += [
             f"## {m.title or m.key}",
-            f"{m.note[:1].upper()}{m.note[1:]}.",
+            f"{sentence(m.note)}.",
             f"![{m.note}](../pictures/measure-{m.key}.svg)",
         ]
     rows = [{"name": m.key, "what": m.note, "over the rounds": m.reduce} for m in registry.shown()]

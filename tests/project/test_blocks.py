@@ -106,6 +106,7 @@ def plain(text: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page, found in OF_PAGE.items() if any(b.language == "sh" for b in found)])
 def test_shell_blocks_run_in_page_order(page: str, scratch_folder: Path) -> None:
     """In one scratch store. A block that is not run says why beside it."""
@@ -127,7 +128,7 @@ def test_files_that_pages_name_exist() -> None:
 
 
 @pytest.fixture
-def scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    scratch(tmp_path)
+def scratch_folder(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    scratch(tmp_path, page)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,19 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.core.vectors import ParameterSpace
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.landscape import landscape
+from fedskew.experiment.landscape import landscape, models_of, state_of
 from fedskew.experiment.results import run
-from fedskew.measure.landscape import around, filter_normalised, losses_on, overlap, sharpness, through
+from fedskew.measure.landscape import (
+    around,
+    filter_normalised,
+    losses_on,
+    overlap,
+    sharpness,
+    through,
+    through_path,
+)
+from fedskew.report.html import page
+from fedskew.report.slices import kept
 from fedskew.store.runs import RunStore
 
 A = torch.tensor(np.diag([1.0, 4.0, 9.0]))
@@ -169,3 +180,43 @@ def test_the_command_draws_and_says_what_is_wrong(store: RunStore, tmp_path, cap
     for reach in (0, math.inf, math.nan):
         with pytest.raises(BadInput, match="reach must be a finite number above 0"):
             landscape(store, 1, "line", reach=reach)
+
+
+def test_the_plane_of_a_path_holds_models_that_lie_in_a_plane() -> None:
+    random = np.random.default_rng(0)
+    weights, directions, end = (torch.tensor(random.standard_normal(shape)) for shape in ((5, 2), (2, 7), (7,)))
+    models = torch.cat([end + weights @ directions, end[None]])
+    window, at = through_path(models, points=9)
+    assert list(at[-1]) == [0, 0]
+    for model, (a, b) in zip(models, at, strict=True):
+        assert window.at(a, b).numpy() == pytest.approx(model.numpy())
+    assert window.a[0] < at[:, 0].min() <= at[:, 0].max() < window.a[-1]
+    with pytest.raises(BadInput, match="has not moved"):
+        through_path(end.expand(3, 7), points=9)
+    line, on_it = through_path(torch.stack([end, 2 * end, 4 * end]), points=9)
+    assert line.second is None
+    assert np.diff(on_it[:, 0]) == pytest.approx(
+        np.sign(on_it[1, 0] - on_it[0, 0]) * float(end.norm()) * np.array([1, 2])
+    )
+
+
+def test_the_path_repeats_the_run_and_stands_in_its_report(tmp_path: Path) -> None:
+    experiment = Experiment(
+        algorithm="scaffold", model="softmax", clients={"number": 3}, local={"epochs": 1}, training={"rounds": 3, "threads": 1},
+        engine="sequential",
+    )  # fmt: skip
+    store = run(experiment, runs=tmp_path).store
+    assert "fedskew landscape 1 --kind path" in page(store, store.runs())
+    found = landscape(store, 1, "path", clients=(0,), points=3)
+    assembly, server, _ = state_of(store, 1)
+    assert torch.equal(models_of(assembly, 3)[-1], server.x)
+    assert len(found.path) == 4
+    assert found.path[-1] == (0.0, 0.0)
+    [numbers] = kept(store.run_folder(1))
+    assert numbers == json.loads(json.dumps(found.numbers()))
+    text = page(store, store.runs())
+    assert text.count("loss landscape of SCAFFOLD, ") >= 2
+    assert "after round 3" in text
+    assert "fedskew landscape 1 --kind path" not in text
+    (store.run_folder(1) / "landscape-path.json").write_text('{"losses": 1}')
+    assert "loss landscape of" not in page(store, store.runs())

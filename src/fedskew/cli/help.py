@@ -107,10 +107,12 @@ Write one self-contained HTML page about some runs.
 """,
     "landscape": """\
 Draw the loss around the global model of a run, on the test set and on the rows
-of chosen clients, from the run's newest checkpoint.
+of chosen clients, from the run's newest checkpoint. The run's report then has
+the pictures, too.
 
   fedskew landscape 3             the plane through the global model and the
                                   models of clients 0 and 1 after a round
+  fedskew landscape 3 --kind path the way of the global model over the rounds
   fedskew landscape 3 --clients 2 7 --output plane.png
   fedskew landscape 3 --kind line --points 51
 """,

@@ -36,20 +36,8 @@ def picture(parsed: argparse.Namespace) -> int:
             warn,
         )
     save_figure(found.plot(), path)
-    print_json({**numbers(found), "picture": str(path)}) if parsed.json else print_landscape(found, path)
+    print_json({**found.numbers(), "picture": str(path)}) if parsed.json else print_landscape(found, path)
     return 0
-
-
-def numbers(found: Landscape) -> dict[str, object]:
-    return {
-        "kind": found.kind,
-        "a": found.window.a.tolist(),
-        "b": found.window.b.tolist(),
-        "losses": {name: sheet.tolist() for name, sheet in found.sheets.items()},
-        "models": found.points,
-        "sharpness": vars(found.sharpness),
-        "overlap": found.overlap,
-    }
 
 
 def print_landscape(found: Landscape, path: Path) -> None:

@@ -89,8 +89,8 @@ LANDSCAPE = (
     option(
         "--kind",
         "KIND",
-        "plane (through three models, default); surface or line (random directions, filter-normalised)",
-        choices=("plane", "surface", "line"),
+        "plane (through three models, default), path (of the global model, repeats the run), surface or line (random directions)",
+        choices=("plane", "path", "surface", "line"),
         default="plane",
     ),
     option("--clients", "K", "clients whose loss is drawn (default: 0 1)", type=int, nargs="+", default=[0, 1]),

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Server
 from fedskew.core.seeding import torch_stream
 from fedskew.data.dataset import Dataset
+from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly, assemble
 from fedskew.experiment.config import from_toml
 from fedskew.experiment.notebook import png, self_showing
@@ -20,7 +22,7 @@ from fedskew.experiment.run import resume
 from fedskew.experiment.settings import Auto
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.evaluate import evaluate, evaluate_clients
-from fedskew.loop.round import play_round
+from fedskew.loop.round import play_round, start
 from fedskew.loop.work import States
 from fedskew.measure.landscape import (
     Floats,
@@ -32,19 +34,15 @@ from fedskew.measure.landscape import (
     overlap,
     sharpness,
     through,
+    through_path,
 )
-from fedskew.report.slices import draw_slices
+from fedskew.report.slices import AXES, draw_slices, keep
 from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = Literal["line", "surface", "plane"]
-AXES: dict[Kind, str] = {
-    "line": "filter-normalised random direction",
-    "surface": "two filter-normalised random directions",
-    "plane": "distance in the plane of the three models",
-}
+Kind = Literal["line", "surface", "plane", "path"]
 ROWS = 2048
 """Maximum number of training rows on which sharpness is measured."""
 
@@ -59,6 +57,9 @@ class Landscape:
     points: dict[str, tuple[float, float]]  # models in the window: where they lie
     sharpness: Sharpness
     overlap: float | None  # correlation of the first two clients' losses over the window
+    path: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # the global model before round 1 and after each round
 
     def __repr__(self) -> str:
         losses = [f"loss of {name} {sheet.min():.4g} to {sheet.max():.4g}" for name, sheet in self.sheets.items()]
@@ -69,7 +70,22 @@ class Landscape:
 
     def plot(self) -> "Figure":
         """The picture: one panel a sheet, or a line."""
-        return self_showing(draw_slices(self.window.a, self.window.b, self.sheets, self.points, AXES[self.kind]))
+        return self_showing(
+            draw_slices(self.window.a, self.window.b, self.sheets, self.points, AXES[self.kind], self.path)
+        )
+
+    def numbers(self) -> dict[str, object]:
+        """All numbers as plain values."""
+        return {
+            "kind": self.kind,
+            "a": self.window.a.tolist(),
+            "b": self.window.b.tolist(),
+            "losses": {name: sheet.tolist() for name, sheet in self.sheets.items()},
+            "models": self.points,
+            "path": self.path,
+            "sharpness": vars(self.sharpness),
+            "overlap": self.overlap,
+        }
 
 
 def landscape(
@@ -86,7 +102,10 @@ def landscape(
     """Slices around the newest checkpoint of a run.
 
     ``plane`` goes through the global model and the local models of the first two ``clients`` after one more round, which is not
-    stored. ``line`` and ``surface`` go along one or two random directions with filter normalisation, ``reach`` each way.
+    stored. ``path`` repeats the run and goes through its last model and the two directions in which the global model moved most;
+    it draws the model after each round. ``line`` and ``surface`` go along one or two random directions with filter normalisation,
+    ``reach`` each way. The numbers are kept in the run's folder for the report.
+
     ``warn`` gets one line if the newest checkpoint is damaged and the previous one is used.
     """
     assembly, server, states = state_of(store, run, dataset)
@@ -102,6 +121,7 @@ def landscape(
     for k in clients:
         require(0 <= k < len(fed.clients), f"landscape: there is no client {k}; they are 0 to {len(fed.clients) - 1}")
     marks: dict[str, tuple[float, float]] = {"global": (0.0, 0.0)}
+    path: list[tuple[float, float]] = []
     if kind == "plane":
         require(
             len(clients) >= 2, "landscape: a plane goes through the global model and those of two clients; name two"
@@ -117,6 +137,11 @@ def landscape(
         window, at = through(torch.stack([server.x, *local]), points)
         marks |= {f"client {k}": (float(a), float(b)) for k, (a, b) in zip(clients[:2], at[1:], strict=True)}
         marks["next global"] = projected(window, outcome.server.x)
+    elif kind == "path":
+        models = models_of(assembly, server.round)
+        window, at = through_path(models, points)
+        path = [(float(a), float(b)) for a, b in at]
+        marks = {"last round": path[-1], "start": path[0]}
     else:
         first, second = (
             filter_normalised(server.x, fed.task.space, torch_stream(fed.seed, "landscape", i)) for i in range(2)
@@ -133,7 +158,21 @@ def landscape(
     names = ["test set", *(f"client {k}" for k in clients)]
     sheets = dict(zip(names, losses_on(window, losses, on_progress), strict=True))
     own = [sheets[name] for name in names[1:3]]
-    return Landscape(kind, window, sheets, marks, sharp(assembly, server), overlap(*own) if len(own) == 2 else None)
+    both = overlap(*own) if len(own) == 2 else None
+    found = Landscape(kind, window, sheets, marks, sharp(assembly, server), both, path)
+    with suppress(OSError):  # of a store that can only be read
+        keep(store.run_folder(run), kind, found.numbers())
+    return found
+
+
+def models_of(assembly: Assembly, rounds: int) -> Tensor:
+    """The global model before round 1 and after each round (rounds + 1, P): the run once more, which gives the same numbers."""
+    server, states = start(assembly.federation, assembly.x0), ClientStates()
+    models = [server.x]
+    for _ in range(rounds):
+        server = play_round(assembly.federation, assembly.engine, server, states, measure_local=False).server
+        models.append(server.x)
+    return torch.stack(models)
 
 
 def state_of(store: RunStore, run: int, dataset: Dataset | None = None) -> tuple[Assembly, Server, States]:

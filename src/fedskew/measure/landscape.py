@@ -80,6 +80,24 @@ def through(models: Tensor, points: int) -> tuple[Window, Floats]:
     return Window(origin, first, None if flat else rest / above, a, b), at
 
 
+def through_path(models: Tensor, points: int) -> tuple[Window, Floats]:
+    """Return the plane through the last of the models (R, P) along the two directions in which they vary most, and where they lie.
+
+    These are the first principal directions of the path (Li et al., section 7); a line if the models lie on one.
+    """
+    steps = (models - models[-1]).double()
+    require(bool(steps.any()), "landscape: the global model has not moved, so it has no path")
+    _, sizes, directions = torch.linalg.svd(steps, full_matrices=False)
+    flat = len(sizes) < 2 or float(sizes[1]) <= 1e-6 * float(sizes[0])
+    first, second = directions[0], directions[0] * 0 if flat else directions[1]
+    at = torch.stack([steps @ first, steps @ second], 1).cpu().numpy()
+    low, high = at.min(0), at.max(0)
+    margin = MARGIN * float((high - low).max())
+    a = np.linspace(low[0] - margin, high[0] + margin, points)
+    b = np.zeros(1) if flat else np.linspace(low[1] - margin, high[1] + margin, points)
+    return Window(models[-1], first.to(models), None if flat else second.to(models), a, b), at
+
+
 def losses_on(
     window: Window, losses: Callable[[Tensor], Tensor], on_point: Callable[[], None] = lambda: None
 ) -> Floats:

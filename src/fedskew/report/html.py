@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError
 from fedskew.measure.registry import by_primary_metric, primary
-from fedskew.report import experiments, parts, plots, profile, series, tables, tips, words
+from fedskew.report import experiments, parts, plots, profile, series, slices, tables, tips, words
 from fedskew.report.answer import answer
 from fedskew.report.budget import Budget
 from fedskew.report.differences import compared, draw_differences, of_differences
@@ -56,6 +56,9 @@ PARTITION_NUMBERS = (
     ("changed_labels_at_the_end", "share of labels changed at the end"),
     ("test_set", "test set"),
 )
+
+LANDSCAPES = 3
+"""Maximum number of runs whose loss landscapes are shown."""
 
 
 def write_report(
@@ -115,6 +118,7 @@ def page(
     summary = tables.summarise(frame, records, chosen)
     methods, profiles = tables.methods(records), profile.profiles(records)
     columns = list(dict.fromkeys([primary(), *chosen])) if chosen else tables.columns(summary, "page")
+    landscapes = landscape_figures(store, records)
     return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
         **shared_parts(),
         title=comparison_title(store, records),
@@ -141,7 +145,9 @@ def page(
         figures=rank_figure(store, stored, budget)
         + curve_figures(frame, records)
         + part_figures(store, records, budget)
-        + client_figure(store, records, budget),
+        + client_figure(store, records, budget)
+        + landscapes,
+        landscapes=bool(landscapes),
         partition=partition(store, records),
         profiles=profiles,
         measuring=profile.measuring(records),
@@ -149,6 +155,7 @@ def page(
         measured_rows=experiments.measured_rows(records),
         provenance=experiments.provenance(records),
         recipes=experiments.recipes(records),
+        drawn=next((record.id for record in records if record.status == "finished"), 0),
     )
 
 
@@ -260,6 +267,28 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     methods = tables.methods(records)
     drawn = plots.draw_clients(table, methods)
     return [figure("clients", heading, heading, drawn, caption, tips.of_clients(table, methods))]
+
+
+def landscape_figures(store: RunStore, records: Sequence[RunRecord]) -> list[dict[str, str]]:
+    """The loss landscapes that `fedskew landscape` has kept of these runs, of at most `LANDSCAPES` runs."""
+    made: list[dict[str, str]] = []
+    having = [(record, found) for record in records if (found := slices.kept(store.run_folder(record.id)))]
+    for record, found in having[:LANDSCAPES]:
+        for numbers in found:
+            for sheet in numbers["losses"]:
+                heading = f"loss landscape of {record.name}, {sheet}"
+                where = "the test set" if sheet == "test set" else f"the rows of {sheet}"
+                path = [
+                    tips.Tip(a, b, f"after round {t}" if t else "start")
+                    for t, (a, b) in enumerate(numbers.get("path", []))
+                ]
+                line = " The line is the global model from its start to its last round." if path else ""
+                caption = (
+                    f"Loss on {where} around the model of run {record.id}; axes: {slices.AXES[numbers['kind']]}.{line}"
+                )
+                drawn, key = slices.draw_kept(numbers, sheet), f"landscape-{len(made)}"
+                made.append(figure(key, heading, heading, drawn, caption, tips.Tips("xy", path)))
+    return made
 
 
 def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object]:

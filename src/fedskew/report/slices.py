@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.report.style import INK, SERIES, WIDTH, styled
+from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 LEVELS = 14
+AXES = {
+    "line": "filter-normalised random direction",
+    "surface": "two filter-normalised random directions",
+    "plane": "distance in the plane of the three models",
+    "path": "distance in the plane in which the global model moved most",
+}
+"""What the axes are, by kind of picture."""
 
 
 def draw_slices(
-    a: Floats, b: Floats, sheets: Mapping[str, Floats], points: Mapping[str, tuple[float, float]], axes: str
+    a: Floats,
+    b: Floats,
+    sheets: Mapping[str, Floats],
+    points: Mapping[str, tuple[float, float]],
+    axes: str,
+    path: Sequence[tuple[float, float]] = (),
 ) -> Figure:
     """One panel a sheet (points of b, points of a); on a line, one panel with a curve each.
 
-    ``points`` are models, joined to the first of them; ``axes`` says what the axes are.
+    ``points`` are models, joined to the first of them, or by the ``path`` of the global model; ``axes`` says what the axes are.
     """
     from matplotlib.figure import Figure
 
@@ -43,12 +57,41 @@ def draw_slices(
         for panel, (name, sheet) in zip(panels, sheets.items(), strict=True):
             # levels by rank, so that a steep wall does not hide the valley
             levels = np.unique(np.quantile(sheet, np.linspace(0, 1, LEVELS)))
-            lines = panel.contour(a, b, sheet, levels=levels, cmap="viridis", linewidths=1)
+            lines = panel.contour(a, b, sheet, levels=levels, colors=MUTED, linewidths=0.8)
             panel.clabel(lines, fontsize=7, fmt="%.2g")
             start = next(iter(points.values()))
+            if path:
+                panel.plot(*zip(*path, strict=True), color=SERIES[0], marker=".", linewidth=1.2)
             for (model, place), colour in zip(points.items(), SERIES, strict=False):
-                panel.plot([start[0], place[0]], [start[1], place[1]], color=colour, linewidth=1)
+                if not path:
+                    panel.plot([start[0], place[0]], [start[1], place[1]], color=colour, linewidth=1)
                 panel.plot(*place, "o", color=colour)
                 panel.annotate(model, place, xytext=(4, 4), textcoords="offset points", fontsize=8)
             panel.set(title=f"loss of {name}", xlabel=axes)
     return figure
+
+
+def keep(folder: Path, kind: str, numbers: Mapping[str, object]) -> None:
+    """Keep the numbers of a picture in the folder of its run, where the report finds them."""
+    (folder / f"landscape-{kind}.json").write_text(json.dumps(numbers), encoding="utf-8")
+
+
+def kept(folder: Path) -> list[dict[str, Any]]:
+    """The pictures' numbers that are kept in the folder of a run; files that cannot be read are left out."""
+    found = []
+    for path in sorted(folder.glob("landscape-*.json")):
+        try:
+            numbers = json.loads(path.read_text(encoding="utf-8"))
+            shapes = {np.shape(sheet) for sheet in numbers["losses"].values()}
+            if numbers["kind"] in AXES and shapes == {(len(numbers["b"]), len(numbers["a"]))}:
+                found.append(numbers)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def draw_kept(numbers: Mapping[str, Any], sheet: str) -> Figure:
+    """The picture of one sheet from kept numbers."""
+    a, b = (np.asarray(numbers[key], dtype=float) for key in ("a", "b"))
+    losses = {sheet: np.asarray(numbers["losses"][sheet], dtype=float)}
+    return draw_slices(a, b, losses, numbers["models"], AXES[numbers["kind"]], numbers.get("path", ()))

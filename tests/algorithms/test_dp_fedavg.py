@@ -242,7 +242,7 @@ def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> N
     assert runs.table()["epsilon"].isna().tolist() == [True, False, True]
     html = runs.report(tmp_path / "page.html").read_text()
     assert ">epsilon<" in html
-    assert f"<td>{loss:.2f}</td>" in html
+    assert f'<td data-label="epsilon">{loss:.2f}</td>' in html
     assert main(["show", "c1", "--runs", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "epsilon" in printed

@@ -301,7 +301,11 @@ def test_more_clients_than_can_be_compared_are_refused(tmp_path, monkeypatch):
             "late.csv: cannot be read as csv: line 202 is",
         ),
         ("twice.csv", b"a,a,who,label\n1,2,x,y\n", "two columns are called 'a'"),
-        ("cut.csv.gz", gzip.compress(b"a,who,label\n1,x,y\n" * 200, mtime=0)[:-12], "cut.csv.gz: cannot be read as csv"),
+        (
+            "cut.csv.gz",
+            gzip.compress(b"a,who,label\n1,x,y\n" * 200, mtime=0)[:-12],
+            "cut.csv.gz: cannot be read as csv",
+        ),
         ("blank.csv", b"a,who,label\n1,x,\n", "no row has both a label"),
     ],
 )

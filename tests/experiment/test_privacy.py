@@ -155,7 +155,7 @@ def test_a_slot_that_is_registered_is_refused_through_the_front_door(monkeypatch
     class Smooth(Clip):
         pass
 
-    monkeypatch.setitem(COMPONENTS["codec"], "smooth", Smooth)
+    monkeypatch.setitem(COMPONENTS["codec"].ours, "smooth", Smooth)
     assert "codec Smooth does not say" in made(METHOD, codec="smooth")
     assert not isinstance(made("fedavg", codec="smooth"), str)
     Smooth.private = alone

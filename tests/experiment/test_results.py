@@ -84,19 +84,20 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
         "listing": [{"skew": "IID", "epochs": 1, "drift": 2.1, "drift_in_document": 2.1, "accuracy": 0.5,
                      "accuracy_in_document": 0.5, "agrees": True}],
     }  # fmt: skip
-    text = export.page([made])
+    pages = export.pages([made])
+    text, index = pages["drift-demo-quick"], pages["documents"]
     planned = document.scale("quick").seeds * len(document.arms)
     assert f"2 of {planned} runs, of which 2 diverged, 1.0 minutes of rounds in all" in text
     assert "on 2 cores; torch 2.9.0." in text
     once = sum(set(claim.arms) <= set(arms) for claim in document.claims)
     claims = len(document.claims)
-    assert f"| drift-demo | quick | 2 of {planned} | {claims} | 0 | 0 | {once} | {claims - once} |" in text
+    assert f"| quick | 2 of {planned} | {claims} | 0 | 0 | {once} | {claims - once} |" in index
     assert f"**{claims} claims: 0 hold, 0 fail, {once} undecided, {claims - once} not run.**" in text
     left = ", ".join(arm for arm in document.tables[0].arms if arm not in arms)
     assert f"Not run: {left}." in text
     assert text.count("**not run**") == claims - once
     assert "| IID | 1 | 2.100 (2.100) | 0.500 (0.500) | same |" in text
-    assert [line for line in text.splitlines() if line.startswith("# ")] == ["# Results"]
+    assert [line for line in text.splitlines() if line.startswith("# ")] == [f"# {document.title}: quick scale"]
 
 
 def test_a_run_of_fewer_settings_is_the_same_under_their_defaults(tmp_path) -> None:
@@ -137,4 +138,4 @@ def test_every_number_of_a_document_is_in_its_export(tmp_path, name: str) -> Non
     known = results(store, planned)
     made = json.loads(json.dumps(export.exported(document, "quick", known, {}), allow_nan=False))
     assert [j.verdict for j in verdicts(document, export.known(made))] == [j.verdict for j in verdicts(document, known)]
-    assert f"## {document.title}" in export.page([{**made, "listing": []}])
+    assert f"# {document.title}: quick scale" in export.page({**made, "listing": []})

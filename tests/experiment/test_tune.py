@@ -230,5 +230,5 @@ def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> No
     runs = RunStore(tmp_path).runs()[before:]
     assert [r.name for r in runs] == ["fedavg", "fedprox"]
     assert [r.facts["tuned"]["setting"] for r in runs] == [{"solver.lr": 0.1}] * 2
-    assert "setting = solver.lr = 0.1, tried = 2" in (tmp_path / f"c{runs[0].comparison}.html").read_text()
+    assert "setting = (solver.lr = 0.1), tried = 2" in (tmp_path / f"c{runs[0].comparison}.html").read_text()
     assert all("lr = 0.1\n" in r.experiment and "held_out = 0.0" in r.experiment for r in runs)

@@ -258,7 +258,7 @@ def test_half_a_million_numbers_keep_their_type() -> None:
         ("int8:rounding=up", "rounding"),
         ("clip:norm=0", "norm must be"),
         ("clip:norm=inf", "finite"),
-        ("topk", "did you mean 'top-k'"),
+        ("topp", "did you mean 'top-k'"),
     ],
 )
 def test_impossible_codecs_are_refused(spec: str, words: str) -> None:

@@ -120,7 +120,7 @@ def test_one_damaged_record_leaves_the_others_to_be_read(store, capsys, damage):
     assert main(["list", "runs", "--runs", str(store.folder)]) == 0
     out = capsys.readouterr().out
     assert "damaged" in out
-    assert "scaffold" in out
+    assert "SCAFFOLD" in out
     assert store.run(second).name == "scaffold"
     assert main(["show", "1", "--runs", str(store.folder)]) == 1
     assert capsys.readouterr().err.startswith("fedskew: run 1: its record in the store is damaged: ")

@@ -72,8 +72,8 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
     }
 
 
-LEAST_IMPORTANT = ("MB", "drift", "worst client %", "personal %")
-"""Columns that a narrow terminal leaves out, in this order, after measures that are not here and before difference and verdict."""
+FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %")
+"""Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
 
 @by_primary_metric
@@ -92,9 +92,10 @@ def print_summary(
     against = f"vs {spelled.method}"
     shown = shown.rename(columns={"against the first": against})
     by_title = {str(title): list(map(str, cells)) for title, cells in shown.items()}
-    last = (*LEAST_IMPORTANT, against, "verdict")
-    others = [title for title in reversed(by_title) if title not in ("method", heading(primary()), *last)]
-    hidden = [] if layout.columns else too_wide(by_title, [*others, *last], console.width)
+    last = (*LAST_LEFT_OUT, against, "verdict")
+    always = ("method", heading(primary()))
+    others = [title for title in reversed(by_title) if title not in (*always, *FIRST_LEFT_OUT, *last)]
+    hidden = [] if layout.columns else too_wide(by_title, [*FIRST_LEFT_OUT, *others, *last], console.width)
     for title in hidden:
         del by_title[title]
     print_columns(by_title, ("method", "verdict"))

@@ -1,13 +1,14 @@
 """Components of any kind by name, file or object: of what kind they are, and whether they keep their promises."""
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from fedskew.conformance import kinds
 from fedskew.conformance.promises import Verdict
 from fedskew.conformance.promises import check as check_method
 from fedskew.core.catalogue import canonical
 from fedskew.core.component import build, parse
-from fedskew.core.errors import BadInput, suggestion
+from fedskew.core.errors import BadInput
 from fedskew.core.fits import fitted, likeness
 from fedskew.core.own import MARK, load, module_of
 from fedskew.experiment.combinations import COMBINATIONS, with_method
@@ -42,9 +43,9 @@ def section_of(spec: object) -> str:
     for section, known in names.items():
         if canonical(name, known) in known:
             return section
-    raise BadInput(
-        f"check: there is no component {name!r}; {suggestion(name, {n for known in names.values() for n in known})}"
-    )
+    near = get_close_matches(name.lower(), [n for known in names.values() for n in known], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "`fedskew list algorithms`, `list skews` and so on show all names"
+    raise BadInput(f"check: there is no component {name!r}; {hint}")
 
 
 def kind_of(found: object, what: str) -> str:

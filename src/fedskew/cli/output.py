@@ -109,8 +109,12 @@ def print_summary(
 
 
 def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> None:
-    """Print a table without breaking a cell; headings have several lines where room is short. The columns ``left`` start left."""
-    room = Console().width
+    """Print a table without breaking a cell, even if it is wider than the terminal."""
+    Console(width=max(Console().width, sum(widths(columns)))).print(table_of(columns, left, Console().width))
+
+
+def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: int) -> Table:
+    """A table whose cells are whole; headings have several lines where room is short. The columns ``left`` start left."""
     whole = sum(widths(columns, whole=True)) <= room
     characters = widths(columns, whole)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -119,7 +123,7 @@ def print_columns(columns: Mapping[str, Sequence[str]], left: Sequence[str]) -> 
         table.add_column("" if title == "verdict" else title, justify=justify, width=wide - 1)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    Console(width=max(room, sum(characters))).print(table)
+    return table
 
 
 def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[int]:

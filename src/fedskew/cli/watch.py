@@ -9,15 +9,14 @@ from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from fedskew.cli.output import number, print_json
+from fedskew.cli.output import number, print_json, table_of, too_wide
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build
 from fedskew.core.errors import require
 from fedskew.experiment.progress import duration
-from fedskew.measure.registry import shown
+from fedskew.measure.registry import primary, shown
 from fedskew.report.experiments import measured_rows
 from fedskew.report.names import display_name, titled
 from fedskew.report.signs import warnings
@@ -143,14 +142,21 @@ def seen(store: RunStore, record: RunRecord) -> Seen:
 
 def drawn(seen: Sequence[Seen]) -> RenderableType:
     """One row a run, then the time left and the warnings."""
-    table = Table(box=None, pad_edge=False)
-    measures = shown("live")
-    for title in ("run", "method", "seed", "rounds", *map(heading, measures), "s a round", "status"):
-        table.add_column(title, justify="left" if title in ("method", "status") else "right", overflow="fold")
-    for s in seen:
-        r = s.record
-        cells = [*(plain(m, s.values[m.key]) for m in measures), number(s.pace, 2)]
-        table.add_row(str(r.id), display_name(r), str(r.seed), f"{r.rounds_done}/{r.rounds}", *cells, state(s))
+    measures = [m for m in shown("live") if m == primary() or any(math.isfinite(s.values[m.key]) for s in seen)]
+    columns = {
+        "run": [str(s.record.id) for s in seen],
+        "method": [display_name(s.record) for s in seen],
+        "seed": [str(s.record.seed) for s in seen],
+        "rounds": [f"{s.record.rounds_done}/{s.record.rounds}" for s in seen],
+        **{heading(m): [plain(m, s.values[m.key]) for s in seen] for m in measures},
+        "s a round": [number(s.pace, 2) for s in seen],
+        "status": [state(s) for s in seen],
+    }
+    room, scores = Console().width, [heading(m) for m in reversed(measures) if m != primary()]
+    for title in too_wide(columns, [*scores, "s a round"], room):
+        del columns[title]
+    measures = [m for m in measures if heading(m) in columns]
+    table = table_of(columns, ("method", "status"), room)
     ended = sum(not s.open for s in seen)
     left = remaining(seen)
     text = f"{ended} of {len(seen)} runs have ended" + (f", about {duration(left)} of training left" if left else "")

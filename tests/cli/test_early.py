@@ -27,6 +27,8 @@ REFUSED = {
     "run --dataset table:path=nosuch.csv,label=y": "nosuch.csv: no such file or folder",
     f"diagnose {CSV} --label num --client hospitl": f"{CSV}: no column 'hospitl'; did you mean 'hospital'?",
     "diagnose nosuch.csv --label y": "nosuch.csv: no such file or folder",
+    "compare --algorithms Fed-Avg scafold": "algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
+    "run --algorithm mine.py": "algorithm: write mine.py::CLASS",
 }
 
 
@@ -53,7 +55,7 @@ def test_wrong_input_is_refused_without_pytorch(tmp_path: Path) -> None:
     [
         "run --dataset ./mine.py::Rows:x=1 --skew ./mine.py::Own",
         "run old.toml --rounds 3",
-        "compare --algorithms nosuch --model nosuch --set solver.lr=0",
+        "compare --algorithms ./mine.py::Mine fedprox:mux=1 --model nosuch --set solver.lr=0",
         "diagnose --dataset digits --skew iid",
     ],
 )

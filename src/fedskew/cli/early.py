@@ -5,11 +5,14 @@ The checks are those of the experiment itself, which are made again with all oth
 
 import argparse
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from fedskew.core.catalogue import Catalogue, canonical
 from fedskew.core.component import build, from_table, literal
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.own import MARK
+from fedskew.core.titles import METHODS
 from fedskew.core.toml import file_text, toml_table
 from fedskew.experiment.keywords import KEYWORDS
 from fedskew.experiment.settings import LIGHT
@@ -36,6 +39,8 @@ def refuse(parsed: argparse.Namespace) -> None:
             sections.setdefault(section, {})[option] = value
     for section, options in sections.items():
         from_table(LIGHT[section], options, section)
+    for method in (getattr(parsed, "algorithm", None), *(getattr(parsed, "algorithms", None) or ())):
+        refuse_method(method)
     if isinstance(given.get("dataset"), str):
         refuse_dataset(str(given["dataset"]))
     skews = [str(skew) for skew in given.get("skew", ())]
@@ -48,6 +53,15 @@ def refuse(parsed: argparse.Namespace) -> None:
         from fedskew.data.tables import check_columns
 
         check_columns(parsed.paths, [parsed.label, parsed.client or ""])
+
+
+def refuse_method(spec: str | None) -> None:
+    """Raise `BadInput` for an unknown name of a method."""
+    name = (spec or "").partition(":")[0].strip()
+    if not name or MARK in str(spec) or canonical(name, METHODS) in METHODS or entry_points(group="fedskew.algorithms"):
+        return
+    require(not name.endswith(".py"), f"algorithm: write {name}{MARK}CLASS:OPTION=VALUE for a class in {name}")
+    raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, METHODS)}")
 
 
 def refuse_dataset(spec: str) -> None:

@@ -30,7 +30,7 @@ def command_line() -> str:
     parts += [
         "## Options of an experiment",
         "`run`, `compare` and `tune` take these options. Each replaces the component or setting of the experiment file in the "
-        "second column.",
+        "third column.",
         command_options(),
     ]
     top = parser()
@@ -59,7 +59,7 @@ def command_options() -> str:
         for options in EXPERIMENT.values()
         for one in options
     ]
-    return table(rows, ["name", "sets", "what"])
+    return table(rows, ["name", "what", "sets"])
 
 
 def components() -> str:

@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).parents[1]
 sys.path[:0] = [str(DOCS)]
 import generate  # noqa: E402
+from builder.examples import SECTIONS  # noqa: E402
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -22,8 +23,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=drawing))
     contributing = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "contributing.md", content=contributing))
+    gallery = [f"gallery/{name}.md" for names in SECTIONS.values() for name in names]
     known = sorted(
-        (file.src_uri for file in files.documentation_pages()), key=lambda path: (not path.endswith("index.md"), path)
+        (file.src_uri for file in files.documentation_pages()),
+        key=lambda path: (not path.endswith("index.md"), path in gallery and gallery.index(path), path),
     )
     config.nav = filled(config.nav, known)
     return files

@@ -29,3 +29,5 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path, monk
     blocks = drift.count('display="block"')
     assert blocks
     assert drift.count('class="formula" tabindex="0"><math') == blocks, "a long formula widens the page"
+    beside = re.findall(r'href="([a-z_]+)/" class="md-nav__link"', (tmp_path / "gallery" / "index.html").read_text())
+    assert beside.index("skews_side_by_side") < beside.index("attacks"), "the gallery's navigation is in its own order"

@@ -82,7 +82,7 @@ def test_the_pages_commands_and_program_run(mine: Path, capsys: pytest.CaptureFi
     assert "rounds" in quick
     assert "jobs" in quick
     exec(compile(quick, "own-method.md", "exec"), {})
-    assert "Carried:beta=0.3" in capsys.readouterr().out
+    assert "Carried beta = 0.3" in capsys.readouterr().out
 
 
 def test_the_pages_toml_is_what_is_stored(mine: Path) -> None:

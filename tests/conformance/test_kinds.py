@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fedskew as fs
 from fedskew.cli.main import main
-from fedskew.conformance.kinds import KINDS, check
+from fedskew.conformance.kinds import KINDS, check, data_are_whole
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
@@ -173,6 +173,15 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FILE)
     return tmp_path / "mine.py"
+
+
+def test_numbers_to_predict_are_no_missing_classes() -> None:
+    class Numbers:
+        def load(self) -> Dataset:
+            x = np.ones((4, 2), np.float32)
+            return Dataset(x=x, y=np.arange(4.0), x_test=x[:1], y_test=np.array([9.5]))
+
+    data_are_whole(Numbers())
 
 
 def test_the_kind_is_found_by_what_a_class_has(file: Path) -> None:

@@ -89,6 +89,19 @@ def in_views(store: RunStore, records: list[RunRecord]) -> tuple[str, list[str]]
     return answer(summary), [measure.key for measure in tables.columns(summary, "table")]
 
 
+def test_python_prints_differences_in_the_unit_of_the_target(air: Path, tmp_path: Path) -> None:
+    runs = fedskew.compare(
+        ["fedavg", "fedprox:mu=1"],
+        dataset=f"table:path={air},target=pm25,client=station",
+        rounds=1,
+        seeds=1,
+        runs=tmp_path,
+    )
+    table = runs.table()
+    assert f"{table['difference'].iloc[1]:+.3g}".replace("-", "−") in repr(table)
+    assert "accuracy" not in repr(table)
+
+
 def test_runs_of_different_tasks_are_not_compared(air, tmp_path) -> None:
     store = RunStore(tmp_path)
     for made in (

@@ -58,7 +58,10 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     assert r"$81.0 \pm 4.1$" in rows[0]
     assert r"$\mathbf{84.7} \pm" in rows[1]
     assert rows[2].startswith("SCAFFOLD & -- &")
-    assert "Accuracy, worst client, personal, drift and MB after the last round, mean and 95 \\% interval over" in text
+    assert (
+        "Accuracy, worst client and personal after the last round; drift mean over the rounds; MB of a whole run; mean and 95 \\% interval"
+        in text
+    )
     assert text.endswith("\\end{tabular}\n\\end{table}\n")
     assert rows[1].startswith(r"FedProx ($\mu = 0.1$) &")
 
@@ -122,7 +125,7 @@ def test_columns_are_a_choice(store, tmp_path) -> None:
     header = "| method | worst client % | drift | clients' rows | seeds |"
     assert (tmp_path / "methods.md").read_text().splitlines()[0] == header
     text = (tmp_path / "methods.tex").read_text()
-    assert "Worst client and drift after the last round" in text
+    assert "Worst client after the last round; drift mean over the rounds" in text
     assert "Verdicts" not in text
 
 

@@ -101,10 +101,13 @@ class Runs:
         return pd.DataFrame(shown) if full else shown
 
     def shown(self) -> Table:
-        from fedskew.report.shown import Table
+        from fedskew.measure.registry import primary_of
+        from fedskew.report.shown import PRIMARY, Table
         from fedskew.report.tables import summary
 
-        return Table(summary(self.store, self.records))
+        table = Table(summary(self.store, self.records))
+        table.attrs[PRIMARY] = primary_of(self.records).name
+        return table
 
     @plainly
     def curves(self, measure: str = "accuracy") -> pd.DataFrame:

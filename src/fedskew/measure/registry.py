@@ -5,7 +5,8 @@ are used. A new measure is a function in a file of this folder and a row here. N
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -194,6 +195,16 @@ def primary_of(records: Iterable[Recorded]) -> Measure:
     return primary(metrics[0])
 
 
+@contextmanager
+def compared_by(metric: str) -> Iterator[None]:
+    """`primary` is this metric in this context."""
+    token = COMPARED_BY.set(metric)
+    try:
+        yield
+    finally:
+        COMPARED_BY.reset(token)
+
+
 def by_primary_metric(
     view: Callable[Concatenate[Store, Runs, P], Shown],
 ) -> Callable[Concatenate[Store, Runs, P], Shown]:
@@ -201,11 +212,8 @@ def by_primary_metric(
 
     @wraps(view)
     def compared(store: Store, records: Runs, /, *args: P.args, **kwargs: P.kwargs) -> Shown:
-        token = COMPARED_BY.set(primary_of(records).name)
-        try:
+        with compared_by(primary_of(records).name):
             return view(store, records, *args, **kwargs)
-        finally:
-            COMPARED_BY.reset(token)
 
     return compared
 

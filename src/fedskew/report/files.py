@@ -203,8 +203,11 @@ def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget |
     fewest, most = int(summary["seeds"].min()), int(summary["seeds"].max())
     over = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     means = f"mean and {words.SPREADS[layout.spread].title} over {over}" if most > 1 else over
-    listed = words.listed([m.title for m in measures])
-    lines = [f"{listed[:1].upper()}{listed[1:]} {words.read_after(summary, budget)}, {means}."]
+    read = {"last": words.read_after(summary, budget), "mean": "mean over the rounds", "sum": "of a whole run"}
+    groups = {of: [m.title for m in measures if m.reduce == of] for of in (*read, "max")}
+    parts = [f"{words.listed(titles)} {read.get(of, '')}".strip() for of, titles in groups.items() if titles]
+    text = "; ".join(parts)
+    lines = [f"{text[:1].upper()}{text[1:]}; {means}."]
     if of_clients := [m.title for m in measures if m.of_clients]:
         rows = " or ".join(sorted(set(summary["client_rows"])))
         lines.append(f"{words.listed(of_clients).capitalize()}: on each client's {rows} rows.")

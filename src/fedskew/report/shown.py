@@ -2,8 +2,12 @@
 
 import pandas as pd
 
+from fedskew.measure.registry import compared_by
 from fedskew.report.files import readable
 from fedskew.report.names import name_of
+
+PRIMARY = "compared by"
+"""The key in ``attrs`` of the metric by which the runs are compared."""
 
 
 class Table(pd.DataFrame):
@@ -16,7 +20,8 @@ class Table(pd.DataFrame):
     def short(self) -> pd.DataFrame:
         """The columns that it prints, as text."""
         frame = pd.DataFrame(self)
-        shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
+        with compared_by(self.attrs.get(PRIMARY, "")):
+            shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
         return shown.assign(method=[str(name_of(name)) for name in shown["method"]])
 
     def __repr__(self) -> str:

@@ -58,10 +58,8 @@ def test_the_latex_table_is_whole(store, tmp_path) -> None:
     assert r"$81.0 \pm 4.1$" in rows[0]
     assert r"$\mathbf{84.7} \pm" in rows[1]
     assert rows[2].startswith("SCAFFOLD & -- &")
-    assert (
-        "Accuracy, worst client and personal after the last round; drift mean over the rounds; MB of a whole run; mean and 95 \\% interval"
-        in text
-    )
+    assert "Accuracy, worst client and personal after the last round; drift mean over the rounds" in text
+    assert "MB of a whole run; mean and 95 \\% interval over" in text
     assert text.endswith("\\end{tabular}\n\\end{table}\n")
     assert rows[1].startswith(r"FedProx ($\mu = 0.1$) &")
 

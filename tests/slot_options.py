@@ -15,8 +15,8 @@ from fedskew.experiment.build import Assembly, assemble, check_needs
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import COMPONENTS, GIVEN, SETTINGS, Experiment
 
-ELSEWHERE = {"algorithm", "engine", "checkpoint", "training", "clients"}
-"""Not slots: the method, and what says how long, where and how often."""
+ELSEWHERE = {"algorithm", "engine", "checkpoint", "training", "clients", "metric", "task"}
+"""Not slots: the method, the task, metrics of one's own, and what says how long, where and how often."""
 
 INSTEAD: dict[tuple[str, str], list[str]] = {
     ("solver", "sgd"): ["sgd:lr=0.1", "sgd:lr=0.05,momentum=0.9,weight_decay=0.01,lr_decay=0.9"],

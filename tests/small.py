@@ -30,6 +30,9 @@ class Quadratic:
         value = x[:, 0] / 2 * (w[0] - x[:, 1]) ** 2
         return value[:, None], value[:, None]
 
+    def measured(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        return means
+
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         return self.outputs(w, x)[1]
 

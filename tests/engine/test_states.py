@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -143,7 +144,7 @@ def test_a_process_that_lost_its_lease_writes_nothing(tmp_path: Path) -> None:
 
 def test_a_landscape_writes_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It plays a round of a run that another process may be carrying out."""
-    monkeypatch.setattr("fedskew.experiment.landscape.sharp", lambda *_: None)
+    monkeypatch.setattr("fedskew.experiment.landscape.sharp", lambda *_: SimpleNamespace())
     made = Experiment(
         algorithm="scaffold",
         model="softmax",

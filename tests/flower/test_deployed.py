@@ -232,7 +232,6 @@ def test_a_socket_with_too_long_a_path_is_an_error(tmp_path: Path) -> None:
         (lambda path: path.write_bytes(b"PK garbage"), "not a NumPy .npz file"),
         (lambda path: np.savez(path, x=np.zeros((2, 3))), "it needs the arrays x and y"),
         (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(3, int)), "2 rows in x, 3 in y"),
-        (lambda path: np.savez(path, x=np.zeros((2, 3)), y=np.zeros(2)), "must be integers"),
         (lambda path: np.savez(path, x=np.full((2, 3), np.nan), y=np.zeros(2, int)), "not finite"),
         (lambda path: np.savez(path, x=np.float64(1), y=np.int64(1)), "x must be an array of numbers"),
         (lambda path: np.savez(path, x=np.array(["a"]), y=np.zeros(1, int)), "x must be an array of numbers"),

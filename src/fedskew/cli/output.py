@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.table import Table
 
 from fedskew.cli.terminal import Console, say
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, visible
 from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import measured_rows, remarks
@@ -78,9 +78,16 @@ FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %"
 
 @by_primary_metric
 def print_summary(
-    store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None, layout: Layout = PLAIN
+    store: RunStore,
+    records: Sequence[RunRecord],
+    budget: Budget | None = None,
+    layout: Layout = PLAIN,
+    title: str = "",
 ) -> None:
-    """Print the table with one row a method. No cell is broken; a narrow terminal leaves out columns that were not asked for."""
+    """Print the table with one row a method, below a title.
+
+    No cell is broken; a narrow terminal leaves out columns that were not asked for.
+    """
     spelled, records = names(records)[0], titled(records)
     data = read(store, records, budget)
     chosen = named(data, layout.columns)
@@ -96,8 +103,10 @@ def print_summary(
     always = ("method", heading(primary()))
     others = [title for title in reversed(by_title) if title not in (*always, *FIRST_LEFT_OUT, *last)]
     hidden = [] if layout.columns else too_wide(by_title, [*FIRST_LEFT_OUT, *others, *last], console.width)
-    for title in hidden:
-        del by_title[title]
+    for column in hidden:
+        del by_title[column]
+    if title:
+        console.print(title, style="bold")
     print_columns(by_title, ("method", "verdict"))
     measures = [m for m in chosen or columns(frame, "table") if heading(m) in by_title]
     for line in notes(frame, measures, records, budget, layout):
@@ -129,7 +138,10 @@ def table_of(columns: Mapping[str, Sequence[str]], left: Sequence[str], room: in
 def widths(columns: Mapping[str, Sequence[str]], whole: bool = False) -> list[int]:
     """The characters that each column needs, with a space, if its heading has several lines or is ``whole``."""
     headings = {column: [column] if whole else column.split() for column in columns if column != "verdict"}
-    return [1 + max(map(len, [*cells, *headings.get(column, [])]), default=0) for column, cells in columns.items()]
+    return [
+        1 + max(map(len, [*map(visible, cells), *headings.get(column, [])]), default=0)
+        for column, cells in columns.items()
+    ]
 
 
 def too_wide(columns: Mapping[str, Sequence[str]], order: Sequence[str], room: int) -> list[str]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from fedskew.cli.output import print_columns, print_json, too_wide
 from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
-from fedskew.core.errors import require
+from fedskew.core.errors import FedskewError, require
 from fedskew.measure.registry import primary
 from fedskew.report.names import display_name
 from fedskew.report.words import heading, plain, ranges
@@ -49,8 +49,11 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 
 def newest(store: RunStore, record: RunRecord) -> float:
-    """The newest primary measure of a run; NaN if there is none."""
-    found = store.query(NEWEST, (record.id, primary().split, primary().name))
+    """The newest primary measure of a run; NaN if there is none, or if the store has lost its measurements."""
+    try:
+        found = store.query(NEWEST, (record.id, primary().split, primary().name))
+    except FedskewError:
+        return math.nan
     value = found[0][0] if found else None
     return float(value) if isinstance(value, int | float) else math.nan
 

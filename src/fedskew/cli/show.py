@@ -149,10 +149,10 @@ def show(parsed: argparse.Namespace) -> int:
     console, alone = Console(), records[0]
     if len(records) == 1:
         done = f"{alone.rounds_done} of {count(alone.rounds, 'round')}"
-        console.print(f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}", style="bold")
+        title = f"run {alone.id}: {display_name(alone)}, {alone.status}, {done}"
     else:
-        console.print(comparison_title(store, records), style="bold")
-    print_summary(store, records, budget, layout_from(parsed))
+        title = comparison_title(store, records)
+    print_summary(store, records, budget, layout_from(parsed), title)
     print_ranks(store, records, budget)
     if len(records) == 1:
         print_curves(store, alone, budget)

@@ -91,9 +91,9 @@ class Workload:
 WORKLOADS = (
     Workload("softmax 30-6, 30 x 400, B 32, E 10", "softmax", (30,), 6, 30, 400, 32, 10, 8.0),
     Workload("MLP 60-32-10, 100 of 1000 x 60, B 10, E 5", "mlp:hidden=[32]", (60,), 10, 100, 60, 10, 5, 12.0, 1000),
-    Workload("MLP 561-128-6, 10 x 735, B 64, E 5", "mlp:hidden=[128]", (561,), 6, 10, 735, 64, 5, 1.5),
+    Workload("MLP 561-128-6, 10 x 735, B 64, E 5", "mlp:hidden=[128]", (561,), 6, 10, 735, 64, 5, 1.45),
     Workload("CNN 32x32x3, 10 x 500, B 50, E 1", "cnn", (3, 32, 32), 10, 10, 500, 50, 1, 1.1),
-    Workload("CNN 32x32x3 in bf16, 10 x 500, B 50, E 1", "cnn", (3, 32, 32), 10, 10, 500, 50, 1, 1.5, bf16=True),
+    Workload("CNN 32x32x3 in bf16, 10 x 500, B 50, E 1", "cnn", (3, 32, 32), 10, 10, 500, 50, 1, 1.35, bf16=True),
 )
 FULL = tuple(
     replace(w, name=w.name.replace("x 500,", "x 5000,"), rows=5000) if w.model == "cnn" else w for w in WORKLOADS

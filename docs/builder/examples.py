@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import base64
 import hashlib
+import importlib
 import os
 import runpy
 import shutil
@@ -92,7 +93,7 @@ def tutorial(path: Path, folder: Path, run: bool = True) -> str:
                 notebook, timeout=300, kernel_name="python3", resources=where, extra_arguments=quiet
             ).execute()
         jupytext.write(notebook, folder / f"{path.stem}.ipynb", fmt="ipynb")
-    downloads = [f"[Python file]({path.name})"] + [f"[notebook]({path.stem}.ipynb)"] * run
+    downloads = [download("Python file", path.name)] + [download("notebook", f"{path.stem}.ipynb")] * run
     lines = [block for number, cell in enumerate(notebook.cells) for block in shown(cell, folder, path.stem, number)]
     return "\n\n".join([*lines, f"Download this tutorial: {', '.join(downloads)}."]) + "\n"
 
@@ -119,7 +120,12 @@ def script(path: Path, folder: Path, run: bool = True) -> str:
     """The page of a script. Its picture goes into ``folder``."""
     title, text, code = read_script(path)
     picture = save_picture(path, folder) if run else ""
-    return f"# {title}\n\n{text}\n\n{picture}\n\n```python\n{code}\n```\n\nDownload this script: [{path.name}]({path.name}).\n"
+    return f"# {title}\n\n{text}\n\n{picture}\n\n```python\n{code}\n```\n\nDownload this script: {download(path.name, path.name)}.\n"
+
+
+def download(text: str, name: str) -> str:
+    """A link to a file beside the page. In Markdown the site would lead to the page instead."""
+    return f'<a href="../{name}" download>{text}</a>'
 
 
 def read_script(path: Path) -> tuple[str, str, str]:
@@ -203,6 +209,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             page = tutorial(path, CACHE, run=False) if path in TUTORIALS else script(path, CACHE, run=False)
             add(f"{path.parent.name}/{path.stem}.md", page)
         return files
+    # The threads' kernels need it, and pyplot fails in this thread while another one imports it.
+    importlib.import_module("IPython")
     with ThreadPoolExecutor(2) as pool:
         tutorials = pool.map(make, TUTORIALS)
         folders = [*map(make, SCRIPTS), *tutorials]

@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).parents[1]
 sys.path[:0] = [str(DOCS)]
 import generate  # noqa: E402
+from builder import links  # noqa: E402
 from builder.examples import SECTIONS  # noqa: E402
 
 
@@ -30,6 +31,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     )
     config.nav = filled(config.nav, known)
     return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """`llms.txt` names pages by their addresses on the site, in the repository by their files."""
+    file = Path(config.site_dir, "llms.txt")
+    file.write_text(re.sub(r"\]\(([\w/-]+)\.md\)", r"](\1/)", file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def filled(nav: Any, known: list[str]) -> Any:
@@ -51,7 +58,9 @@ def of_folder(folder: str, known: list[str]) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    return formulas(markdown) if page.file.src_uri.startswith("explanations/") else markdown
+    path = page.file.src_uri
+    markdown = links.of_site(markdown, path)
+    return formulas(markdown) if path.startswith("explanations/") else markdown
 
 
 def formulas(text: str) -> str:

@@ -1,6 +1,6 @@
 """Attackers among the clients.
 
-A share of the clients sends the opposite of what it learnt. The mean follows them. The median and the trimmed mean
+A share of the clients sends the opposite of what it learnt. The mean follows the attackers. The median and the trimmed mean
 leave out extreme values, and Krum takes only the most central update.
 """
 

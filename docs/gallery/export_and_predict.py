@@ -1,7 +1,7 @@
 """Use the trained model like any other PyTorch module.
 
-`runs.model()` gives the trained `nn.Module`. The picture counts which digits it takes for which. Ten clients trained
-it; none of them had all digits.
+`runs.model()` gives the trained `nn.Module`. The picture counts its answers for each true digit. Ten
+clients trained it, and none of them had all digits.
 """
 
 import matplotlib.pyplot as plt

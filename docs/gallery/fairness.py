@@ -1,6 +1,6 @@
 """Accuracy for every client, not only on average.
 
-Clients are sorted from worst to best. Each has two digits only, so a model that neglects a digit fails somebody. AFL
+Clients are sorted from worst to best. Each has two digits only, so a model that neglects a digit fails some client. AFL
 trains for the worst mixture of clients, and SCAFFOLD takes out the drift: both lift the left end of the line.
 """
 

@@ -1,7 +1,7 @@
 """Learning curves with their uncertainty.
 
 Three methods, four seeds each. A line is the mean accuracy over the seeds, the band its 95 % interval. Where bands
-overlap, the picture alone cannot say which method is better: see [paired differences](paired_differences.md).
+overlap, the picture alone cannot say which method is better: see [paired differences](paired_differences.py).
 """
 
 import fedskew as fs

@@ -1,7 +1,7 @@
 """One model for all, or one for each client?
 
-Every client measures the model that it would use, on rows that it held out. With few classes a client is easy to serve:
-a model of its own needs to know only its own classes. Each dot is a client, the bar is their mean.
+Every client measures the model that it would use, on rows that it held out. If a client has few classes, its own
+model is good with little effort: it needs to know only these classes. Each dot is a client, the bar is their mean.
 """
 
 import matplotlib.pyplot as plt

@@ -2,7 +2,7 @@
 
 DP-FedAvg clips every update and adds noise, so that the model reveals little about any single client. Epsilon bounds
 what it may reveal. It grows with every round. More noise keeps it small and costs accuracy. A guarantee needs many
-clients; here they are 200.
+clients. Here there are 200.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """Clients of very different size.
 
 A quantity skew sets how many rows each client has. With equal shares, each of twenty clients has 5 % of the rows. The
-heavier the skew, the more a few clients decide: FedAvg weighs each client by its rows.
+stronger the skew, the more a few clients decide: FedAvg weights each client by its rows.
 """
 
 import matplotlib.pyplot as plt

@@ -1,6 +1,6 @@
 """Clients whose images look different.
 
-With the skew `feature-rotation` each cluster of clients turns its images by one angle. The labels stay the same. The
+With the skew `feature-rotation` each cluster of clients rotates its images by one angle. The labels stay the same. The
 picture shows five digits of one client of each cluster, as its model sees them.
 """
 

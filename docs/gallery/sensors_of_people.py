@@ -1,7 +1,7 @@
 """Real clients: people who wear a motion sensor.
 
-In UCI-HAR each of 21 people is a client. Measured on rows of the same person, a model of one's own is hard to beat; but
-it knows nothing of other people. This script needs the data: `fedskew data get uci-har`.
+In UCI-HAR each of 21 people is a client. On rows of the same person, that person's own model is hard to
+beat. But it knows nothing of other people. This script needs the data: `fedskew data get uci-har`.
 """
 
 import matplotlib.pyplot as plt

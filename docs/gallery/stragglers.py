@@ -1,7 +1,7 @@
 """Clients that do not finish their work.
 
 In each round a share of the clients finishes only a part of its local epochs. The server can drop this part, average
-it, or weigh it by the number of steps, as FedNova does.
+it, or weight it by the number of steps, as FedNova does.
 """
 
 import matplotlib.pyplot as plt

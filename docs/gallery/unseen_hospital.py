@@ -1,7 +1,7 @@
 """A hospital that took no part.
 
-Three hospitals train, the fourth is the test set. Nobody of the fourth hospital was seen in training, so this is what a
-new hospital can expect. The black line is the accuracy of one who always gives the hospital's more frequent answer.
+Three hospitals train, the fourth is the test set. Training saw nobody of the fourth hospital, so this is what a
+new hospital can expect. The black line is the accuracy of always giving the hospital's more frequent answer.
 """
 
 import matplotlib.pyplot as plt

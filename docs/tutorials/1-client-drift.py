@@ -154,9 +154,9 @@ assert ends[1] < 1e-4 < ends[5] < ends[15]
 
 # %% [markdown]
 # With one local step, FedAvg is ordinary gradient descent and finds the best common model. With more steps it stops
-# elsewhere, and farther away the more steps there are. More rounds do not help: the two clients pull back and forth,
-# and the mean stands still. But local steps are why FedAvg exists: they save messages. The methods below keep the local
-# steps and mend the paths.
+# elsewhere. The more steps, the farther away it stops. More rounds do not help: the two clients pull in opposite
+# directions, and the mean stands still. But local steps are the reason for FedAvg: they save messages. The methods below
+# keep the local steps and correct the paths.
 #
 # ## What the methods change
 #
@@ -226,7 +226,7 @@ plt.show()
 # - **SCAFFOLD:** the paths are short. The correction takes out most of what pulls a client to its own centre.
 # - **FedDyn:** the paths are short, too. The push that each client has learnt works against its own gradient.
 #
-# And in round 200? What remains of the paths is their length.
+# And in round 200? We measure the length of the paths.
 
 # %%
 lengths = {name: sum(np.linalg.norm(path[-1] - path[0]) for path in paths) for name, (_, paths, _) in results.items()}
@@ -236,8 +236,8 @@ assert lengths["FedProx"] < 0.7 * lengths["FedAvg"]
 assert max(lengths["SCAFFOLD"], lengths["FedDyn"]) < 1e-3
 
 # %% [markdown]
-# In FedAvg and FedProx the clients leave the common model in every round, for ever. In SCAFFOLD and FedDyn the clients
-# stay: at the star, what the method adds cancels the client's own gradient.
+# In FedAvg and FedProx the clients leave the common model in every round. In SCAFFOLD and FedDyn the clients stay: at
+# the star, the added term cancels the client's own gradient.
 #
 # ## The same in a real model
 #
@@ -359,11 +359,11 @@ print(table[["drift", "accuracy"]].round(2))
 assert table["accuracy"].idxmin() == "fedprox:mu=1"
 
 # %% [markdown]
-# Both methods have a smaller drift than FedAvg. But little drift is not the goal: here FedProx has the lowest accuracy,
+# Both methods have a smaller drift than FedAvg. But a small drift is not the goal: here FedProx has the lowest accuracy,
 # because its clients learn less in each round. The next tutorial compares methods by accuracy, over several seeds.
 #
 # **What to remember**
 #
-# - Clients with different rows walk to different models. The distance between them is the drift.
+# - Clients with different rows walk to different models. Their distance from the mean model is the drift.
 # - With many local steps, FedAvg stops at a model that is not the best common one.
 # - FedProx shortens the paths. SCAFFOLD and FedDyn turn them towards the common goal, and need a memory for it.

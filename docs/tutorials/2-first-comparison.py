@@ -6,7 +6,7 @@
 #
 # **Time:** 10 minutes of reading. The code runs within half a minute.
 #
-# **You need** to know what a training and a test set are. [Client drift, seen](1-client-drift.md) explains what a round
+# **You need** to know what a training and a test set are. [Client drift, seen](1-client-drift.py) explains what a round
 # is.
 
 # %% [markdown]
@@ -85,11 +85,11 @@ table = runs.table()
 table[["accuracy", "accuracy_half", "worst_client", "drift", "megabytes"]].set_axis(table["method"]).round(3)
 
 # %% [markdown]
-# One row a method, means over four seeds:
+# Each row is a method, each number a mean over four seeds:
 #
 # - `accuracy`: of the global model on the test set; the 95 % interval is plus or minus `accuracy_half`;
 # - `worst_client`: its accuracy on the client where it is lowest;
-# - `drift`: how far the clients' models part in a round;
+# - `drift`: how far the clients' models are from their mean after a round;
 # - `megabytes`: what all clients sent and received.
 
 # %%
@@ -133,7 +133,7 @@ table[["difference", "difference_half", "p", "verdict"]].set_axis(table["method"
 # %% [markdown]
 # `difference` is the mean of the paired differences, `p` their t test after Holm's correction. The *verdict* is
 # `higher` or `lower` only if `p` is below 0.05. Anything else is `undecided`: these seeds cannot tell. [Is my
-# difference real?](5-is-it-real.md) shows how to get an answer.
+# difference real?](5-is-it-real.py) shows how to get an answer.
 
 # %%
 decided = table["p"] < 0.05

@@ -6,14 +6,14 @@
 #
 # **Time:** 15 minutes of reading. The code runs within half a minute.
 #
-# **You need** a little pandas. [A first comparison](2-first-comparison.md) explains the table of results.
+# **You need** a little pandas. [A first comparison](2-first-comparison.py) explains the table of results.
 
 # %% [markdown]
 # ## The table
 #
 # Four hospitals recorded 13 facts of 920 people, and whether an artery of the heart was narrowed. The table comes with
-# fedskew. We write it to a CSV file, as you would have your own: one row a person, a column with the *label*, a column
-# with the *client*.
+# fedskew. We write it to a CSV file, as you would have your own: one row for each person, one column with the
+# *label*, one with the *client*.
 
 # %%
 import pandas as pd
@@ -49,7 +49,7 @@ assert overview["ill"]["Switzerland"] > 0.9
 #
 # `fs.diagnose` measures four kinds of difference, the *faces*: in labels, in features, in the number of rows
 # (quantity), and in what the features say about the label (concept). Each number is between 0 (equal) and 1. `chance`
-# is what equal clients would show, and `p` says how likely they would show as much.
+# is the number that equal clients would show. `p` is the probability that they show at least the measured number.
 
 # %%
 found = fs.diagnose("visits.csv", label="ill", client="hospital", progress=False)
@@ -132,7 +132,7 @@ assert gain.drop("Switzerland").abs().max() < 6
 
 # %% [markdown]
 # Switzerland is better off alone, by more than five points: nine in ten of its people are ill, and a model that knows
-# this is right nine times in ten. A common model cannot know in which hospital a person is. For the other three the
+# this is right nine times in ten. A common model cannot know the hospital of a person. For the other three the
 # bars differ by less than five points. How many people is that?
 
 # %%

@@ -6,7 +6,7 @@
 #
 # **Time:** 10 minutes of reading. The code runs within half a minute.
 #
-# **You need** to have seen [a first comparison](2-first-comparison.md).
+# **You need** to have seen [a first comparison](2-first-comparison.py).
 
 # %% [markdown]
 # ## Four ways to differ
@@ -89,8 +89,8 @@ assert (strength[0] == 0).all()
 assert [names[k] for k in strength[1:].argmax(1)] == names
 
 # %% [markdown]
-# The first line has no skew, and no face is found. In every other line the face that we made is the strongest. So a
-# diagnosis of your own data tells which face you have.
+# The first line has no skew, and fedskew finds no face. In every other line the face that we made is the strongest. So a
+# diagnosis of your own data shows which face is the strongest there.
 #
 # ## What each face does to FedAvg
 
@@ -137,7 +137,7 @@ assert two["personal"][0] > one_mean + 0.1
 # | quantity | look at the weights: by rows, or the same for every client |
 # | concept | personal models or clusters: Ditto, FedPer, IFCA |
 #
-# These are starting points. [Is my difference real?](5-is-it-real.md) shows how to find out whether they help on your
+# These are starting points. [Is my difference real?](5-is-it-real.py) shows how to find out whether they help on your
 # data.
 #
 # **What to remember**

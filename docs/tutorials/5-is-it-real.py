@@ -6,7 +6,7 @@
 #
 # **Time:** 15 minutes of reading. The code runs within half a minute.
 #
-# **You need** to have seen [a first comparison](2-first-comparison.md), and to know what a mean and a standard
+# **You need** to have seen [a first comparison](2-first-comparison.py), and to know what a mean and a standard
 # deviation are.
 
 # %% [markdown]
@@ -168,8 +168,8 @@ assert min(best.values()) > 0.1
 assert max(best.values()) < max(RATES)
 
 # %% [markdown]
-# The seed 100 takes part in no comparison: whoever tunes on the seeds that decide, tunes the verdict. If the best rate
-# is the smallest or the largest of the grid, a wider grid may hold a better one.
+# The seed 100 takes part in no comparison. If you tune and compare on the same seeds, the comparison looks better than
+# it is. If the best rate is the smallest or the largest of the grid, a wider grid may hold a better one.
 #
 # Now compare again, each method at its own best rate.
 
@@ -194,5 +194,5 @@ assert test.pvalue > 0.2
 #
 # - Use at least five seeds, and compare within each seed.
 # - Correct for the number of comparisons. fedskew does.
-# - *Undecided* means: more seeds, or a smaller claim.
+# - If a difference is *undecided*, run more seeds, or claim less.
 # - Tune every method with the same effort, on other rows and other seeds than those that decide.

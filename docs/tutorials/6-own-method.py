@@ -6,7 +6,7 @@
 #
 # **Time:** 15 minutes of reading. The code runs within half a minute.
 #
-# **You need** PyTorch and dataclasses. [Client drift, seen](1-client-drift.md) explains what methods change.
+# **You need** PyTorch and dataclasses. [Client drift, seen](1-client-drift.py) explains what methods change.
 
 # %% [markdown]
 # ## The idea
@@ -51,8 +51,8 @@ class Spring(fs.Algorithm):
 
 
 # %% [markdown]
-# `reduces_to` is a promise: without its spring, the method is FedAvg. `fs.check` tests this promise, and all others
-# that every method must keep, on a very small federation.
+# `reduces_to` is a promise: without its spring, the method is FedAvg. `fs.check` tests this promise and those of every
+# method, on a very small federation.
 
 # %%
 checked = fs.check(Spring)
@@ -62,8 +62,8 @@ for promise in checked.table()["promise"]:
     print("-", promise)
 
 # %% [markdown]
-# The class stands in a cell of this notebook. fedskew stores its text with each run, so a run can be resumed and
-# repeated.
+# The class is defined in a cell of this notebook. fedskew stores its text with each run, so you can resume and repeat
+# the run.
 #
 # Our spring is FedProx. So it must give FedProx's numbers, on every seed:
 
@@ -77,9 +77,9 @@ assert abs(ours - theirs) < 0.01
 # %% [markdown]
 # ## 2. The direction: short steps
 #
-# `direction` gives the gradient for the next step. Here a gradient that is too long is shortened. `grad_fn(w)` returns
-# the gradient and the loss. The second result is the *scratch*, what a client carries from step to step; we leave it as
-# it is.
+# `direction` returns the gradient for the next step. This method shortens gradients that are too long. `grad_fn(w)`
+# returns the gradient and the loss. The second result of the hook is the *scratch*, which a client carries from step to
+# step. This method does not change it.
 #
 # Clients may be computed as a stack, so a hook must not branch on the value of a tensor. Write `clamp` or
 # `torch.where`, not `if`.
@@ -98,7 +98,6 @@ class ShortSteps(fs.Algorithm):
         return gradient * (self.longest / (gradient.norm() + 1e-12)).clamp(max=1.0), scratch
 
 
-print(fs.check(ShortSteps).heading)
 assert fs.check(ShortSteps)
 
 # %% [markdown]
@@ -138,7 +137,7 @@ assert fs.check(Momentum)
 # ## 4. The server: only where clients agree
 #
 # `aggregate` gets the updates of all clients, one line each, and returns the step of the global model. This server
-# leaves out every coordinate in which too few clients agree on the sign. It returns the step and its own state, which
+# leaves out every coordinate in which the clients' signs disagree too much. The second result is the server's state. It
 # is empty here.
 
 
@@ -162,8 +161,8 @@ assert fs.check(Agreement)
 # %% [markdown]
 # ## A method that breaks a promise
 #
-# What does `fs.check` find? This class changes its state in place. Two engines would give different numbers, and nobody
-# would notice.
+# This class changes its state in place. Two engines would give different numbers, and nobody would notice. `fs.check`
+# does.
 
 
 # %%
@@ -194,8 +193,8 @@ runs.plot("accuracy")
 runs.table()
 
 # %% [markdown]
-# None of the four is decided: three seeds of such clients differ too much from one another. Take more seeds. Then tune
-# your method and its rivals with the same effort, as in [Is my difference real?](5-is-it-real.md)
+# All four differences are undecided: three seeds differ too much from one another. Take more seeds. And tune your method
+# and its rivals with the same effort, as in [Is my difference real?](5-is-it-real.py)
 
 # %%
 table = runs.table().set_index("method")

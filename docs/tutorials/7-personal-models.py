@@ -6,7 +6,7 @@
 #
 # **Time:** 10 minutes of reading. The code runs within half a minute.
 #
-# **You need** to have seen [the four faces](4-four-faces.md).
+# **You need** to have seen [the four faces](4-four-faces.py).
 
 # %% [markdown]
 # ## One model, twenty clients
@@ -58,8 +58,7 @@ assert 0 < better_alone < 20
 # - **Ditto:** train a second model at each client, with a spring to the global one.
 # - **IFCA:** train a few models, and let each client choose.
 #
-# Every method gets the same fine-tuning at the end if we ask for it: `evaluation__adapt_steps=20`. So a difference is
-# not one of extra steps.
+# `evaluation__adapt_steps=20` fine-tunes the final model of a method for 20 steps on each client.
 
 # %% Accuracy by client for six methods
 results = {
@@ -138,7 +137,7 @@ assert own is not everyones
 # %% [markdown]
 # **What to remember**
 #
-# - The test accuracy of the server's model says little if clients use models of their own. Measure what they use, on
-#   rows they held out.
+# - The test accuracy of the server's model says little if clients use their own models. Measure the models that they
+#   use, on rows that they held out.
 # - Fine-tuning is the baseline to beat.
 # - The fewer rows a client has, the worse it does alone.

@@ -6,14 +6,14 @@
 #
 # **Time:** 10 minutes of reading. The code runs within half a minute.
 #
-# **You need** to have seen [a first comparison](2-first-comparison.md). The last step needs Flower, `pip install
-# 'fedskew[flower]'`; without it, the cell says so.
+# **You need** to have seen [a first comparison](2-first-comparison.py). The last step needs Flower, `pip install
+# '.[flower]'` in the clone. Without Flower, its cells only say so.
 
 # %% [markdown]
 # ## What a simulation leaves out
 #
-# In a simulation all clients live in one process. Their rows lie in one memory, messages are never lost, and everybody
-# answers. On machines
+# In a simulation all clients are in one process. They share one memory, no message is lost, and every client answers. On
+# machines
 #
 # - a client's rows never leave its machine;
 # - messages have a length, and the network has a speed;
@@ -114,16 +114,16 @@ if WITH_FLOWER:
     rows = np.load("app-rows/0.npz")
     print("client 0:", {name: rows[name].shape for name in rows.files})
 else:
-    print("Flower is not installed: pip install 'fedskew[flower]'")
+    print("Flower is not installed: pip install '.[flower]' in the clone")
 
 # %% [markdown]
 # A client's file holds its rows `x` and their labels `y`. Nothing else of the client is needed.
 #
 # ## Run it
 #
-# On one machine, one command starts a server and nodes, runs the recipe and stores the numbers where simulated runs
-# are, too. Every node is a process of its own, so the start takes longer than the whole training. Therefore the next
-# cell runs it only if you set `FEDSKEW_MACHINES=1`.
+# On one machine, one command starts a server and nodes, runs the recipe, and stores the numbers beside the simulated
+# runs. Every node is a separate process, so the start takes longer than the training. The next cell runs it only if you
+# set `FEDSKEW_MACHINES=1`.
 
 # %%
 import os
@@ -147,5 +147,5 @@ else:
 #
 # - One recipe serves simulation and machines.
 # - Simulate failures and count bytes before you deploy.
-# - A client gives its updates away, never its rows. Updates can still reveal something: see [the price of
-#   privacy](../gallery/privacy.md).
+# - A client sends its updates, never its rows. Updates can still reveal something: see [the price of
+#   privacy](../gallery/privacy.py).

@@ -1,8 +1,11 @@
 """A notebook: results, figures and live curves show themselves, errors are one line, classes of a cell work."""
 
+import sys
+from types import ModuleType
+
 import pytest
 
-pytestmark = pytest.mark.slow
+from fedskew.experiment import notebook
 
 CELLS = [
     "import fedskew as fs\n"
@@ -21,6 +24,13 @@ CELLS = [
 ]
 
 
+def test_a_program_in_which_another_thread_imports_ipython_runs_in_no_notebook(monkeypatch) -> None:
+    """Its module is there, but it has no functions yet."""
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    assert not notebook.running()
+
+
+@pytest.mark.slow
 def test_notebook_shows_results_figures_and_errors(tmp_path, monkeypatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat.v4")
     monkeypatch.chdir(tmp_path)

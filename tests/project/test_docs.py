@@ -149,19 +149,31 @@ def slug(heading: str) -> str:
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\- ]", "", heading.lower()).strip())
 
 
+def examples() -> dict[str, str]:
+    """Tutorials and gallery by their path below docs. The comments of a tutorial hold its text."""
+    paths = [path for folder in ("tutorials", "gallery") for path in (ROOT / "docs" / folder).glob("*.py")]
+    return {path.relative_to(ROOT / "docs").as_posix(): path.read_text() for path in paths}
+
+
 def test_links_of_the_site_lead_somewhere(made: dict[str, str]) -> None:
+    links = loaded("docs/builder/links.py")
+    written = {**committed(), **{path.replace(".py", ".md"): text for path, text in examples().items()}}
     pictures = dict.fromkeys(loaded("docs/builder/pictures.py").paths(), "")
-    pages = {**made, **committed(), **pictures, "contributing.md": ""}
-    dead = {path: dead_links(path, text, pages, ROOT / "docs") for path, text in pages.items()}
+    indexes = dict.fromkeys(("contributing.md", "tutorials/index.md", "gallery/index.md"), "")
+    pages = {path: links.of_site(text, path) for path, text in {**made, **written}.items()}
+    known = {**pages, **pictures, **indexes}
+    dead = {path: dead_links(path, text, known, ROOT / "docs") for path, text in pages.items()}
     assert {path: links for path, links in dead.items() if links} == {}
+    assert all("src/" not in link for text in pages.values() for link in re.findall(r"\]\(([^)]*)\)", text))
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_links_of_the_repository_lead_somewhere(name: str) -> None:
+def test_links_of_the_repository_lead_somewhere() -> None:
     """Also where nothing is built."""
-    pages = {f"docs/{path}": text for path, text in committed().items()}
-    pages |= {other: (ROOT / other).read_text() for other in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")}
-    assert dead_links(name, pages[name], pages, ROOT) == []
+    pages = {f"docs/{path}": text for path, text in {**committed(), **examples()}.items()}
+    pages |= {path.name: path.read_text() for path in ROOT.glob("*.md")}
+    pages["docs/llms.txt"] = (ROOT / "docs" / "llms.txt").read_text()
+    dead = {path: dead_links(path, text, pages, ROOT) for path, text in pages.items()}
+    assert {path: links for path, links in dead.items() if links} == {}
 
 
 def test_a_dead_link_is_found() -> None:

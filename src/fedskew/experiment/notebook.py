@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def shell() -> Any:
     """IPython's shell, if this program runs in one."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython else None
+    # another thread may be importing IPython: then its module has no functions yet
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_ipython() if get_ipython else None
 
 
 def running() -> bool:

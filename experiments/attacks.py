@@ -24,8 +24,8 @@ DEFENCES = {
     "trimmed-mean:beta=0.2": {"algorithm": "trimmed-mean:beta=0.2"},
     "krum:f=2,c=5": {"algorithm": "krum:f=2,c=5"},
 }
-NOTE = """[The settings](../../src/fedskew/experiment/settings.py) describe the attacks under `[faults]`. "scaled" sends ten times the update.
-"gaussian" sends noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
+NOTE = """[The settings](../../src/fedskew/experiment/settings.py) describe the attacks under `[faults]`.
+"scaled" sends ten times the update. "gaussian" sends noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
 SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 

@@ -1,7 +1,7 @@
 """Published shapes at a small scale: `python experiments/published_shapes.py` writes docs/results/published-shapes.md.
 
-Softmax regression on digits has ten clients, all in every round, batches of 16 and learning rate 0.1. The table shows the rounds until
-test accuracy first reaches 85 %: the mean over two seeds, or 51 if 50 rounds do not reach it. At "0 %" the rows are sorted by
+Softmax regression on digits has ten clients, all in every round, batches of 16 and learning rate 0.1. The table shows the rounds
+until test accuracy first reaches 85 %: the mean over two seeds, or 51 if 50 rounds do not reach it. At "0 %" the rows are sorted by
 label and cut into one piece for each client. At "100 %" each client gets a random share. These are the ends of the SCAFFOLD
 paper's scale of similarity. E is the number of local epochs.
 """
@@ -17,8 +17,8 @@ DOCS = Path(__file__).parents[1] / "docs" / "results"
 TARGET, ROUNDS, SEEDS, EPOCHS = 0.85, 50, (0, 1), (1, 5)
 SIMILARITY = {"0 %": "label-sorted", "100 %": "iid"}
 
-PUBLISHED = """The paper (Karimireddy et al. 2020) counts rounds to 50 % accuracy of logistic regression on EMNIST at 0 % similarity, with 1, 5, 10
-and 20 epochs: FedAvg 258, 428, 711, more than 1000; SCAFFOLD 77, 152, 286, 266. Its shape against ours at 0 %:"""
+PUBLISHED = """The paper (Karimireddy et al. 2020) counts rounds to 50 % accuracy of logistic regression on EMNIST at 0 %
+similarity, with 1, 5, 10 and 20 epochs: FedAvg 258, 428, 711, more than 1000; SCAFFOLD 77, 152, 286, 266. Its shape against ours at 0 %:"""
 
 NOT_CHECKED = """Not checked: FedPBS against FedAvg and FedProx on UCI-HAR at Dirichlet 0.2 (20 epochs, 100 rounds, five seeds), the
 gap between even and skewed clients by local epochs on CIFAR-10 (NIID-Bench), and everything else that the methods' papers
@@ -62,7 +62,7 @@ def main() -> None:
     fedavg, scaffold = ([found[m, "0 %", e] for e in EPOCHS] for m in ("fedavg", "scaffold"))
     fewer = all(one < other for one, other in zip(scaffold, fedavg, strict=True))
     shapes = [
-        f"- SCAFFOLD needs fewer rounds than FedAvg, whatever the epochs: {said(fewer)}.",
+        f"- SCAFFOLD needs fewer rounds than FedAvg, for every number of epochs: {said(fewer)}.",
         f"- More local epochs make FedAvg need more rounds: {said(fedavg == sorted(fedavg))}.",
         f"- Of all pairs the slowest is FedAvg with the most epochs: {said(fedavg[-1] == max(fedavg + scaffold))}.",
     ]

@@ -120,7 +120,8 @@ def script(path: Path, folder: Path, run: bool = True) -> str:
     """The page of a script. Its picture goes into ``folder``."""
     title, text, code = read_script(path)
     picture = save_picture(path, folder) if run else ""
-    return f"# {title}\n\n{text}\n\n{picture}\n\n```python\n{code}\n```\n\nDownload this script: {download(path.name, path.name)}.\n"
+    link = download(path.name, path.name)
+    return f"# {title}\n\n{text}\n\n{picture}\n\n```python\n{code}\n```\n\nDownload this script: {link}.\n"
 
 
 def download(text: str, name: str) -> str:

@@ -25,7 +25,8 @@ DEFENCES = {
     "krum:f=2,c=5": {"algorithm": "krum:f=2,c=5"},
 }
 NOTE = """[The settings](../../src/fedskew/experiment/settings.py) describe the attacks under `[faults]`.
-"scaled" sends ten times the update. "gaussian" sends noise with ten times the norm of the update. "label-flip" changes label y to 9 - y."""
+"scaled" sends ten times the update. "gaussian" sends noise with ten times the norm of the update.
+"label-flip" changes label y to 9 - y."""
 SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 

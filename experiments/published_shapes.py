@@ -18,7 +18,8 @@ TARGET, ROUNDS, SEEDS, EPOCHS = 0.85, 50, (0, 1), (1, 5)
 SIMILARITY = {"0 %": "label-sorted", "100 %": "iid"}
 
 PUBLISHED = """The paper (Karimireddy et al. 2020) counts rounds to 50 % accuracy of logistic regression on EMNIST at 0 %
-similarity, with 1, 5, 10 and 20 epochs: FedAvg 258, 428, 711, more than 1000; SCAFFOLD 77, 152, 286, 266. Its shape against ours at 0 %:"""
+similarity, with 1, 5, 10 and 20 epochs: FedAvg 258, 428, 711, more than 1000; SCAFFOLD 77, 152, 286, 266.
+Its shape against ours at 0 %:"""
 
 NOT_CHECKED = """Not checked: FedPBS against FedAvg and FedProx on UCI-HAR at Dirichlet 0.2 (20 epochs, 100 rounds, five seeds), the
 gap between even and skewed clients by local epochs on CIFAR-10 (NIID-Bench), and everything else that the methods' papers

@@ -1,5 +1,6 @@
 """A picture of each skew and of each measure with a curve, and the pages that show them. Made when the site is built."""
 
+import dataclasses
 import io
 import tempfile
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from fedskew.measure import registry
 from fedskew.skew import SKEWS
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew, drawn, transformed
+from fedskew.skew.partition import Ints
+from fedskew.skew.values import ByValues, quantile_bins
 
 CLIENTS = 8
 OPTIONS = {
@@ -25,6 +28,8 @@ OPTIONS = {
     "label-dirichlet-per-class": "alpha=0.3",
     "label-dirichlet-top-up": "alpha=0.3",
     "label-similarity": "similarity=0.3",
+    "quantile-dirichlet": "alpha=0.3,bins=5",
+    "column-dirichlet": "column=age,alpha=0.3,bins=5",
     "quantity-sizes": "rows=[400,300,200,100,60,40,20,10]",
     "feature-rotation": "clusters=4,side=8",
     "feature-blur": "sigma=1.5,side=8",
@@ -53,9 +58,10 @@ def pages() -> dict[str, str]:
 def of_skews() -> str:
     parts = [
         "# Skews in pictures",
-        f"Each bar is one of {CLIENTS} clients and each colour a digit, on the data set digits. For features each picture is the "
-        "same row as four clients see it, for concepts the label that a client gives to each digit. [Skews](skews.md) explains "
-        "how they combine.",
+        f"Each bar is one of {CLIENTS} clients and each colour a digit, on the data set digits. Skews by values show fifths of "
+        "the blood pressure, the age and the place in the file of the people of the data set heart. For features each picture is "
+        "the same row as four clients see it, for concepts the label that a client gives to each digit. [Skews](skews.md) "
+        "explains how they combine.",
     ]
     for row in component_rows(SKEWS):
         name = str(row["name"])
@@ -102,12 +108,29 @@ def of_skew(name: str, cls: type) -> bytes:
     skew = build("skew", SKEWS, f"{name}:{OPTIONS[name]}" if name in OPTIONS else name)
     if isinstance(skew, Concept):
         return of_concept(skew)
+    if isinstance(skew, ByValues):
+        return of_values(skew)
     return of_features(skew) if isinstance(skew, FeatureSkew) else of_partition(skew)
+
+
+def of_values(skew: ByValues) -> bytes:
+    """The people of heart in fifths: of their blood pressure as the target, of their age, or of their place in the file."""
+    data, seen = fs.load("heart"), {"QuantileDirichlet": "trestbps", "ColumnDirichlet": "age"}.get(type(skew).__name__)
+    values = data.x[:, data.columns.index(seen)] if seen else np.arange(len(data.y))
+    numbers = dataclasses.replace(
+        data, y=values.astype(float), y_test=data.x_test[:, 0].astype(float), classes=(), sensitive=""
+    )
+    fifths = quantile_bins(values, 5)
+    counts = fs.partition(numbers, skew, clients=CLIENTS).label_counts(fifths, 5)
+    return bars(counts, {"trestbps": "blood\npressure", "age": "age", None: "time"}[seen] + ",\nfifths")
 
 
 def of_partition(skew: object) -> bytes:
     data = fs.load("digits")
-    counts = fs.partition(data, skew, clients=CLIENTS).label_counts(data.y, data.num_classes)
+    return bars(fs.partition(data, skew, clients=CLIENTS).label_counts(data.y, data.num_classes), "digit")
+
+
+def bars(counts: Ints, title: str) -> bytes:
     figure = Figure(figsize=(6, 2.2), layout="constrained")
     panel = figure.subplots()
     colours = mpl.colormaps["tab10"](range(counts.shape[1]))
@@ -116,7 +139,7 @@ def of_partition(skew: object) -> bytes:
         panel.bar(range(len(counts)), counts[:, label], bottom=bottom, color=colour, label=str(label), width=0.8)
         bottom += counts[:, label]
     panel.set(xlabel="client", ylabel="rows", xticks=range(len(counts)))
-    figure.legend(title="digit", loc="outside right center", fontsize=7, title_fontsize=7)
+    figure.legend(title=title, loc="outside right center", fontsize=7, title_fontsize=7)
     return saved(figure)
 
 

@@ -15,6 +15,7 @@ from fedskew.skew.blocks import LabelBlocks, LabelClasses, LabelShards, LabelSim
 from fedskew.skew.exported import FromFolder
 from fedskew.skew.partition import Partition, deal
 from fedskew.skew.plain import IidStratified
+from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
 QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
@@ -22,6 +23,7 @@ QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 RANDOM = [
     *(Iid(), IidStratified(), LabelDirichlet(), LabelDirichlet(remainder="largest"), LabelDirichletPerClass()),
     *(LabelDirichletBalanced(), LabelDirichletTopUp(), LabelShards(), LabelSimilarity()),
+    *(QuantileDirichlet(), ColumnDirichlet(column="age")),
 ]
 
 
@@ -29,7 +31,7 @@ STRUCTURED = [LabelClasses(), LabelBlocks()]
 """Random too, but they need several classes."""
 
 
-FIXED = [LabelSorted(), Natural(), Pooled()]
+FIXED = [LabelSorted(), TimeBlocks(), Natural(), Pooled()]
 
 
 def rows_of(partition: Partition) -> list[np.ndarray]:
@@ -57,7 +59,7 @@ def deal_some(*args) -> Partition:
         return deal(*args)
     except BadInput:
         assume(getattr(args[0], "remainder", "") != "drop")
-        assume(not isinstance(args[0], LabelShards | LabelClasses | LabelBlocks))
+        assume(not isinstance(args[0], LabelShards | LabelClasses | LabelBlocks | TimeBlocks))
         raise
 
 
@@ -82,6 +84,8 @@ def cases(draw):
                 LabelDirichletBalanced(alpha=alpha),
                 LabelDirichletBalanced(alpha=alpha, prior="data"),
                 LabelDirichletTopUp(alpha=alpha),
+                QuantileDirichlet(alpha=alpha),
+                TimeBlocks(blocks=draw(st.integers(1, 3))),
                 LabelShards(shards=draw(st.integers(1, 3))),
                 LabelClasses(k=draw(st.integers(1, 3))),
                 LabelSimilarity(similarity=draw(st.floats(0, 1))),

@@ -26,8 +26,9 @@ from fedskew.skew.reserve import class_balanced, deal_others, level, share_out
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, blobs, numbers, small
 
-DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name != "from-folder"]
-"""Skews that deal rows by themselves."""
+OTHERS = ("from-folder", "quantile-dirichlet", "column-dirichlet")
+DEALERS = [name for name, cls in SKEWS.items() if hasattr(cls, "deal") and name not in OTHERS]
+"""Skews that deal any rows. The others need a folder, targets that are numbers, or a column."""
 
 
 def rng() -> np.random.Generator:

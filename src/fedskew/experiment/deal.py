@@ -24,6 +24,7 @@ from fedskew.skew.feature import Floats, Own
 from fedskew.skew.partition import Ints, Partition
 from fedskew.skew.reserve import class_balanced, deal_others, share_out
 from fedskew.skew.text import FeatureText, rewritten
+from fedskew.skew.values import ByValues
 
 Drawn = dict[str, NDArray[np.generic]]
 
@@ -130,7 +131,7 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         partition = read_back(skews.dealer, experiment, dataset, reserved)
     else:
         partition = deal_others(
-            skews, dataset.strata[0], dataset.groups, reserved, who.number, who.partition_seed, who.held_out
+            skews, dealt_by(skews, dataset), dataset.groups, reserved, who.number, who.partition_seed, who.held_out
         )
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
@@ -140,6 +141,11 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         f"clients: held_out {who.held_out} holds out no row of clients with at most {partition.sizes.max()} rows; increase it",
     )
     return partition
+
+
+def dealt_by(skews: Mixture, dataset: Dataset) -> Ints:
+    """The number of each training row by which the skews deal: its class or stratum, or a value that the skew takes."""
+    return skews.dealer.values(dataset) if isinstance(skews.dealer, ByValues) else dataset.strata[0]
 
 
 def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, reserved: Ints) -> Partition:
@@ -243,7 +249,7 @@ def label_shift(experiment: Experiment, dataset: Dataset) -> float:
     others = np.setdiff1d(
         np.arange(len(dataset.y)), np.concatenate([server_rows(experiment, dataset), shared_rows(experiment, dataset)])
     )
-    labels, groups = dataset.strata[0][others], None if dataset.groups is None else dataset.groups[others]
+    labels, groups = dealt_by(skews, dataset)[others], None if dataset.groups is None else dataset.groups[others]
     bare = dataclasses.replace(skews, features=(), concepts=())
     dealt = bare.deal(labels, groups, who.number, stream(who.partition_seed, "partition"))
     requested = bare.proportions(labels, groups, who.number, stream(who.partition_seed, "partition"))

@@ -10,6 +10,7 @@ from fedskew.skew.label import LabelDirichlet, LabelDirichletPerClass, LabelSort
 from fedskew.skew.plain import Iid, IidStratified, Natural, Pooled
 from fedskew.skew.quantity import QuantityDirichlet, QuantityLogNormal, QuantityPowerLaw, QuantitySizes
 from fedskew.skew.text import FeatureText
+from fedskew.skew.values import ColumnDirichlet, QuantileDirichlet, TimeBlocks
 
 SKEWS: dict[str, type] = {
     "iid": Iid,
@@ -23,6 +24,9 @@ SKEWS: dict[str, type] = {
     "label-similarity": LabelSimilarity,
     "label-blocks": LabelBlocks,
     "label-sorted": LabelSorted,
+    "quantile-dirichlet": QuantileDirichlet,
+    "column-dirichlet": ColumnDirichlet,
+    "time-blocks": TimeBlocks,
     "quantity-lognormal": QuantityLogNormal,
     "quantity-power-law": QuantityPowerLaw,
     "quantity-dirichlet": QuantityDirichlet,

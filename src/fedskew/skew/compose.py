@@ -18,6 +18,7 @@ from fedskew.skew.feature import FeatureSkew
 from fedskew.skew.partition import Dealer, Ints, Partition, cut, offsets
 from fedskew.skew.plain import Iid, Natural, Pooled, check_clients
 from fedskew.skew.quantity import SizeSkew
+from fedskew.skew.values import TimeBlocks
 
 Skew = Dealer | SizeSkew | FeatureSkew | Concept
 
@@ -94,6 +95,7 @@ def mixture(skews: Sequence[Skew]) -> Mixture:
     for kind, why in (
         (Natural, "natural clients have their own sizes"),
         (FromFolder, "the folder sets the clients' sizes"),
+        (TimeBlocks, "blocks of time have equal sizes"),
     ):
         require(
             not (isinstance(dealer, kind) and quantities),

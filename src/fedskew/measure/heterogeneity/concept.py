@@ -10,6 +10,9 @@ TRUSTED = 10
 """Rows of a client from which its own moments count more than the pooled ones."""
 ITERATIONS = 12
 
+RESIDUAL_DIRECTIONS, KINDS, BINS, RIDGE = 2, 8, 5, 0.01
+"""Of `residual_distance`: directions and number of the kinds, bins of the residuals, ridge of the standardised columns."""
+
 
 def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
     """Return each client's total variation (clients,) between its table of input kinds by labels and the expected table.
@@ -18,7 +21,9 @@ def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
     odds ratios between the two (iterative proportional fitting). Label skew and a shift among kinds leave the distance at 0.
     Small clients have a positive distance by chance.
     """
-    kinds, number = strata(z, y, client, clients, classes)
+    number = int(np.clip(3 * classes, 6, max(6, min(40, len(z) // 30))))
+    z = aligned(z, y, client, clients, classes)
+    kinds = clusters(z, y, client, (clients, classes), min(DIRECTIONS, 2 * (classes - 1)), number)
     counts = table(client * number + kinds, y, (clients * number, classes)).reshape(clients, number, classes)
     expected = fitted(counts.sum(0), counts.sum(2), counts.sum(1))
     return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
@@ -33,14 +38,36 @@ def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
     return made
 
 
-def strata(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> tuple[Ints, int]:
-    """Return the kind of each row (n,) and the number of kinds: clusters along the directions that separate labels within clients.
+def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, response: Floats) -> Floats:
+    """Return each client's total variation (clients,) between its table of input kinds by residuals and the expected table.
 
-    The names of the labels do not matter, so clients with different names for the same inputs get the same kinds.
+    The residuals are those of one regression of ``response`` (n,) on the inputs of all clients, in `BINS` bins. The expected table
+    has the client's rows of each kind, and the residuals of that kind over all clients. ``y`` are bins of the targets: they align
+    the inputs. Targets that differ with equal p(y | x) leave a small distance; dealing rows at random within bins of y leaves the
+    same one.
+    """
+    z = aligned(z, y, client, clients, classes)
+    kinds = clusters(z, y, client, (clients, classes), RESIDUAL_DIRECTIONS, KINDS)
+    columns = np.column_stack([np.ones(len(z)), z, z * z - 1])
+    penalty = RIDGE * len(z) * np.eye(columns.shape[1])
+    penalty[0, 0] = 0
+    error = response - columns @ np.linalg.solve(columns.T @ columns + penalty, columns.T @ response)
+    held = np.searchsorted(np.quantile(error, np.arange(1, BINS) / BINS), error)
+    counts = table(client * KINDS + kinds, held, (clients * KINDS, BINS)).reshape(clients, KINDS, BINS)
+    of_kind = counts.sum(0)
+    expected = counts.sum(2)[:, :, None] * divided(of_kind, of_kind.sum(1, keepdims=True))
+    return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
+
+
+def clusters(z: Floats, y: Ints, client: Ints, shape: tuple[int, int], directions: int, number: int) -> Ints:
+    """Return the kind of each row, (n,): clusters along the directions that separate labels within clients.
+
+    ``shape`` is (clients, classes). The names of the labels do not matter, so clients with different names for the same inputs
+    get the same kinds.
     """
     from sklearn.cluster import KMeans
 
-    z = aligned(z, y, client, clients, classes)
+    clients, classes = shape
     cell = client * classes + y
     sizes = np.bincount(cell, minlength=clients * classes)
     means = divided(sums_by(cell, clients * classes, z), sizes[:, None])
@@ -50,10 +77,8 @@ def strata(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> tupl
     within = inside.T @ inside / len(z)
     ridge = 0.05 * np.trace(within) / len(within) + 1e-9
     _, vectors = linalg.eigh(between.T @ between / len(z), within + ridge * np.eye(len(within)))
-    number = int(np.clip(3 * classes, 6, max(6, min(40, len(z) // 30))))
-    projected = z @ vectors[:, -min(DIRECTIONS, 2 * (classes - 1)) :]
-    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(projected)
-    return kinds.astype(np.int64), number
+    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(z @ vectors[:, -directions:])
+    return kinds.astype(np.int64)
 
 
 def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:

@@ -11,7 +11,7 @@ from scipy import stats
 from fedskew.core.errors import require
 from fedskew.core.sampling import fair_sample, level
 from fedskew.core.seeding import stream
-from fedskew.measure.heterogeneity.concept import concept_distance
+from fedskew.measure.heterogeneity.concept import concept_distance, residual_distance
 from fedskew.measure.heterogeneity.feature import feature_distance, shares
 from fedskew.measure.heterogeneity.label import label_measures
 from fedskew.measure.heterogeneity.quantity import size_distance
@@ -104,34 +104,41 @@ def diagnose(
     client: Ints,
     *,
     counts: Ints | None = None,
+    response: Floats | None = None,
+    sizes: Ints | None = None,
     seed: int = 0,
     permutations: int | None = None,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Diagnosis:
     """Measure clients' rows: inputs (n, ...), labels (n,) and clients (n,), both numbered from 0 without gaps.
 
-    ``counts`` (clients, classes) holds the labels of all rows if x, y and client are a sample. ``on_progress(fraction)`` is
-    called as work completes. Raises `BadInput` for one client, one class, clients without rows, or fewer than 30 rows.
+    ``counts`` (clients, classes) holds the labels of all rows if x, y and client are a sample. For targets that are numbers,
+    ``response`` (n,) holds them and y their bins; the concept face then compares residuals. ``sizes`` (clients,) are the clients'
+    rows, if ``counts`` counts a sample, too. ``on_progress(fraction)`` is called as work completes. Raises `BadInput` for one
+    client, one class, clients without rows, or fewer than 30 rows.
     """
     if counts is None:
         counts = np.zeros((int(client.max()) + 1, int(y.max()) + 1), dtype=np.int64)
         np.add.at(counts, (client, y), 1)
     clients, classes = counts.shape
-    require(clients >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
-    require(bool((counts.sum(1) > 0).all()), "diagnose: there are clients without rows; leave them out")
+    sizes = counts.sum(1) if sizes is None else sizes
+    check(sizes)
     require(bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows have the same label; choose another label column")
     require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows say nothing; give at least {FEWEST_ROWS}")
     rng = stream(seed, "diagnose")
     rows = sample(client, rng)
     y, client = y[rows], client[rows]
     z = embed(x[rows])
-    weights = counts.sum(1) / counts.sum()
+    weights = sizes / sizes.sum()
     half = rng.integers(0, 2, len(y))
+    numbers = None if response is None else response[rows]
 
     def both(owner: Ints) -> tuple[Floats, Floats]:
         return (
             feature_distance(z, y, owner, clients, classes, half),
-            concept_distance(z, y, owner, clients, classes),
+            concept_distance(z, y, owner, clients, classes)
+            if numbers is None
+            else residual_distance(z, y, owner, clients, classes, numbers),
         )
 
     permutations = permutations or PERMUTATIONS[len(y) > MANY_ROWS]
@@ -142,32 +149,45 @@ def diagnose(
             by_chance[name].append(float(weights @ values))
         on_progress((done + 1) / permutations)
     each["label"] = label_measures(counts)["total variation"]
-    by_chance["label"] = label_chance(counts, rng)
-    each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
-    equal = np.full(clients, 1 / clients)
-    by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(counts.sum()), equal, TABLES)]
-    # the mean over clients, weighted by rows except for quantity
-    totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
-    raw = {name: p_value(float(totals[name].mean()), by_chance[name]) for name in MEANINGS}
-    corrected = dict(zip(raw, holm(list(raw.values())), strict=True))
-    draws = rng.integers(0, clients, (RESAMPLES, clients))
-    faces = tuple(
-        Face(
-            name=name,
-            value=float(totals[name].mean()),
-            **interval(name, each[name], counts.sum(1), draws),
-            chance=float(np.mean(by_chance[name])),
-            p=corrected[name],
-            each=each[name],
-        )
-        for name in MEANINGS
-    )
+    by_chance["label"] = label_chance(counts, rng, weights)
     held = shares(client, y, clients, classes) > 0
     return Diagnosis(
-        faces=faces,
+        faces=compared(each, by_chance, sizes, rng),
         counts=counts,
         measured_rows=len(rows),
         alone=int((held.sum(0) == 1)[y].sum()),
+    )
+
+
+def check(sizes: Ints) -> None:
+    """Raise `BadInput` unless there are two clients, and each has rows."""
+    require(len(sizes) >= 2, "diagnose: all rows belong to one client; there is nothing to compare it with")
+    require(bool((sizes > 0).all()), "diagnose: there are clients without rows; leave them out")
+
+
+def compared(
+    each: dict[str, Floats], by_chance: dict[str, list[float]], sizes: Ints, rng: np.random.Generator
+) -> tuple[Face, ...]:
+    """Return the faces from the distances of ``each`` client and the means of random partitions; the quantity face is added."""
+    clients, weights = len(sizes), sizes / sizes.sum()
+    each["quantity"] = np.abs(weights - 1 / clients) * clients / 2
+    equal = np.full(clients, 1 / clients)
+    by_chance["quantity"] = [size_distance(n) for n in rng.multinomial(int(sizes.sum()), equal, TABLES)]
+    # the mean over clients, weighted by rows except for quantity
+    totals = {name: values if name == "quantity" else weights * clients * values for name, values in each.items()}
+    names = [name for name in MEANINGS if name in each]
+    raw = [p_value(float(totals[name].mean()), by_chance[name]) for name in names]
+    draws = rng.integers(0, clients, (RESAMPLES, clients))
+    return tuple(
+        Face(
+            name=name,
+            value=float(totals[name].mean()),
+            **interval(name, each[name], sizes, draws),
+            chance=float(np.mean(by_chance[name])),
+            p=p,
+            each=each[name],
+        )
+        for name, p in zip(names, holm(raw), strict=True)
     )
 
 
@@ -186,14 +206,18 @@ def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
     return result
 
 
-def label_chance(counts: Ints, rng: np.random.Generator) -> list[float]:
-    """Return the label face of `TABLES` random tables with these margins, as if all rows were dealt at random."""
+def label_chance(counts: Ints, rng: np.random.Generator, weights: Floats | None = None) -> list[float]:
+    """Return the label face of `TABLES` random tables with these margins, as if all rows were dealt at random.
+
+    ``weights`` (clients,) of the clients sum to 1; by default they are proportional to the counts.
+    """
     sizes, n = counts.sum(1), counts.sum()
     pooled = counts.sum(0) / n
+    factors = (sizes / n if weights is None else weights) / (2 * sizes)
     tables = stats.random_table(sizes, counts.sum(0))
     # one by one: together they need 8 kB a client and class
     drawn = (tables.rvs(size=1, random_state=rng) for _ in range(TABLES))
-    return [float(np.abs(t - sizes[:, None] * pooled).sum() / (2 * n)) for t in drawn]
+    return [float(np.abs(t - sizes[:, None] * pooled).sum(-1).ravel() @ factors) for t in drawn]
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:

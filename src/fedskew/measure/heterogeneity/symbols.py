@@ -1,0 +1,81 @@
+"""The faces of sequences of symbols: which symbols clients use, how many rows they have, and which symbol follows which."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from fedskew.core.errors import require
+from fedskew.core.seeding import stream
+from fedskew.measure.heterogeneity.concept import fitted
+from fedskew.measure.heterogeneity.diagnose import FEWEST_ROWS, PERMUTATIONS, Diagnosis, check, compared, sample
+from fedskew.measure.heterogeneity.label import label_measures
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+
+COMMON = 30
+"""The most frequent symbols; all others count as one where pairs of symbols are counted."""
+
+
+def counts_of(y: Ints, client: Ints, clients: int, symbols: int) -> Ints:
+    """Return the counts (clients, symbols) of rows (n, T) of symbols; -1 is none."""
+    held = y >= 0
+    owner = np.broadcast_to(client[:, None], y.shape)[held]
+    return np.bincount(owner * symbols + y[held], minlength=clients * symbols).reshape(clients, symbols)
+
+
+def diagnose_symbols(
+    y: Ints,
+    client: Ints,
+    sizes: Ints,
+    symbols: int,
+    *,
+    seed: int = 0,
+    permutations: int | None = None,
+    on_progress: Callable[[float], None] = lambda fraction: None,
+) -> Diagnosis:
+    """Measure clients' rows (n, T) of ``symbols`` symbols, of clients (n,) with ``sizes`` (clients,) rows in all; -1 is no symbol.
+
+    The label face compares frequencies of symbols. The concept face compares pairs of a symbol and the next one with the pooled
+    odds ratios. There is no feature face: the inputs are the symbols before. By chance whole rows are dealt at random.
+    """
+    clients = len(sizes)
+    check(sizes)
+    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows say nothing; give at least {FEWEST_ROWS}")
+    counts = counts_of(y, client, clients, symbols)
+    require(
+        bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows hold the same symbol; there is nothing to compare"
+    )
+    rng = stream(seed, "diagnose")
+    rows = sample(client, rng)
+    y, client = y[rows], client[rows]
+    common = np.full(symbols, COMMON)
+    order = np.argsort(-counts.sum(0), kind="stable")[:COMMON]
+    common[order] = np.arange(len(order))
+    # the places of the pairs whose two symbols are known
+    row, at = np.nonzero((y[:, :-1] >= 0) & (y[:, 1:] >= 0))
+    pair = common[y[row, at]] * (COMMON + 1) + common[y[row, at + 1]]
+    row_of, place = np.nonzero(y >= 0)
+    of_symbols = summed(row_of, y[row_of, place], (len(y), symbols))
+    of_pairs = summed(row, pair, (len(y), (COMMON + 1) ** 2))
+    weights = sizes / sizes.sum()
+
+    def both(owner: Ints) -> tuple[Floats, Floats]:
+        ones = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))), shape=(clients, len(owner)))
+        label = label_measures((ones @ of_symbols).toarray().astype(np.int64))["total variation"]
+        tables = (ones @ of_pairs).toarray().reshape(clients, COMMON + 1, COMMON + 1)
+        expected = fitted(tables.sum(0), tables.sum(2), tables.sum(1))
+        return label, divided(np.abs(tables - expected).sum((1, 2)) / 2, tables.sum((1, 2)))
+
+    number = permutations or PERMUTATIONS[1]
+    each = dict(zip(("label", "concept"), both(client), strict=True))
+    by_chance: dict[str, list[float]] = {"label": [], "concept": []}
+    for done in range(number):
+        for name, values in zip(by_chance, both(rng.permutation(client)), strict=True):
+            by_chance[name].append(float(weights @ values))
+        on_progress((done + 1) / number)
+    return Diagnosis(faces=compared(each, by_chance, sizes, rng), counts=counts, measured_rows=len(rows), alone=0)
+
+
+def summed(row: Ints, column: Ints, shape: tuple[int, int]) -> csr_array:
+    """Return how often each pair of a row and a column occurs."""
+    return csr_array((np.ones(len(row)), (row, column)), shape=shape)

@@ -1,0 +1,155 @@
+"""Skews without classes: by quantiles of the target, by the values of a column, by blocks of time."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import require, suggestion
+from fedskew.skew.blocks import dealt_by_counts, fitted, rounded
+from fedskew.skew.label import check_alpha, dirichlet
+from fedskew.skew.partition import Ints, evenly
+from fedskew.skew.plain import check_clients
+
+
+class Data(Protocol):
+    """The parts of a data set that these skews read."""
+
+    @property
+    def x(self) -> NDArray[Any]: ...
+    @property
+    def y(self) -> NDArray[Any]: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class ByValues(Protocol):
+    """A skew that deals by values of its own, in place of the data set's labels."""
+
+    def values(self, data: Data) -> Ints:
+        """Return what `deal` gets as labels, one number for each training row."""
+        ...
+
+
+def quantile_bins(values: NDArray[Any], bins: int) -> Ints:
+    """Return the bin of each value, (n,), numbered from 0 without gaps; bins have equally many rows, up to equal values."""
+    edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
+    return np.unique(np.searchsorted(edges, values), return_inverse=True)[1].astype(np.int64)
+
+
+def column(data: Data, name: str, what: str) -> NDArray[Any]:
+    """Return the values (n,) of a column: its numbers, or the numbers of its words."""
+    require(
+        bool(data.columns),
+        f"skew {what}: {data.name} does not name its columns; use a table of your own, or a skew that needs no column",
+    )
+    if name in data.columns:
+        found: NDArray[Any] = data.x[:, data.columns.index(name)]
+        return found
+    # a column of words is one column for each word, "sex = 1", perhaps standardised
+    known = [column.partition("=")[0].strip() for column in data.columns]
+    require(name in known, f"skew {what}: {data.name} has no column {name!r}; {suggestion(name, known)}")
+    words = data.x[:, [at for at, column in enumerate(known) if column == name]]
+    return np.where(words.max(1) > 0, words.argmax(1), words.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinDirichlet:
+    """Clients of equal size; each draws the shares of the bins from Dir(alpha).
+
+    A client's rows of each bin are its size times these shares, rounded. Where a bin runs out, the client gets rows of its other
+    bins in proportion to their shares. All rows are assigned.
+    """
+
+    alpha: float = 0.5
+    bins: int = 10
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        require(self.bins >= 2, f"bins must be at least 2, got {self.bins}")
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        room = np.bincount(labels)
+        p = np.exp(dirichlet(self.alpha, (num_clients, len(room)), rng))
+        sizes = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
+        wanted = rounded(sizes[:, None] * p / p.sum(1, keepdims=True), sizes)
+        return dealt_by_counts(labels, fitted(wanted, p, room, rng), rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantileDirichlet(BinDirichlet):
+    """`BinDirichlet` on quantiles of the target: a number, or the time of survival data.
+
+    Alpha near 0 gives each client one bin, as far as the bins reach. A large alpha gives all clients the same targets.
+    """
+
+    idea: ClassVar[str] = (
+        "each client draws its shares of the target's quantile bins from Dir(alpha); for numbers and times"
+    )
+
+    def values(self, data: Data) -> Ints:
+        require(
+            np.issubdtype(data.y.dtype, np.floating),
+            f"skew quantile-dirichlet: the targets of {data.name} have no quantiles; use label-dirichlet-balanced, or "
+            "column-dirichlet:column=NAME",
+        )
+        # survival data: time and event
+        return quantile_bins(data.y if data.y.ndim == 1 else data.y[:, 0], self.bins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDirichlet(BinDirichlet):
+    """`BinDirichlet` on a column of a table: its words, or its quantiles if it has more than ``bins`` different numbers."""
+
+    column: str
+
+    idea: ClassVar[str] = (
+        "each client draws its shares of a column's values or quantile bins from Dir(alpha); for any task"
+    )
+
+    def values(self, data: Data) -> Ints:
+        held = column(data, self.column, "column-dirichlet")
+        found, code = np.unique(held, return_inverse=True)
+        return code.astype(np.int64) if len(found) <= self.bins else quantile_bins(held, self.bins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBlocks:
+    """Rows in the order of time are cut into ``blocks`` x clients consecutive, nearly equal pieces; each client gets ``blocks``.
+
+    Time is the ``column`` of a table, by default the order of the rows. With one block, clients follow each other in time. With
+    several, the pieces are dealt at random.
+    """
+
+    column: str = ""
+    blocks: int = 1
+
+    idea: ClassVar[str] = (
+        "rows in the order of time, or of a column, are cut into blocks of consecutive rows; for any task"
+    )
+
+    def __post_init__(self) -> None:
+        require(self.blocks >= 1, f"blocks must be at least 1, got {self.blocks}")
+
+    def values(self, data: Data) -> Ints:
+        if not self.column:
+            return np.arange(len(data.y))
+        return np.unique(column(data, self.column, "time-blocks"), return_inverse=True)[1].astype(np.int64)
+
+    def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
+        check_clients(num_clients, len(labels))
+        number = self.blocks * num_clients
+        require(
+            number <= len(labels),
+            f"{num_clients} clients with {self.blocks} blocks each need {number} rows, the data set has {len(labels)}; use fewer "
+            "blocks or clients",
+        )
+        pieces = evenly(np.argsort(labels, kind="stable"), number)
+        if self.blocks > 1:
+            pieces = [pieces[at] for at in rng.permutation(number)]
+        return [np.concatenate(pieces[k * self.blocks : (k + 1) * self.blocks]) for k in range(num_clients)]

@@ -98,8 +98,8 @@ runs = fs.compare(["fedavg", "fedprox:mu=0.1", "scaffold", "local-only"], seeds=
 runs.table()
 
 # %% [markdown]
-# The accuracy in this table is that of the *server's* model. Under `local-only` nothing reaches the server, so its
-# number there means nothing. The fair question is: how good is the model that a hospital would *use*, on its own
+# The accuracy in this table is that of the *server's* model. Under `local-only` nothing reaches the server, so it
+# has none. The fair question is: how good is the model that a hospital would *use*, on its own
 # held-out people?
 
 # %% Accuracy by hospital of the common model and of a model of its own

@@ -1,15 +1,19 @@
 """The table of methods on a terminal."""
 
+import math
 from pathlib import Path
 
 import pytest
 
 from fedskew.cli.output import print_summary
+from fedskew.report.answer import answer
 from fedskew.report.files import PLAIN, Layout
 from fedskew.report.names import titled
 from fedskew.report.tables import summary
 from fedskew.store.runs import RunStore
 from tests.report import add
+
+ALONE = '[sharing]\nname = "personal"\nhead = 1\nlayers = ["*"]\n'
 
 METHODS = (
     "fedavg",
@@ -82,10 +86,43 @@ def test_one_pooled_client_is_no_worst_client(tmp_path: Path, capsys: pytest.Cap
     assert "Centralised: one client holds all rows, so there is no worst client" in out
 
 
-def test_a_model_that_was_never_trained_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_was_never_trained_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = RunStore(tmp_path)
-    add(store, "local-only", 0, [0.1, 0.1], experiment='[sharing]\nname = "personal"\nhead = 1\nlayers = ["*"]\n')
-    expected = "Local only: nothing is shared, so its test accuracy is that of the initial, untrained model"
+    for seed in range(3):
+        add(store, "fedavg", seed, [0.1, 0.5 + 0.01 * seed])
+        add(store, "local-only", seed, [0.1, 0.1], experiment=ALONE)
+    out = lines(store, capsys)
+    row = next(line for line in out if line.startswith("Local only")).removeprefix("Local only").split()
+    assert row[:4] == ["–", "–", "75.0", "±"]  # accuracy, worst client, personal
+    assert "lower" not in " ".join(out)
+    expected = "Local only: nothing is shared, so the server has no trained model to measure"
+    assert expected in " ".join(" ".join(out).split())
+    table = summary(store, store.runs())
+    assert table["verdict"].tolist() == ["", ""]
+    assert math.isnan(table["p"][1])
+
+
+def test_a_run_without_a_trained_model_on_the_server_says_so(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    add(store, "local-only", 0, [0.1, 0.1], experiment=ALONE)
+    assert answer(summary(store, store.runs())) == "No method has a test accuracy, so they cannot be compared by it."
+
+
+def test_an_interval_that_excludes_0_explains_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = RunStore(tmp_path)
+    for seed, (one, two) in enumerate([(0.02, 0.0), (0.03, 0.0), (0.0, 0.01), (0.04, 0.0)]):
+        for name, more in {"fedavg": 0.0, "scaffold": one, "fedprox": two}.items():
+            add(store, name, seed, [0.1, 0.5 + more])
+    table = summary(store, store.runs())
+    assert table["verdict"].tolist() == ["", "undecided", "undecided"]
+    assert table["difference"][1] < table["difference_half"][1]
+    assert "by Holm" not in " ".join(lines(store, capsys))
+    for seed in range(4):
+        add(store, "moon", seed, [0.1, 0.5 + (0.02, 0.03, 0.01, 0.04)[seed]])
+    table = summary(store, store.runs())
+    assert table["difference"][3] > table["difference_half"][3]
+    assert table["verdict"][3] == "undecided"
+    expected = "MOON: undecided although the interval excludes 0, by Holm's correction for 3 comparisons"
     assert expected in " ".join(" ".join(lines(store, capsys)).split())
 
 

@@ -1,6 +1,7 @@
 """The page is complete, safe and self-contained, and says on which rows clients are measured."""
 
 import base64
+import csv
 import hashlib
 import json
 import math
@@ -15,9 +16,10 @@ import pytest
 from fedskew.cli.output import print_summary
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.defaults import defaults
 from fedskew.measure.warnings import Warned
 from fedskew.report import experiments, html, plots, tables
-from fedskew.report.files import write_tables
+from fedskew.report.files import Layout, texts_of, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.svg import inline
 from fedskew.store.runs import RunStore
@@ -172,13 +174,52 @@ def test_figures_hold_the_values_that_the_pointer_shows(page: str) -> None:
 
 def test_page_shows_no_python_values_and_no_defaults(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
-    add(store, "a", 0, [0.1, 0.5], experiment=Experiment(codec="int8", model="mlp:hidden=[32,16]").toml())
+    experiment = Experiment(codec="int8", model="mlp:hidden=[32,16]", faults__longest_ratio=0, solver__momentum=0.9)
+    run = add(store, "a", 0, [0.1, 0.5], experiment=experiment.toml())
+    store.add_facts(run, {"defaults": defaults(experiment)})
     settings = report(store, tmp_path).partition('id="settings"')[2].partition('id="repeat"')[0]
     for expected in ("int8", "mlp (hidden = 32 and 16)", "label-dirichlet (alpha = 0.1"):
         assert expected in settings
-    for section in ("system", "faults", "refine", "sharing", "training", "evaluation", "checkpoint", "server"):
+    for expected in ("sgd (lr = 0.1, momentum = 0.9)", "epochs = 5, batch_size = 16", "longest_ratio = 0.0"):
+        assert expected in settings
+    for section in ("system", "refine", "sharing", "training", "evaluation", "checkpoint", "server", "task", "engine"):
         assert f"<dt>{section}<" not in settings
-    assert not re.search(r"\{|\[|none|= 0\.0|= false|&#39;", settings)
+    assert not re.search(r"\{|\[|none|= 0\.0|= false|&#39;", settings.replace("longest_ratio = 0.0", ""))
+
+
+@pytest.mark.parametrize(("skew", "dealt"), [("natural", False), ("iid", True)])
+def test_page_does_not_say_that_natural_clients_are_dealt(tmp_path: Path, skew: str, dealt: bool) -> None:
+    store = RunStore(tmp_path / "runs")
+    text = Experiment(dataset="heart", skew=skew).toml()
+    for seed in range(2):
+        run = add(store, "a", seed, [0.1, 0.5], experiment=text, partition_seed=seed)
+        store.set_partition(run, [(0, "0", "no", 30), (1, "1", "yes", 5)])
+        store.add_facts(run, {"partition": {"clients": 2}})
+    page = " ".join(report(store, tmp_path).split())
+    for sentence in ("number = 10", "another partition seed gives other clients", "Other runs have other partitions"):
+        assert (sentence in page.partition('id="repeat"')[0]) == dealt
+    assert ("(a, partition seed 0)" in page) == dealt
+
+
+def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    for seed in range(4):
+        add(store, "a", seed, [0.1, 0.5 + 0.01 * seed])
+        add(store, "b", seed, [0.1, 0.6 + 0.02 * seed])
+    texts = {name: texts_of(store, store.runs(), layout=Layout(spread=name)) for name in ("ci95", "std", "sem")}
+    wide = {}
+    for name, files in texts.items():
+        last = list(csv.DictReader(files["accuracy.csv"].splitlines()))[-1]
+        wide[name] = float(last["high"]) - float(last["mean"])
+    assert wide["std"] == pytest.approx(0.02 * math.sqrt(5 / 3))
+    assert wide["sem"] == pytest.approx(wide["std"] / 2)
+    assert wide["ci95"] == pytest.approx(3.182446305 * wide["sem"])
+    page = write_report(store, store.runs(), tmp_path / "std.html", layout=Layout(spread="std")).read_text("utf-8")
+    assert "bands their standard deviation" in page
+    assert "Line: its standard deviation over seeds. The verdict is after Holm’s correction." in page
+    tip = values_of(page, "difference from a")["tips"][0][2]
+    assert "standard deviation" in tip
+    assert "95" not in tip
 
 
 @pytest.mark.parametrize(("kind", "place"), [("collapsed", "partition"), ("oscillating", "header")])

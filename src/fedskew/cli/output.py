@@ -22,7 +22,7 @@ from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.signs import warnings
-from fedskew.report.tables import columns, named, read, summarise, summary, unfinished
+from fedskew.report.tables import columns, corrected, named, read, summarise, summary, unfinished
 from fedskew.report.words import SEEDS_ONLY, SPREADS, heading, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -179,7 +179,8 @@ def notes(
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
-    return ["; ".join(filter(None, found)), *remarks(records)]
+    excluded = corrected(frame) if layout.spread == "ci95" and layout.has("verdict") else []
+    return ["; ".join(filter(None, found)), *excluded, *remarks(records)]
 
 
 def print_ranks(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> None:

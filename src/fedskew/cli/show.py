@@ -218,7 +218,7 @@ def report(parsed: argparse.Namespace) -> int:
         return serve(store, records, parsed.port, budget)
     layout = layout_from(parsed)
     path = write_report(store, records, path, budget, layout)
-    figures = write_figures(store, records, parsed.figures, budget) if parsed.figures else []
+    figures = write_figures(store, records, parsed.figures, budget, layout) if parsed.figures else []
     files = figures + (write_tables(store, records, parsed.tables, budget, layout) if parsed.tables else [])
     if parsed.json:
         print_json({"report": str(path), "files": [str(f) for f in files], "runs": [r.id for r in records]})

@@ -23,6 +23,7 @@ from fedskew.engine.group import Lost
 from fedskew.engine.states import ClientStates
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.measurements import measured_every
 from fedskew.experiment.metrics import row_of
@@ -290,7 +291,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])
-    facts["primary"] = experiment.task.primary
+    facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()
     for what, name in (("data", "data"), ("frozen", "model's frozen layers")):

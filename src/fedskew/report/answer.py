@@ -25,13 +25,16 @@ def answer(table: pd.DataFrame) -> str:
         key=lambda row: float(row[measure.key]),
         reverse=measure.ahead == "higher",
     )
-    if not measured:
+    if not measured and not any(row["finished"] for row in rows):
         return "No run has finished, so there is no answer yet."
+    if not measured:
+        return f"No method has a {measure.label}, so they cannot be compared by it."
     first, others = rows[0], [row for row in measured if row is not rows[0]]
     if len(rows) == 1:
         return alone(first)
     if not math.isfinite(first[measure.key]):
-        return f"Undecided: no run of {first['method']}, the method to compare with, has finished. {best(measured)}."
+        why = "has finished" if not first["finished"] else f"has a {measure.label}"
+        return f"Undecided: no run of {first['method']}, the method to compare with, {why}. {best(measured)}."
     if all(row["pairs"] < 2 for row in others):
         return f"Undecided: {too_few(others)}. {best(measured)}."
     ahead, behind, undecided = (

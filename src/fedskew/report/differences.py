@@ -9,7 +9,7 @@ from fedskew.core.errors import require
 from fedskew.measure.registry import primary
 from fedskew.report.style import INK, MUTED, SERIES, blank, marker, shorten, styled
 from fedskew.report.tips import Tip, Tips
-from fedskew.report.words import MISSING, Row, gap, rows_of
+from fedskew.report.words import MISSING, SPREADS, Row, gap, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +24,10 @@ def compared(table: pd.DataFrame) -> list[tuple[int, Row]]:
     return [(i, row) for i, row in enumerate(rows_of(table)) if i and math.isfinite(row["difference"])]
 
 
-def ends(row: Row) -> tuple[float, float]:
+def ends(row: Row, spread: str = "ci95") -> tuple[float, float]:
     """The interval of the difference, cut off where it is impossible; the difference alone without one."""
-    half = row["difference_half"] if math.isfinite(row["difference_half"]) else 0.0
+    around = row[f"difference_{SPREADS[spread].column}"]
+    half = around if math.isfinite(around) else 0.0
     limit = 1.0 if primary().unit == "%" else math.inf
     return max(row["difference"] - half, -limit), min(row["difference"] + half, limit)
 
@@ -37,7 +38,7 @@ def verdict(row: Row) -> str:
     return f"{row['verdict']}, {gap(primary(), row['difference'])}{unit}"
 
 
-def draw_differences(table: pd.DataFrame) -> Figure:
+def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
     """Draw the differences in the summary ``table`` from its first method. Raises `BadInput` if there is none."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -49,7 +50,9 @@ def draw_differences(table: pd.DataFrame) -> Figure:
         axes.axvline(0, color=MUTED, linewidth=1)
         for at, (index, row) in enumerate(found):
             colour = SERIES[index % len(SERIES)]
-            axes.plot([factor * end for end in ends(row)], [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55)
+            axes.plot(
+                [factor * end for end in ends(row, spread)], [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55
+            )
             axes.plot([factor * row["difference"]], [at + 0.2], marker(index), color=colour, markersize=8)
             decided = row["verdict"] in (primary().ahead, primary().behind)
             wide, height = axes.get_yaxis_transform(), at - 0.2
@@ -69,12 +72,13 @@ def draw_differences(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def of_differences(table: pd.DataFrame) -> Tips:
+def of_differences(table: pd.DataFrame, spread: str = "ci95") -> Tips:
     """The numbers of each difference, for the picture of `draw_differences`."""
     factor, found = (100 if primary().unit == "%" else 1), []
     for at, (_, row) in enumerate(compared(table)):
-        low, high = (gap(primary(), end) for end in ends(row))
-        sure = f", 95\u00a0% interval {low} to {high}" if math.isfinite(row["difference_half"]) else ""
+        low, high = (gap(primary(), end) for end in ends(row, spread))
+        around = row[f"difference_{SPREADS[spread].column}"]
+        sure = f", {SPREADS[spread].unbroken} {low} to {high}" if math.isfinite(around) else ""
         p = f"p {row['p']:.2g}" if math.isfinite(row["p"]) else f"p {MISSING}"
         text = f"{row['method']}: {verdict(row)}{sure}; {p}, {row['pairs']} paired seeds"
         found.append(Tip(factor * row["difference"], at + 0.2, text))

@@ -16,31 +16,14 @@ SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
 
+EMPTY: tuple[object, ...] = (0, "", "none", "auto", None, [])
+"""Values that are left out where no default is known."""
 
-USUAL: dict[str, Json] = {
-    "server": {"name": "sgd", "lr": 1.0},
-    "augment": {"name": "none"},
-    "availability": {"name": "always"},
-    "refine": {"name": "none"},
-    "selection": {"name": "everyone"},
-    "sharing": {"name": "all"},
-    "codec": {"name": "none"},
-    "shared_data": {"alpha": 1.0},
-    "solver": {"lr_decay": 1.0},
-    "local": {"batches": "shuffled"},
-    "faults": {
-        "kinds": ["missing", "not_finite", "too_long", "wrong_shape"],
-        "strength": 10.0,
-        "longest_ratio": 20.0,
-        "fewest": 0.5,
-        "attempts": 1,
-    },
-    "training": {"dtype": "float32", "precision": "full", "device": "cpu", "threads": 1},
-    "evaluation": {"max_clients": 1000, "local_models": True},
-    "engine": {"name": "stacked"},
-    "checkpoint": {"every": 10},
-}
-"""Default values that a page leaves out, by section. Zeros and ``none`` are left out in every section."""
+ALWAYS = {"solver.lr", "local.epochs", "local.batch_size"}
+"""Settings that are shown even if they are the defaults."""
+
+OWN_CLIENTS = {"natural", "from-folder"}
+"""Skews that deal the same clients under every partition seed."""
 
 UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
 """Sections and settings that change no result."""
@@ -107,13 +90,23 @@ def pooled(record: RunRecord) -> bool:
     return "pooled" in skews(record)
 
 
+def shares_nothing(record: RunRecord) -> bool:
+    """True if every client trains alone, so that the server's model stays the initial one."""
+    return parsed(record).get("sharing", {}).get("layers") == ["*"]
+
+
+def own_clients(record: RunRecord) -> bool:
+    """True if the data or a stored partition say who the clients are, whatever ``clients.number`` and the partition seed are."""
+    return bool(skews(record) & OWN_CLIENTS)
+
+
 def remarks(records: Sequence[RunRecord]) -> list[str]:
     """What readers of a table must know of these methods, a sentence each."""
     one = dict.fromkeys(record.name for record in records if pooled(record))
-    alone = dict.fromkeys(record.name for record in records if parsed(record).get("sharing", {}).get("layers") == ["*"])
+    alone = dict.fromkeys(record.name for record in records if shares_nothing(record))
     texts = {
         "one client holds all rows, so there is no worst client": one,
-        "nothing is shared, so its test accuracy is that of the initial, untrained model": alone,
+        "nothing is shared, so the server has no trained model to measure": alone,
     }
     return [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
 
@@ -138,7 +131,7 @@ def measured_rows(records: Sequence[RunRecord]) -> str:
 
 def settings(records: Sequence[RunRecord]) -> list[Setting]:
     """The settings that differ from their defaults, with rounds and seeds; the most important first."""
-    tables = {record.id: chosen(without_seeds(record)) for record in records}
+    tables = {record.id: chosen(record) for record in records}
     for table in tables.values():
         for section, key in (("training", "rounds"), ("evaluation", "every")):  # which the page shows elsewhere
             if isinstance(table.get(section), dict):
@@ -158,19 +151,21 @@ def settings(records: Sequence[RunRecord]) -> list[Setting]:
     ]
 
 
-def chosen(table: Json) -> Json:
-    """The experiment without zeros and defaults; a section without anything else is left out."""
+def chosen(record: RunRecord) -> Json:
+    """The experiment of a run without its seeds, and without defaults; a section without anything else is left out."""
     found: Json = {}
-    for section, value in table.items():
+    for section, value in without_seeds(record).items():
         if not isinstance(value, dict):
             found[section] = value
             continue
-        usual = USUAL.get(section, {})
+        usual = {} if section in FIRST else record.facts.get("defaults", {}).get(section, {})
         own = {
             key: part
             for key, part in value.items()
-            if part not in (0, "", "none", "auto", None, []) and usual.get(key) != part
+            if f"{section}.{key}" in ALWAYS or (part != usual[key] if key in usual else part not in EMPTY)
         }
+        if section == "clients" and own_clients(record):
+            own.pop("number", None)
         if own and "name" in value:
             own = {"name": value["name"]} | own
         if own or section in FIRST:

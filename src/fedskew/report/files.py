@@ -48,7 +48,7 @@ UNDATED = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 
 
 def write_figures(
-    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None
+    store: RunStore, records: Sequence[RunRecord], folder: Path, budget: Budget | None = None, layout: Layout = PLAIN
 ) -> list[Path]:
     """Write every figure that these runs have measurements for as PDF, SVG and PNG; return the files.
 
@@ -60,7 +60,7 @@ def write_figures(
             if what == "clients" and series.per_client(store, records, budget).empty:
                 continue
             try:
-                figure = plots.plot(store, records, what, budget)
+                figure = plots.plot(store, records, what, budget, layout.spread)
             except BadInput:  # not measured, or not what these runs can show
                 continue
             with styled(SAVING):
@@ -102,13 +102,13 @@ def texts_of(
     seeds = seeds.sort_values("method", key=lambda names: names.map(list(summary["method"]).index), kind="stable")
     shown = readable(summary, layout, chosen)
     texts = {
-        "methods.csv": csv(summary),
-        "seeds.csv": csv(seeds[seeds.columns[seeds.notna().any()]]),
+        "methods.csv": csv(tables.filled(summary)),
+        "seeds.csv": csv(tables.filled(seeds)),
         "methods.tex": latex(summary, [spelling[method].latex for method in summary["method"]], budget, layout, chosen),
         "methods.md": markdown(shown.assign(method=[str(spelling[method]) for method in shown["method"]])),
     }
     for key, measure in plots.curves().items():
-        curves = series.curves_of(frame, records, measure)
+        curves = series.curves_of(frame, records, measure, layout.spread)
         if measure.of_clients:
             curves["client_rows"] = curves["method"].map(client_rows)
         if len(curves):

@@ -141,10 +141,10 @@ def page(
         client_rows=experiments.kinds_of_rows(records),
         unfinished=tables.unfinished(records).to_dict("records"),
         legend=legend(methods),
-        differences=difference_figure(summary),
+        differences=difference_figure(summary, layout.spread),
         figures=rank_figure(store, stored, budget)
-        + curve_figures(frame, records)
-        + part_figures(store, records, budget)
+        + curve_figures(frame, records, layout.spread)
+        + part_figures(store, records, budget, layout.spread)
         + client_figure(store, records, budget)
         + landscapes,
         landscapes=bool(landscapes),
@@ -202,23 +202,27 @@ def figure(
     return {"key": key, "heading": heading, "label": label, "svg": svg, "caption": caption, "tips": shown}
 
 
-def difference_figure(summary: pd.DataFrame) -> dict[str, str] | None:
+def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | None:
     """The paired differences from the first method, where there are any."""
     if not compared(summary):
         return None
     heading = f"difference from {summary['method'].iloc[0]}"
-    caption = (
-        f"Dot: mean paired difference in last-round {primary().label}. Line: its 95\u00a0% interval over seeds, before Holm’s "
-        "correction. The verdict is after it."
+    before, after = (
+        (", before Holm’s correction", " after it") if spread == "ci95" else ("", " after Holm’s correction")
     )
-    return figure("differences", heading, heading, draw_differences(summary), caption, of_differences(summary))
+    caption = (
+        f"Dot: mean paired difference in last-round {primary().label}. Line: its {words.SPREADS[spread].unbroken} "
+        f"over seeds{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.corrected(summary))}"
+    )
+    drawn, values = draw_differences(summary, spread), of_differences(summary, spread)
+    return figure("differences", heading, heading, drawn, caption, values)
 
 
-def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dict[str, str]]:
+def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord], spread: str) -> list[dict[str, str]]:
     """A figure for each measure that has values over the rounds."""
     methods, made = tables.methods(records), []
     for key, measure in plots.curves().items():
-        table = series.curves_of(frame, records, measure)
+        table = series.curves_of(frame, records, measure, spread)
         if len(table):
             rows = f" Measured on each client’s {experiments.measured_rows(records)}." if measure.of_clients else ""
             caption = f"{words.note(measure)}.{rows}"
@@ -227,12 +231,14 @@ def curve_figures(frame: pd.DataFrame, records: Sequence[RunRecord]) -> list[dic
     return made
 
 
-def part_figures(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> list[dict[str, str]]:
+def part_figures(
+    store: RunStore, records: Sequence[RunRecord], budget: Budget | None, spread: str
+) -> list[dict[str, str]]:
     """The measures of layers and of classes, where the runs have them."""
     order, made = tables.methods(records), []
     captions = {"layers": "mean over the rounds", "classes": "after the last measured round"}
     for what in parts.MEASURES:
-        table = parts.by_part(store, records, what, budget)
+        table = parts.by_part(store, records, what, budget, spread)
         if len(table):
             measure = parts.measure_of(what)
             caption = f"{words.note(measure)}; {captions[what]}."
@@ -259,10 +265,15 @@ def client_figure(store: RunStore, records: Sequence[RunRecord], budget: Budget 
     if table.empty:
         return []
     heading, within = f"{primary().title} by client", " within the budget" if budget else ""
+    several = " within each run, and each rank is averaged over the runs" if len(records) > 1 else ""
+    others = (
+        ""
+        if all(map(experiments.own_clients, records)) or not several
+        else ": another partition seed gives other clients"
+    )
     caption = (
         f"{primary().title.capitalize()} of the global model on each client’s {experiments.measured_rows(records)}, at the last "
-        f"measured round of the finished runs{within}. Clients are ranked from worst to best within each run, and each rank is "
-        "averaged over the runs: another partition seed gives other clients."
+        f"measured round of the finished runs{within}. Clients are ranked from worst to best{several}{others}."
     )
     methods = tables.methods(records)
     drawn = plots.draw_clients(table, methods)
@@ -299,10 +310,13 @@ def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object
     rows = store.partition(record.id)
     return {
         "run": record,
+        "seed": "" if experiments.own_clients(record) else f", partition seed {record.partition_seed}",
         "figure": partition_figure(rows, plots.known_clients(record)) if len(rows) else None,
         "numbers": [(text, readable(known[key])) for key, text in PARTITION_NUMBERS if known.get(key)],
         "others": any(
-            r.facts.get("partition", known) != known or r.partition_seed != record.partition_seed for r in records
+            r.facts.get("partition", known) != known
+            or (r.partition_seed != record.partition_seed and not experiments.own_clients(r))
+            for r in records
         ),
     }
 

@@ -32,13 +32,13 @@ def measure_of(what: Parts) -> Measure:
     return stored()[MEASURES[what]]
 
 
-def by_part(store: RunStore, records: Sequence[RunRecord], what: Parts, budget: Budget | None = None) -> pd.DataFrame:
+def by_part(
+    store: RunStore, records: Sequence[RunRecord], what: Parts, budget: Budget | None = None, spread: str = "ci95"
+) -> pd.DataFrame:
     """The measure of each layer, mean over the rounds, or of each class after the last measured round; finished runs only.
 
-    Columns method, part (its name), place (its number), mean, half (of the 95 % interval over seeds, NaN for one seed).
+    Columns method, part (its name), place (its number), mean, half (of `words.SPREADS`, over seeds; NaN for one seed).
     """
-    from scipy import stats
-
     split, name = MEASURES[what]
     known = {r.id: r for r in records if r.status == "finished"}
     frame = series.by_part(store, list(known.values()))
@@ -54,8 +54,7 @@ def by_part(store: RunStore, records: Sequence[RunRecord], what: Parts, budget: 
             {i: r.name if column == "method" else getattr(r, column) for i, r in known.items()}
         )
     seeds = runs.groupby([*OBSERVATION, "part"], sort=False)["value"].mean()
-    table = seeds.groupby(["method", "part"], sort=False).agg(["mean", "sem", "count"]).reset_index()
-    table["half"] = table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))
+    table = series.over_seeds(seeds.groupby(["method", "part"], sort=False), spread).reset_index()
     places = {part: k for k, part in enumerate(dict.fromkeys(table["part"]))}
     return table.assign(place=table["part"].map(places))[["method", "part", "place", "mean", "half"]]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskew.core.errors import require, suggestion
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.registry import Measure, by_primary_metric, primary, shown
 from fedskew.report import parts, series, tables, tips
 from fedskew.report.budget import Budget
@@ -17,6 +17,7 @@ from fedskew.report.experiments import kinds_of_rows
 from fedskew.report.names import titled
 from fedskew.report.ranks import draw_ranks
 from fedskew.report.style import MUTED, SERIES, blank, dashes, finish, marker, share_axis, shorten, styled
+from fedskew.report.words import listed
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -43,25 +44,36 @@ def pictures() -> list[str]:
 
 
 @by_primary_metric
-def plot(store: RunStore, records: Sequence[RunRecord], what: str = "accuracy", budget: Budget | None = None) -> Figure:
-    """One of `pictures`, with a legend; ``partition`` is that of the first run. Under a budget, every run ends where it is spent.
+def plot(
+    store: RunStore,
+    records: Sequence[RunRecord],
+    what: str = "",
+    budget: Budget | None = None,
+    spread: str = "ci95",
+) -> Figure:
+    """One of `pictures`, by default the primary measure, with a legend; ``partition`` is that of the first run.
 
-    Raises `BadInput` for any other name, without records, and for a run that has not noted its partition.
+    Under a budget, every run ends where it is spent. Raises `BadInput` for any other name, without records, for what was not
+    measured, and for a run that has not noted its partition.
     """
+    what = what or primary().figure
     require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
     require(bool(records), "there are no runs to draw")
     stored, records = records, titled(records)
     order = tables.methods(records)
     if measure := curves().get(what):
-        table = series.curves(store, records, measure, budget)
-        require(len(table) > 0, f"none of these runs has measured {measure.label}")
+        table = series.curves(store, records, measure, budget, spread)
+        if not len(table):
+            frame = tables.read(store, records, budget)
+            measured = [key for key, other in curves().items() if len(tables.rows_of(frame, other))]
+            raise BadInput(f"none of these runs has measured {measure.label}; they have {listed(measured)}")
         where = f", {kinds_of_rows(records)} rows" if measure.of_clients else ""
         return draw_curves(table, measure, order, measure.label + where)
     if what == "differences":
-        return draw_differences(tables.summary(store, records, budget))
+        return draw_differences(tables.summary(store, records, budget), spread)
     for part in parts.MEASURES:
         if what == part:
-            table = parts.by_part(store, records, part, budget)
+            table = parts.by_part(store, records, part, budget, spread)
             return parts.draw_parts(table, part, order, parts.measure_of(part).label)
     if what == "clients":
         return draw_clients(series.per_client(store, records, budget), order, f"{primary().title} on the client's data")

@@ -4,54 +4,68 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import distinct, parsed, pooled, skews
+from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_nothing
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.core.groupby import SeriesGroupBy
 
 STOPPED = ("diverged", "interrupted", "failed")
 """States of a run that ended before its last round."""
 
 
 def curves(
-    store: RunStore, records: Sequence[RunRecord], measure: Measure, budget: Budget | None = None
+    store: RunStore,
+    records: Sequence[RunRecord],
+    measure: Measure,
+    budget: Budget | None = None,
+    spread: str = "ci95",
 ) -> pd.DataFrame:
     """A measure over the rounds, from every run as far as it came.
 
-    Columns method, round, mean, low, high (95 % interval over seeds; NaN below two), runs (seeds that reached the
+    Columns method, round, mean, low, high (one of `words.SPREADS` over seeds; NaN below two), runs (seeds that reached the
     round), stopped (runs that ended here before their last planned round). Methods in order of first appearance.
     """
     records = distinct(records)
-    return curves_of(read(store, records, budget), records, measure)
+    return curves_of(read(store, records, budget), records, measure, spread)
 
 
-def curves_of(frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure) -> pd.DataFrame:
+def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) -> pd.DataFrame:
+    """Of each group of values: ``mean``, ``count`` and ``half``, the width of one of `words.SPREADS`; NaN below two values."""
+    from scipy import stats
+
+    with np.errstate(invalid="ignore"):
+        table = groups.agg(["mean", "sem", "std", "count"])
+    wide = {"ci95": table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))}
+    return table.assign(half=wide.get(spread, table.get(spread)))
+
+
+def curves_of(
+    frame: pd.DataFrame, records: Sequence[RunRecord], measure: Measure, spread: str = "ci95"
+) -> pd.DataFrame:
     """`curves` from measurements that are already read."""
     import pandas as pd
-    from scipy import stats
 
     found = rows_of(frame, measure).dropna(subset="value")
     ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
-    with np.errstate(invalid="ignore"):
-        table = seeds.groupby(["method", "round"], observed=True).agg(["mean", "sem", "count"])
-        half = table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))
+    table = over_seeds(seeds.groupby(["method", "round"], observed=True), spread)
     ends = ordered[ordered["status"].isin(STOPPED)].groupby(["run", "method"], observed=True)["round"].max()
     stopped = ends.reset_index().groupby(["method", "round"], observed=True).size()
     result = pd.DataFrame(
         {
             "mean": table["mean"],
-            "low": table["mean"] - half,
-            "high": table["mean"] + half,
+            "low": table["mean"] - table["half"],
+            "high": table["mean"] + table["half"],
             "runs": table["count"],
             "stopped": stopped.reindex(table.index, fill_value=0),
         }
@@ -111,23 +125,20 @@ WHERE runs.status = 'finished' AND m.split = 'global-model' AND m.name = :name A
 """Of the runs in the JSON object ``rounds``, each with the last round that counts."""
 
 
-OWN_CLIENTS = {"natural", "from-folder"}
-"""Skews that deal the same clients under every partition seed."""
-
-
 @by_primary_metric
 def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """The primary measure of the global model on each client's rows, at the last measured round of the finished runs.
 
     Clients are not the same in runs with different partition seeds, so they are ranked within each run from worst (1)
-    to best, and each rank is averaged over the runs that have it. Runs in which one client holds all rows are left out.
-    Columns method, rank, the measure, runs, client_name (where one and the same client holds the rank in all runs of the
-    method, else empty: a number names one client only under one partition seed, unless the partition brings its own
-    names).
+    to best, and each rank is averaged over the runs that have it. Runs in which one client holds all rows, or nothing is
+    shared, are left out. Columns method, rank, the measure, runs, client_name (where one and the same client holds the rank
+    in all runs of the method, else empty: a number names one client only under one partition seed, unless the partition
+    brings its own names).
     """
     import pandas as pd
 
-    records, score = [record for record in distinct(records) if not pooled(record)], primary().name
+    records = [record for record in distinct(records) if not (pooled(record) or shares_nothing(record))]
+    score = primary().name
     ids = list(dict.fromkeys(record.id for record in records))
     marks = ",".join("?" * len(ids))
     last = pd.Series(sys.maxsize, index=ids)
@@ -164,5 +175,5 @@ def per_client(store: RunStore, records: Sequence[RunRecord], budget: Budget | N
 def dealing(record: RunRecord) -> str:
     """A text that is equal for two runs if their clients are the same: data, skews and, unless the data name clients, the seed."""
     table = parsed(record)
-    seed = None if skews(record) & OWN_CLIENTS else record.partition_seed
+    seed = None if own_clients(record) else record.partition_seed
     return json.dumps([table.get("dataset"), table.get("skew", []), seed])

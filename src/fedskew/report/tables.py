@@ -18,7 +18,7 @@ from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric
 from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import words
 from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import client_rows, distinct, pooled
+from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
 def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
     """All measurements that belong to no client, in one query; under a budget, those of the rounds within it.
 
-    Without the numbers of clients where one client holds all rows: its worst client compares with no other run's.
+    Without the numbers of clients where one client holds all rows: its worst client compares with no other run's. Without those of
+    the server's model where nothing is shared: it is the initial one.
 
     Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """
@@ -50,8 +51,9 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
     frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
-    one_client = frame["run"].isin([record.id for record in records if pooled(record)])
-    frame = frame[~(one_client & frame["split"].isin(["clients", "personal"]))]
+    for without, splits in ((pooled, ["clients", "personal"]), (shares_nothing, ["test", "clients"])):
+        runs = frame["run"].isin([record.id for record in records if without(record)])
+        frame = frame[~(runs & frame["split"].isin(splits))]
     return within(frame, budget) if budget else frame
 
 
@@ -79,7 +81,7 @@ def summary(
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
     ``p``, ``comparisons``                    p of the t test of these differences, after Holm's correction over ``comparisons``
-    ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty for the first
+    ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty without pairs
     ========================================  ==========================================================================
 
     A number that does not exist is NaN.
@@ -135,8 +137,10 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord], more: Sequence[
     table["comparisons"] = int(table["p"].notna().sum())
     table["p"] = holm(table["p"].tolist())
     table["verdict"] = [
-        "" if method == order[0] else decided(p, difference)
-        for method, p, difference in zip(table["method"], table["p"], table["difference"], strict=True)
+        "" if method == order[0] or not pairs else decided(p, difference)
+        for method, pairs, p, difference in zip(
+            table["method"], table["pairs"], table["p"], table["difference"], strict=True
+        )
     ]
     return table
 
@@ -200,6 +204,11 @@ def columns(table: pd.DataFrame, view: View) -> list[Measure]:
     ]
 
 
+def filled(table: pd.DataFrame) -> pd.DataFrame:
+    """The table without the columns that hold nothing."""
+    return table[table.columns[table.notna().any()]]
+
+
 def last_rounds(frame: pd.DataFrame) -> dict[str, list[int]]:
     """By method: the last round of each finished run whose models were measured."""
     models = frame[(frame["status"] == "finished") & frame["split"].isin(OF_MODELS)]
@@ -218,6 +227,18 @@ def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
     mean, half = mean_interval(existing.tolist()) if len(existing) else (NAN, NAN)
     std = stdev(existing.tolist()) if len(existing) > 1 else NAN
     return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
+
+
+def corrected(table: pd.DataFrame) -> list[str]:
+    """A sentence on the methods of a summary that are undecided although their interval of differences excludes 0, if any are."""
+    rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
+    names = [row["method"] for row in rows if abs(row["difference"]) > row["difference_half"]]
+    if not names:
+        return []
+    corrections = int(table["comparisons"].iloc[0])
+    return [
+        f"{words.listed(names)}: undecided although the interval excludes 0, by Holm's correction for {corrections} comparisons"
+    ]
 
 
 def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:

@@ -30,6 +30,11 @@ class Spread(NamedTuple):
     column: str  # ending of its columns in the summary
     title: str
 
+    @property
+    def unbroken(self) -> str:
+        """Its title for a page, which breaks no line before the percent sign."""
+        return self.title.replace(" %", "\u00a0%")
+
 
 SPREADS = {
     "ci95": Spread("half", "95 % interval"),

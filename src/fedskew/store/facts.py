@@ -42,6 +42,7 @@ class Facts(TypedDict, total=False):
 
     engine: Engine
     primary: str  # the name of the task's primary metric
+    defaults: Json  # the default options by section, which views leave out
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data

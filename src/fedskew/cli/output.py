@@ -22,8 +22,8 @@ from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.signs import warnings
-from fedskew.report.tables import columns, corrected, named, read, summarise, summary, unfinished
-from fedskew.report.words import SEEDS_ONLY, SPREADS, heading, listed, read_after
+from fedskew.report.tables import columns, corrected, named, read, rows_within, summarise, summary, unfinished
+from fedskew.report.words import SPREADS, covered, heading, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def print_summary(
     spelled, records = names(records)[0], titled(records)
     data = read(store, records, budget)
     chosen = named(data, layout.columns)
-    frame = summarise(data, records, chosen)
+    frame = summarise(data, records, rows_within(store, records, budget), chosen)
     console = Console()
     shown = readable(frame, layout, chosen).astype(str).drop(columns="clients' rows", errors="ignore")
     if not layout.columns:
@@ -165,7 +165,7 @@ def notes(
     fewest, seeds = int(frame["seeds"].min()), int(frame["seeds"].max())
     over = f"{seeds if fewest == seeds else f'{fewest} to {seeds}'} seeds"
     what = (
-        f"mean and {SPREADS[layout.spread].title} over {over}" + f"; {SEEDS_ONLY}" * (layout.spread == "ci95")
+        f"mean and {SPREADS[layout.spread].title} over {over}" + f"; {covered(frame)}" * (layout.spread == "ci95")
         if seeds > 1
         else "only one seed: no interval; add --seeds 5"
         if seeds

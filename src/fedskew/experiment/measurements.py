@@ -15,13 +15,14 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
-from fedskew.loop.evaluate import CHUNK, over_rows, per_row
+from fedskew.loop.evaluate import CHUNK, by_row, over_rows, per_row
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.measure.registry import computed, stored
+from fedskew.measure.statistics import Floats
 from fedskew.measure.updates import cosines, signal_to_noise
 from fedskew.skew.partition import Ints
 from fedskew.store.runs import Row
@@ -94,6 +95,13 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
             assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
         )
     return rows
+
+
+def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
+    """What each test row adds to the primary metric of the model, (rows,), where that is defined."""
+    scores = per_row(assembly.federation.task, server.x, assembly.x_test, assembly.test_targets(server.round))
+    values = by_row(assembly.federation.task, assembly.experiment.task.primary, scores)
+    return values.cpu().numpy() if values is not None and bool(values.isfinite().all()) else None
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:

@@ -25,7 +25,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
-from fedskew.experiment.measurements import measured_every
+from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
@@ -36,7 +36,7 @@ from fedskew.loop.round import start
 from fedskew.loop.work import Engine
 from fedskew.measure.registry import declare, shown
 from fedskew.skew.partition import Partition
-from fedskew.store import checkpoints
+from fedskew.store import checkpoints, test_rows
 from fedskew.store.lease import held
 from fedskew.store.owner import TakenOver
 from fedskew.store.runs import Row, RunRecord, RunStore
@@ -241,6 +241,9 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
                 with span("store"):
                     # on the disk before the checkpoint, which must not be ahead of it, and before nodes see another model
                     store.write_round(run, at.round, rows, durable=due or remote)
+            if last and (values := test_row_values(assembly, at)) is not None:
+                with span("store"):
+                    test_rows.write(store, run, at.round, values)
             if fresh:
                 note(store, run, new_warnings(watch, at.round, rows))
             if due:

@@ -33,6 +33,20 @@ def over_rows(task: Task, scores: Tree) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
+    """What each of n > 1 rows adds to a metric, (n,): n times the metric less n - 1 times the metric without the row.
+
+    For a mean over rows this is the row's score; in general the jackknife's pseudo-value (Tukey 1958). None if `Task.measured`
+    does not give the metric.
+    """
+    means = {name: values.mean(0) for name, values in scores.items()}
+    n = len(scores["loss"])
+    if n < 2 or metric not in task.measured(means):
+        return None
+    without = {name: (n * means[name] - values) / (n - 1) for name, values in scores.items()}
+    return n * task.measured(means)[metric] - (n - 1) * task.measured(without)[metric]
+
+
 def evaluate_clients(
     task: Task, w: Tensor, x: Tensor, y: Tensor, partition: Partition, clients: Ints
 ) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
 from fedskew.measure.registry import primary
-from fedskew.report.words import SEEDS_ONLY, Row, gap, listed, rows_of, shown, value
+from fedskew.report.words import Row, gap, listed, rows_of, shown, value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ def alone(row: Row) -> str:
     if row["seeds"] < 2:
         return f"{reached} {numbered(row)} {after}. With one seed nothing can be said about certainty."
     number = f"{shown(measure, row)}\u00a0{measure.unit}".strip()
-    over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; {SEEDS_ONLY}"
+    over = f"mean and 95\u00a0% interval over {count(row['seeds'], 'seed')}; it covers the {row['covers']}"
     return f"{reached} {number} {after}: {over}."
 
 

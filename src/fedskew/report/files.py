@@ -95,7 +95,7 @@ def texts_of(
     records = experiments.distinct(records)
     frame = tables.read(store, records, budget)
     chosen = tables.named(frame, layout.columns)
-    summary = tables.summarise(frame, records, chosen)
+    summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     client_rows = dict(zip(summary["method"], summary["client_rows"], strict=True))
     spelling = {record.name: name for record, name in zip(records, spelled, strict=True)}
     seeds = tables.per_seed(frame, list(dict.fromkeys([*registry.shown(), *chosen]))).reset_index()
@@ -212,7 +212,7 @@ def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget |
         rows = " or ".join(sorted(set(summary["client_rows"])))
         lines.append(f"{words.listed(of_clients).capitalize()}: on each client's {rows} rows.")
     if len(summary) > 1 and layout.has("verdict"):
-        lines.append("Verdicts: paired t tests at 5 % after Holm's correction.")
+        lines.append(f"Verdicts: paired t tests over {summary['covers'].iloc[-1]} at 5 % after Holm's correction.")
     return escaped(" ".join(lines))
 
 

@@ -115,7 +115,7 @@ def page(
     environment.filters["unbroken"] = partial(words.unbroken, names=tables.methods(records))
     frame = tables.read(store, records, budget)
     chosen = tables.named(frame, layout.columns)
-    summary = tables.summarise(frame, records, chosen)
+    summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     methods, profiles = tables.methods(records), profile.profiles(records)
     columns = list(dict.fromkeys([primary(), *chosen])) if chosen else tables.columns(summary, "page")
     landscapes = landscape_figures(store, records)
@@ -131,7 +131,7 @@ def page(
         summary=summary.to_dict("records"),
         budget=budget,
         read_after=words.read_after(summary, budget),
-        seeds_only=words.SEEDS_ONLY,
+        covered=words.covered(summary),
         primary=primary(),
         columns=columns,
         remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + experiments.remarks(records),
@@ -207,12 +207,13 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
     if not compared(summary):
         return None
     heading = f"difference from {summary['method'].iloc[0]}"
+    over = summary["covers"].iloc[-1] if spread == "ci95" else words.SEEDS
     before, after = (
         (", before Holm’s correction", " after it") if spread == "ci95" else ("", " after Holm’s correction")
     )
     caption = (
         f"Dot: mean paired difference in last-round {primary().label}. Line: its {words.SPREADS[spread].unbroken} "
-        f"over seeds{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.corrected(summary))}"
+        f"over {over}{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.corrected(summary))}"
     )
     drawn, values = draw_differences(summary, spread), of_differences(summary, spread)
     return figure("differences", heading, heading, drawn, caption, values)

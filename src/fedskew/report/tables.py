@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from statistics import stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
 from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
-from fedskew.report import words
+from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
+from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -74,13 +77,15 @@ def summary(
     ``runs``, ``finished``, ``unfinished``    numbers of runs
     ``seeds``                                 distinct (partition seed, seed) among the finished
     ``after_round``                           the round, or rounds, after which its finished runs are read, as text
+    ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
+                                              ``seeds and test rows``, or ``seeds`` under a budget and without stored rows
     ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
     ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
                                               they do not vary
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
-    ``p``, ``comparisons``                    p of the t test of these differences, after Holm's correction over ``comparisons``
+    ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
     ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty without pairs
     ========================================  ==========================================================================
 
@@ -88,11 +93,18 @@ def summary(
     """
     records = distinct(records)
     frame = read(store, records, budget)
-    return summarise(frame, records, named(frame, columns))
+    return summarise(frame, records, rows_within(store, records, budget), named(frame, columns))
 
 
-def summarise(frame: pd.DataFrame, records: Sequence[RunRecord], more: Sequence[Measure] = ()) -> pd.DataFrame:
-    """`summary` from measurements that are already read, with ``more`` measures."""
+def rows_within(store: RunStore, records: Sequence[RunRecord], budget: Budget | None) -> ByRow:
+    """The test rows' values of the last models; none under a budget, which may end the runs at an earlier round."""
+    return {} if budget else test_rows.by_method(store, records)
+
+
+def summarise(
+    frame: pd.DataFrame, records: Sequence[RunRecord], by_row: ByRow, more: Sequence[Measure] = ()
+) -> pd.DataFrame:
+    """`summary` from measurements that are already read, with the test rows' values and ``more`` measures."""
     import pandas as pd
 
     measures = list({measure.key: measure for measure in (*shown(), *more)}.values())
@@ -116,7 +128,11 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord], more: Sequence[
         for measure in measures:
             found = spread(measure.key, own[measure.key])
             row |= found if measure.interval else {measure.key: found[measure.key]}
+        whole, half = test_rows.estimate(by_row.get(method, {}), None, own.index), f"{primary().key}_half"
+        if whole:
+            row[half] = max(whole.half, row[half])
         row |= {
+            "covers": words.ROWS_TOO if whole else words.SEEDS,
             "pairs": len(own),
             **dict.fromkeys(("difference", "difference_half", "difference_std", "difference_sem"), NAN),
             "effect": NAN,
@@ -131,6 +147,10 @@ def summarise(frame: pd.DataFrame, records: Sequence[RunRecord], more: Sequence[
             if row["pairs"] > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
                 row["difference_half"] = NAN
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
+            whole = test_rows.estimate(by_row.get(method, {}), by_row.get(order[0], {}), paired.index)
+            if whole and whole.half:
+                row["difference_half"] = np.fmax(whole.half, row["difference_half"])
+                row["p"] = max(whole.p, row["p"])
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)

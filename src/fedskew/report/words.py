@@ -42,8 +42,17 @@ SPREADS = {
     "sem": Spread("sem", "standard error"),
 }
 
-SEEDS_ONLY = "the interval covers the seeds only, not the choice of the test rows"
-"""Every run of a data set is tested on the same rows."""
+SEEDS, ROWS_TOO = "seeds", "seeds and test rows"
+"""What an interval of the primary measure covers."""
+
+
+def covered(table: pd.DataFrame) -> str:
+    """What the intervals of a summary cover, as a part of a sentence."""
+    if len(table) and (table["covers"] == ROWS_TOO).all():
+        return (
+            f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"
+        )
+    return "the intervals cover the seeds only, not the choice of the test rows"
 
 
 def share(value: float) -> str:

@@ -52,7 +52,15 @@ CREATE TABLE IF NOT EXISTS leases (
   expires REAL NOT NULL            -- seconds since 1970
 )
 """
-"""A separate table, which older stores get when they are next opened for writing."""
+TEST_ROWS = """
+CREATE TABLE IF NOT EXISTS test_rows (
+  run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+  round INTEGER NOT NULL,
+  compressed BLOB NOT NULL         -- zlib; float32, little-endian: the primary metric's value of each test row
+)
+"""
+LATER = (LEASES, TEST_ROWS)
+"""Separate tables, which older stores get when they are next opened for writing."""
 
 
 def opened_for_writing(path: Path) -> sqlite3.Connection:
@@ -66,7 +74,8 @@ def opened_for_writing(path: Path) -> sqlite3.Connection:
     if version_of(db) == 0:
         make_tables(db)
     if version_of(db) == VERSION:
-        db.execute(LEASES)
+        for table in LATER:
+            db.execute(table)
     db.execute("COMMIT")
     return db
 
@@ -91,7 +100,8 @@ def opened_for_reading(path: Path) -> sqlite3.Connection:
             return db
     db = sqlite3.connect(":memory:", isolation_level=None)
     make_tables(db)
-    db.execute(LEASES)
+    for table in LATER:
+        db.execute(table)
     return db
 
 

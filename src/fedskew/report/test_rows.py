@@ -1,0 +1,52 @@
+"""Intervals that cover other seeds and other test rows, from what each test row adds to the primary metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.measure.intervals import Estimate, over_seeds_and_rows
+from fedskew.store import test_rows
+from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Seeds = tuple[int, int]
+"""A run's partition seed and seed."""
+ByRow = Mapping[str, Mapping[Seeds, NDArray[np.floating]]]
+"""By method and seeds: the values (rows,) of the test rows, the mean over runs of the same seeds."""
+
+
+def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
+    """The stored values of the finished runs. Runs of a method whose test rows differ in number are left out."""
+    finished = [record for record in records if record.status == "finished"]
+    found = test_rows.read(store, [record.id for record in finished])
+    gathered: dict[str, dict[Seeds, list[NDArray[np.floating]]]] = {}
+    for record in finished:
+        at, values = found.get(record.id, (-1, None))
+        if values is not None and at == record.rounds:
+            own = gathered.setdefault(record.name, {})
+            own.setdefault((record.partition_seed, record.seed), []).append(values)
+    return {
+        method: {seeds: np.mean(values, axis=0) for seeds, values in own.items() if len({*map(len, values)}) == 1}
+        for method, own in gathered.items()
+    }
+
+
+def estimate(
+    ours: Mapping[Seeds, NDArray[np.floating]], first: Mapping[Seeds, NDArray[np.floating]] | None, seeds: pd.Index
+) -> Estimate | None:
+    """The mean over these seeds and the test rows, less that of the ``first`` method if there is one.
+
+    None for fewer than two seeds, and where a seed has no values or other numbers of test rows.
+    """
+    sides = [ours] if first is None else [ours, first]
+    values = [side.get(key, np.empty(0)) for side in sides for key in seeds]
+    if len(seeds) < 2 or len({len(v) for v in values}) > 1 or len(values[0]) < 2:
+        return None
+    by_seed = np.stack(values).astype(np.float64).reshape(len(sides), len(seeds), -1)
+    return over_seeds_and_rows(by_seed[0] if first is None else by_seed[0] - by_seed[1])

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+
+from fedskew.measure.intervals import mean_interval, over_seeds_and_rows
+
+SEED_NOISE = 0.01
+"""Standard deviation of a method's true accuracy over seeds."""
+
+
+def test_hand_worked_example() -> None:
+    # seeds' means 2 and 4, rows' means 1, 3, 5; no residual: a = 2, b = 4, c = 0
+    values = np.array([[0.0, 2.0, 4.0], [2.0, 4.0, 6.0]])
+    found = over_seeds_and_rows(values)
+    freedom = (2 / 2 + 4 / 3) ** 2 / ((2 / 2) ** 2 / 1 + (4 / 3) ** 2 / 2)
+    from scipy import stats
+
+    assert found.mean == 3
+    assert found.half == pytest.approx(stats.t.ppf(0.975, freedom) * (2 / 2 + 4 / 3) ** 0.5)
+    assert found.p == pytest.approx(2 * stats.t.sf(3 / (2 / 2 + 4 / 3) ** 0.5, freedom))
+
+
+def test_without_differences_between_rows_it_is_students_interval() -> None:
+    by_seed = np.array([0.2, 0.5, 0.9, 1.0])
+    found = over_seeds_and_rows(np.repeat(by_seed[:, None], 7, 1))
+    assert (found.mean, found.half) == pytest.approx(mean_interval(by_seed.tolist()))
+
+
+def test_without_differences_between_seeds_it_is_the_rows_interval() -> None:
+    by_row = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    found = over_seeds_and_rows(np.repeat(by_row[None], 3, 0))
+    assert (found.mean, found.half) == pytest.approx(mean_interval(by_row.tolist()))
+
+
+def test_equal_values_have_no_interval() -> None:
+    found = over_seeds_and_rows(np.full((3, 4), 0.1))
+    assert found.half == 0
+    assert np.isnan(found.p)
+
+
+def test_fewer_test_rows_give_wider_intervals() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(5, 1000)) + rng.normal(size=1000)
+    assert over_seeds_and_rows(values[:, :100]).half > 2.5 * over_seeds_and_rows(values).half
+
+
+def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
+    """Right minus right (-1, 0, 1) of two methods with accuracies 80 % and ``true`` more, (seeds, rows).
+
+    Rows are easy or hard for both methods, and some for one of them on every seed; each seed moves each method's accuracy.
+    """
+    from scipy import stats
+
+    hard = 0.8 * rng.normal(size=rows)
+    right = []
+    for accuracy in (0.8, 0.8 + true):
+        threshold = stats.norm.ppf(accuracy + SEED_NOISE * rng.normal(size=(seeds, 1)))
+        own = 0.42 * rng.normal(size=rows) + 0.43 * rng.normal(size=(seeds, rows))
+        right.append((hard + own < threshold).astype(float))
+    return right[1] - right[0]
+
+
+def decisions(rows: int, true: float, repeats: int, seeds: int = 5) -> tuple[float, float, float, float]:
+    """Of ``repeats`` comparisons the share of intervals that cover the true difference, and of those that leave out 0.
+
+    First over seeds and rows, as tables take it (never narrower than over seeds alone), then over seeds alone.
+    """
+    rng, counts = np.random.default_rng(rows), np.zeros(4)
+    for _ in range(repeats):
+        values = differences(rng, seeds, rows, true)
+        mean, alone = mean_interval(values.mean(1).tolist())
+        for at, half in ((0, max(alone, over_seeds_and_rows(values).half)), (2, alone)):
+            counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
+    return tuple((counts / repeats).tolist())
+
+
+def test_intervals_cover_the_planted_difference() -> None:
+    covered, false, before, _ = decisions(rows=100, true=0.0, repeats=400)
+    assert covered > 0.93
+    assert false < 0.07
+    assert before < 0.9  # over seeds alone: too narrow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 1000, 10_000])
+@pytest.mark.parametrize("true", [0.0, 0.01, 0.03])
+def test_coverage_by_simulation(rows: int, true: float) -> None:
+    covered, decided, _, _ = decisions(rows, true, repeats=1000)
+    assert 0.93 <= covered <= 0.975
+    assert true or decided <= 0.065  # 5 % and two standard errors of 1,000 comparisons
+
+
+if __name__ == "__main__":
+    print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
+    for rows in (100, 1000, 10_000):
+        for true in (0.0, 0.01, 0.03):
+            print(rows, true, *(f"{100 * share:.1f} %" for share in decisions(rows, true, 1000)), sep="  ")

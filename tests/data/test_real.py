@@ -96,8 +96,9 @@ def test_cifar_10_has_the_published_channel_means(monkeypatch):
     test, test_labels, _ = once(real_data() / "cifar10_test.npz")
     assert np.bincount(test_labels).tolist() == [1000] * 10
     np.testing.assert_allclose(test.mean((0, 2, 3)) / 255, [0.4942, 0.4851, 0.4504], atol=5e-5)
-    x, x_test = standardised(pixels[:2000], test[:100])
+    x, x_test, preprocessing = standardised(pixels[:2000], test[:100])
     assert x.dtype == x_test.dtype == np.float32
+    assert np.array_equal(preprocessing(test[:100]), x_test)
     exact = pixels[:2000].astype(np.float64) / 255
     middle, deviation = exact.mean((0, 2, 3), keepdims=True), exact.std((0, 2, 3), keepdims=True)
     np.testing.assert_allclose(x, (exact - middle) / deviation, rtol=1e-5, atol=1e-6)

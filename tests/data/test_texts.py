@@ -12,6 +12,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Texts
 from fedskew.data.texts import PAD, UNKNOWN, encoded, held_out_rows, of_texts, reworded, vocabulary_of, words
 from fedskew.engine import ENGINES
 from fedskew.engine.states import ClientStates
@@ -171,9 +172,10 @@ def test_words_of_untrained_rows_are_unknown(settings, unused):
 def test_word_frequencies_come_from_the_chosen_rows():
     data = dataset(["a", "b b", "b b", "c c c", "c c c", "a a"], ["a b c"], [0, 1] * 3, [0], length=3, vocabulary=3)
     assert data.x_test.tolist() == [[UNKNOWN, UNKNOWN, 2]], "of all rows c is the most frequent"
-    x, x_test = reworded(data, np.array([0, 1, 2, 5, 5]))
+    x, x_test, preprocessing = reworded(data, np.array([0, 1, 2, 5, 5]))
     assert x_test.tolist() == [[UNKNOWN, 2, UNKNOWN]], "of these b"
     assert x[3].tolist() == [UNKNOWN] * 3
+    assert preprocessing == Texts(column="text", vocabulary=("b",), length=3)
     assert reworded(data, np.arange(6))[0] is data.x
 
 

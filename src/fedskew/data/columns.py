@@ -1,6 +1,6 @@
-"""Columns as numbers: numeric, categorical and text columns, fitted on some rows and applied to others."""
+"""Columns of the user's own tables as numbers: which preprocessing each column gets, and its cells in a data frame."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedskew.core.counting import count
 from fedskew.core.errors import require
+from fedskew.data.preprocessing import HASHES, TEXT_WIDTH, Cells, Column, Number, Tabular, Text, Words
 
 Floats = NDArray[np.float64]
 Values: TypeAlias = "pd.Series[Any]"
-Encoder: TypeAlias = Callable[[Values], Floats]
 Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing"], str, Floats]
 """A column, what its values (rows,) say, the word if they say which rows have it, and the values, NaN where unknown."""
 
@@ -22,62 +22,72 @@ CATEGORIES = 40
 """Up to this many different words a column is categorical, one-hot; above, it is text."""
 MOSTLY_NUMBERS = 0.9
 """A text column is numeric from this share of numbers on; its other values are missing."""
-HASHES, TEXT_WIDTH = 2**14, 32
-"""Text: hash buckets of the words, which are weighted by tf-idf, and random directions to which they are projected."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The encoder of each column that is used, and notes on the columns."""
+    """The preprocessing of the columns that are used, and notes on the columns."""
 
-    encoders: tuple[tuple[str, Encoder], ...]
+    preprocessing: Tabular
     notes: tuple[str, ...]
 
     def __call__(self, table: pa.Table) -> NDArray[np.float32]:
         """(rows, width) standardised numbers; missing ones are 0, the mean."""
-        frame = to_pandas(table)
-        return np.column_stack([encode(frame[name]) for name, encode in self.encoders]).astype(np.float32)
+        return self.preprocessing(cells_of(to_pandas(table), self.preprocessing))
 
     def features(self, table: pa.Table) -> Iterator[Fact]:
         """Each column's numbers, words (1 for a row that has it) and gaps (1), in their own units. Texts and times are left out."""
         frame = to_pandas(table)
-        for name, encode in self.encoders:
-            values = frame[name]
-            if isinstance(encode, Numbers):
+        for part in self.preprocessing.columns:
+            values = frame[part.name]
+            if isinstance(part, Number):
                 made = numbers(values)
-                if not pd.api.types.is_datetime64_any_dtype(values):
-                    yield name, "mean", "", made
+                if not part.time:
+                    yield part.name, "mean", "", made
                 gaps = np.isnan(made)
             else:
                 gaps = values.isna().to_numpy()
-                texts = strings(values.dropna())
-                for word in texts.unique() if texts.nunique() <= CATEGORIES else ():
-                    yield name, "share", word, np.where(gaps, np.nan, strings(values) == word)
+                for word in part.known if isinstance(part, Words) else ():
+                    yield part.name, "share", word, np.where(gaps, np.nan, strings(values) == word)
             if gaps.any():
-                yield name, "missing", "", gaps.astype(np.float64)
+                yield part.name, "missing", "", gaps.astype(np.float64)
 
     def gaps(self, table: pa.Table) -> list[str]:
         """Notes on numbers that are missing in these rows, in columns where no fitted row had a missing number."""
-        frame, notes = to_pandas(table), []
-        for name, encode in self.encoders:
-            if isinstance(encode, Numbers) and not encode.marked:
-                missing = int(np.isnan(encode.standardised(frame[name])).sum())
+        cells, notes = cells_of(to_pandas(table), self.preprocessing), []
+        for part in self.preprocessing.columns:
+            if isinstance(part, Number) and not part.marked:
+                missing = int(np.isnan(part.raw(cells[part.name])).sum())
                 if missing:
-                    notes.append(f"column {name!r}: {missing} missing, not numbers or too large, set to the mean")
+                    notes.append(f"column {part.name!r}: {missing} missing, not numbers or too large, set to the mean")
         return notes
 
 
-def fit(table: pa.Table, where: str) -> Columns:
-    """Choose and fit an encoder for each column. Raises `BadInput`, naming ``where``, if no column can be used."""
+def fit(table: pa.Table, where: str, target: str = "") -> Columns:
+    """Choose and fit the preprocessing of each column. Raises `BadInput`, naming ``where``, if no column can be used."""
     frame = to_pandas(table)
     fitted = [(name, *fit_column(frame[name], table.schema.field(name).type)) for name in table.column_names]
-    encoders = tuple((name, encode) for name, encode, _ in fitted if encode)
+    parts = tuple(part for _, part, _ in fitted if part)
     notes = tuple(f"column {name!r}: {note}" for name, _, note in fitted if note)
     require(
-        bool(encoders),
+        bool(parts),
         f"{where}: no column besides label and client can be used: {'; '.join(notes) or 'there is none'}",
     )
-    return Columns(encoders, notes)
+    return Columns(Tabular(columns=parts, target=target), notes)
+
+
+def cells_of(frame: pd.DataFrame, preprocessing: Tabular) -> dict[str, Cells]:
+    """The cells of the columns that the preprocessing reads."""
+    return {part.name: cells_for(part, frame[part.name]) for part in preprocessing.columns}
+
+
+def cells_for(part: Column, values: Values) -> Cells:
+    """A column's cells as its preprocessing reads them: words, numbers, or times as seconds."""
+    if part.text:
+        return strings(values).to_numpy(dtype=object)
+    if isinstance(part, Number) and part.time and not pd.api.types.is_numeric_dtype(values):
+        values = pd.to_datetime(values, errors="coerce", format="ISO8601")
+    return numbers(values)
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -85,8 +95,8 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(date_as_object=False)
 
 
-def fit_column(values: Values, kind: pa.DataType) -> tuple[Encoder | None, str]:
-    """The encoder of a column, or None if it is left out, and a note for the user, or an empty string."""
+def fit_column(values: Values, kind: pa.DataType) -> tuple[Column | None, str]:
+    """The preprocessing of a column, or None if it is left out, and a note for the user, or an empty string."""
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return None, f"left out, {kind} is neither number nor text"
     valid = values.dropna()
@@ -97,10 +107,10 @@ def fit_column(values: Values, kind: pa.DataType) -> tuple[Encoder | None, str]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         texts = valid.astype(str)
         if pd.to_numeric(texts, errors="coerce").notna().mean() < MOSTLY_NUMBERS:
-            encode, note = fit_words(texts)
             missing = len(values) - len(valid)
-            gone = f"{count(missing, 'value')} missing, all zeros" if encode and missing else ""
-            return encode, "; ".join(filter(None, (note, gone)))
+            part, note = fit_words(texts, missing > 0)
+            gone = f"{count(missing, 'value')} missing, all zeros" if part and missing else ""
+            return part, "; ".join(filter(None, (note, gone)))
     elif pa.types.is_integer(kind) and len(valid) == len(values) and (np.diff(valid.to_numpy()) == 1).all():
         return None, "left out, it numbers the rows"
     return fit_numbers(values)
@@ -115,28 +125,7 @@ def numbers(values: Values) -> Floats:
     return np.where(np.isfinite(made), made, np.nan)
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """Standardised numbers; if ``marked``, a second column holds 1 for missing ones."""
-
-    mean: float
-    deviation: float
-    marked: bool
-
-    def standardised(self, values: Values) -> Floats:
-        """(n,) standardised numbers; NaN for missing ones, and for those that are then too large for float32."""
-        with np.errstate(over="ignore"):
-            made = (numbers(values) - self.mean) / self.deviation
-        return np.where(np.abs(made) <= np.finfo(np.float32).max, made, np.nan)
-
-    def __call__(self, values: Values) -> Floats:
-        made = self.standardised(values)
-        missing = np.isnan(made)
-        made = np.where(missing, 0.0, made)
-        return np.column_stack([made, missing]) if self.marked else made[:, None]
-
-
-def fit_numbers(values: Values) -> tuple[Encoder | None, str]:
+def fit_numbers(values: Values) -> tuple[Column | None, str]:
     fitted = numbers(values)
     missing = int(np.isnan(fitted).sum())
     if missing == len(fitted):
@@ -145,30 +134,40 @@ def fit_numbers(values: Values) -> tuple[Encoder | None, str]:
     power = np.frexp(np.nanmax(np.abs(fitted)))[1]
     scaled = np.ldexp(fitted, -power)
     mean, deviation = np.ldexp(np.nanmean(scaled), power), np.ldexp(np.nanstd(scaled), power)
-    encode = Numbers(float(mean), float(deviation) or 1.0, missing > 0)
-    return encode, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
+    part = Number(
+        name=str(values.name),
+        mean=float(mean),
+        scale=float(deviation) or 1.0,
+        low=float(np.nanmin(fitted)),
+        high=float(np.nanmax(fitted)),
+        marked=missing > 0,
+        gaps=missing > 0,
+        time=pd.api.types.is_datetime64_any_dtype(values),
+    )
+    return part, f"{missing} missing or not numbers, set to the mean and marked" if missing else ""
 
 
-def fit_words(texts: Values) -> tuple[Encoder | None, str]:
+def fit_words(texts: Values, gaps: bool) -> tuple[Column | None, str]:
     known = sorted(texts.unique())
     if len(known) <= CATEGORIES:
-        return lambda column: np.equal.outer(strings(column).to_numpy(), known).astype(float), ""
+        return Words(name=str(texts.name), known=tuple(known), gaps=gaps), ""
     if len(known) == len(texts) and not texts.str.contains(r"\s").any():
         return None, "left out, every value is a different single word"
     return fit_texts(texts), f"text, {len(known)} different values: hashed words in {TEXT_WIDTH} random directions"
 
 
-def fit_texts(fitted: Values) -> Encoder:
+def fit_texts(fitted: Values) -> Text:
     """Encode texts as hashed words, weighted by tf-idf of the fitted texts, in random directions; a missing text as zeros."""
-    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.random_projection import GaussianRandomProjection
+    from sklearn.feature_extraction.text import HashingVectorizer
 
-    hashing = HashingVectorizer(n_features=HASHES, alternate_sign=False)
-    steps = make_pipeline(hashing, TfidfTransformer(), GaussianRandomProjection(TEXT_WIDTH, random_state=0)).fit(fitted)
-    return lambda column: np.asarray(steps.transform(strings(column)))
+    hashed = HashingVectorizer(n_features=HASHES, alternate_sign=False).transform(fitted)
+    buckets, counts = np.unique(hashed.indices, return_counts=True)
+    found = dict(zip(buckets.tolist(), counts.tolist(), strict=True))
+    return Text(name=str(fitted.name), documents=len(fitted), counts=found)
 
 
 def strings(column: Values) -> Values:
-    """The values as strings, missing ones as empty strings."""
+    """The values as strings, missing ones as empty strings; whole numbers without a decimal point."""
+    if pd.api.types.is_float_dtype(column) and (column.dropna() % 1 == 0).all():
+        column = column.astype("Int64")
     return column.astype(object).where(column.notna(), "").astype(str)

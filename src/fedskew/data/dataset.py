@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
+from fedskew.data.preprocessing import Array, Preprocessing, as_array
 
 Rows: TypeAlias = NDArray[Any]
 """(n, ...) floating-point numbers or integers."""
@@ -31,6 +32,7 @@ class Dataset:
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
     vocabulary: if x holds ids of the texts' words (`fedskew.data.texts`), the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
+    preprocessing: what made x from the columns, texts or arrays that new rows have; None: new rows are as x.
     Raises `BadInput` for lengths that do not agree, labels out of range, targets that are all the same, and values that are not
     finite.
     """
@@ -46,6 +48,7 @@ class Dataset:
     texts: tuple[Sequence[str], Sequence[str]] | None = None
     vocabulary: int = 0
     sensitive: str = ""
+    preprocessing: Preprocessing | None = None
     name: str = "own data"
     source: str = ""
     notes: str = ""
@@ -193,12 +196,12 @@ def numbered(values: Iterable[object]) -> Numbered:
     return numbers.astype(np.int64), tuple(str(name) for name in names)
 
 
-def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows]:
+def standardised(train: Rows, test: Rows, axes: tuple[int, ...] | None = None) -> tuple[Rows, Rows, Array]:
     """Both parts as float32, less the training part's mean over the axes, divided by its deviation where that is not 0."""
     # sums in float64, so that they do not depend on NumPy's blocking
-    mean, std = (f(train, axis=axes, keepdims=True, dtype=np.float64) for f in (np.mean, np.std))
-    scale = np.where(std > 0, std, 1)
-    return ((train - mean) / scale).astype(np.float32), ((test - mean) / scale).astype(np.float32)
+    mean, std = (np.asarray(f(train, axis=axes, keepdims=True, dtype=np.float64))[0] for f in (np.mean, np.std))
+    made = as_array(train, mean=mean, scale=np.where(std > 0, std, 1))
+    return made(train), made(test), made
 
 
 def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:

@@ -20,6 +20,7 @@ import platformdirs
 from fedskew.core.errors import DAMAGED, BadInput
 from fedskew.core.npz import bounded
 from fedskew.data.dataset import Dataset, Numbered, Rows
+from fedskew.data.preprocessing import Preprocessing
 
 VARIABLE = "FEDSKEW_DATA"
 
@@ -113,6 +114,7 @@ class Files:
         texts: tuple[Sequence[str], Sequence[str]] | None = None,
         vocabulary: int = 0,
         sensitive: str = "",
+        preprocessing: Preprocessing | None = None,
         notes: str = "",
     ) -> Dataset:
         """The data set of these rows and labels. ``clients``: the natural client of each training row, and the clients' names."""
@@ -129,6 +131,7 @@ class Files:
             texts=texts,
             vocabulary=vocabulary,
             sensitive=sensitive,
+            preprocessing=preprocessing,
             name=self.dataset,
             source=self.source,
             notes=notes,

@@ -13,11 +13,12 @@ from PIL import Image
 from fedskew.core.errors import require
 from fedskew.data.dataset import Ints
 from fedskew.data.find import LARGEST, npz_arrays
+from fedskew.data.preprocessing import Array, as_array
 
 Pixels = NDArray[np.uint8]
 
 
-def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32], Array]:
     """(n, channels, height, width) bytes to float32; each channel of the training part gets mean 0 and deviation 1.
 
     Pixels are first scaled to 0..1. Mean and deviation come from counts of the 256 values: exact, and without a copy in float64.
@@ -25,6 +26,7 @@ def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDAr
     """
     value = np.arange(256) / 255
     tables = np.empty((train.shape[1], 256), dtype=np.float32)
+    moments = np.empty((2, train.shape[1], 1, 1))
     for channel in range(train.shape[1]):
         parts = (np.bincount(rows[:, channel].ravel(), minlength=256) for rows in np.array_split(train, 16))
         counts = np.sum(list(parts), axis=0)
@@ -33,8 +35,11 @@ def standardised(train: Pixels, test: Pixels) -> tuple[NDArray[np.float32], NDAr
         )
         share = counts / train[:, channel].size
         mean = (share * value).sum()
-        tables[channel] = (value - mean) / np.sqrt((share * (value - mean) ** 2).sum())
-    return looked_up(train, tables), looked_up(test, tables)
+        deviation = np.sqrt((share * (value - mean) ** 2).sum())
+        tables[channel] = (value - mean) / deviation
+        moments[:, channel] = np.array([mean, deviation])[:, None, None]
+    made = as_array(train, divisor=255, mean=moments[0], scale=moments[1])
+    return looked_up(train, tables), looked_up(test, tables), made
 
 
 def looked_up(pixels: Pixels, tables: NDArray[np.float32]) -> NDArray[np.float32]:

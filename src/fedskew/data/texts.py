@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, Numbered, Rows, check_all_trained
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Preprocessing, Texts
 
 PAD, UNKNOWN = 0, 1
 """Ids of the padding after a text's end, and of words outside the vocabulary."""
@@ -99,8 +101,12 @@ def of_texts(
     clients: Numbered | None = None,
     notes: str = "",
     test_only_classes: bool = False,
+    column: str = "text",
+    target: str = "",
 ) -> Dataset:
     """A data set of labelled texts: word ids in ``x``, the texts in ``texts``. ``options`` are usually the loader itself.
+
+    In files of new rows ``column`` has the texts, and ``target`` the labels.
 
     Raises `BadInput` for empty texts and, unless ``test_only_classes``, for a class that only the test part has.
     """
@@ -116,22 +122,26 @@ def of_texts(
         clients=clients,
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=options.vocabulary,
+        preprocessing=Texts(column=column, vocabulary=tuple(known), length=options.length, target=target),
         notes=notes,
     )
 
 
-def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Rows, Rows]:
-    """``x`` and ``x_test`` with ids of a vocabulary of these training rows alone; unchanged if they are not word ids.
+def reworded(dataset: Dataset, rows: Ints, rewritten: bool = False) -> tuple[Rows, Rows, Preprocessing | None]:
+    """``x``, ``x_test`` and the preprocessing with a vocabulary of these training rows alone; unchanged if x are not word ids.
 
     Words of other rows become unknown, and do not count for the frequencies. ``rewritten``: the texts have changed since the data
     set's ids were made.
     """
+    made = dataset.preprocessing
     if dataset.texts is None or not dataset.vocabulary:
-        return dataset.x, dataset.x_test
+        return dataset.x, dataset.x_test, made
     used = np.unique(rows)
     if len(used) == len(dataset.y) and not rewritten:
-        return dataset.x, dataset.x_test
+        return dataset.x, dataset.x_test, made
     train, test = dataset.texts
     length = dataset.shape[0]
     known = vocabulary_of((train[row] for row in used), dataset.vocabulary, length)
-    return encoded(train, known, length), encoded(test, known, length)
+    if isinstance(made, Texts):
+        made = replace(made, vocabulary=tuple(known))
+    return encoded(train, known, length), encoded(test, known, length), made

@@ -13,6 +13,7 @@ from fedskew.core.component import label
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import Preprocessing
 from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
@@ -40,6 +41,7 @@ class ClientData:
     labels: Labels  # of the training rows
     test_labels: Labels  # of the test rows
     drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
+    preprocessing: Preprocessing | None = None  # that gave x_test; it has no feature skew
 
     def label_counts(self) -> Ints:
         """(clients, strata) training rows of each class at the start, or of each tenth of the targets."""
@@ -63,7 +65,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
     owner, number = owners(dealt, len(dataset.y)), len(dealt)
     own = feature.drawn(skews.features, rows_of(dataset, dataset.x), number, seed)
     styled = restyled(skews, own, dataset, owner, seed)
-    x, x_test = reworded(styled, partition.indices, styled is not dataset)
+    x, x_test, preprocessing = reworded(styled, partition.indices, styled is not dataset)
     rows = rows_of(dataset, x)
     seen = feature.transformed(skews.features, own, rows, owner, seed)
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
@@ -77,6 +79,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
         drawn=named(skews, own, changes),
+        preprocessing=preprocessing,
     )
 
 

@@ -159,7 +159,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     x = held.x[partition.indices]
     if held.dataset.texts is not None:
         texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
-        x = columns.fit_texts(texts)(texts)
+        x = columns.fit_texts(texts).encode(texts.to_numpy())
         notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
     return Subject(
         title=title,

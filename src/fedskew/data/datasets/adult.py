@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.preprocessing import Number, Standard, Words, fitted
 
 UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 COLUMNS = (
@@ -53,24 +54,31 @@ class Adult:
         train, test = self.files.read(read)
         favoured = {"sex": "Male", "race": "White"}[self.sensitive]
 
-        def rows(part: Table) -> NDArray[np.float32]:
-            numbers = [(part[c].astype(float) - mean[c]) / std[c] for c in NUMBERS]
-            words = [part[c] == w for c in WORDS for w in np.unique(train[c]) if c != self.sensitive]
-            return np.stack([*numbers, *words, part[self.sensitive] == favoured], axis=1).astype(np.float32)
-
-        mean = {c: train[c].astype(float).mean() for c in NUMBERS}
-        std = {c: train[c].astype(float).std() for c in NUMBERS}
+        columns: list[Standard] = [
+            *(Number(name=c) for c in NUMBERS),
+            *(Words(name=c, known=words_of(train[c])) for c in WORDS if c != self.sensitive),
+            Words(name=self.sensitive, known=(favoured,), others=words_of(train[self.sensitive])),
+        ]
+        both = {c: np.concatenate([train[c], test[c]]).astype(float if c in NUMBERS else object) for c in train}
+        preprocessing, x = fitted(columns, both, slice(len(train["age"])))
+        x, x_test = np.split(x, [len(train["age"])])
         people = self.groups == "people"
         owner = np.char.add(np.char.add(train["sex"], " "), train["race"]) if people else train[self.groups]
         y, y_test = ((part["income"] == ">50K").astype(np.int64) for part in (train, test))
         return self.files.build(
-            (rows(train), y),
-            (rows(test), y_test),
+            (x, y),
+            (x_test, y_test),
             ("at most 50K", "above 50K"),
             clients=numbered(owner),
             sensitive=self.sensitive,
+            preprocessing=preprocessing,
             notes=f"the last column holds the sensitive attribute, 1 for {favoured.lower()}",
         )
+
+
+def words_of(column: NDArray[np.str_]) -> tuple[str, ...]:
+    """The different words of a column, sorted."""
+    return tuple(np.unique(column).tolist())
 
 
 def read(path: Path) -> Table:

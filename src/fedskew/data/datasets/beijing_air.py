@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset, numbered, some_rows
 from fedskew.data.find import Files, Remote
+from fedskew.data.preprocessing import Angle, Number, Standard, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 HOURS, STATIONS = 35064, 12
 MEASURED = ["PM2.5", "PM10", "SO2", "NO2", "CO", "O3", "TEMP", "PRES", "DEWP", "RAIN", "WSPM"]
 WINDS = ["N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW"]
+COLUMNS: tuple[Standard, ...] = (
+    *(Number(name=name) for name in MEASURED),
+    Angle(name="wd", words=tuple(WINDS)),
+    Angle(name="hour", period=24),
+    Angle(name="month", period=12),
+)
+USED = [part.name for part in COLUMNS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,8 @@ class BeijingAir:
 
     def load(self) -> Dataset:
         [tables] = self.files.read(read)
-        x = np.concatenate([columns(table) for table in tables])
+        cells = {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in USED}
+        cells = {name: words(values) if name == "wd" else values.astype(float) for name, values in cells.items()}
         now = np.concatenate([table["PM2.5"].to_numpy() for table in tables])
         y = np.concatenate([table["PM2.5"].shift(-self.ahead).to_numpy() for table in tables])
         station, names = numbered(np.concatenate([table["station"].to_numpy(dtype=str) for table in tables]))
@@ -65,25 +74,22 @@ class BeijingAir:
         known = np.isfinite(now) & np.isfinite(y)
         train, test = np.flatnonzero(known & ~late), np.flatnonzero(known & late)
         train = train[some_rows(len(train), self.rows, 0, "beijing-air")]
-        mean, std = np.nanmean(x[train], axis=0), np.nanstd(x[train], axis=0)
-        x = np.nan_to_num((x - mean) / np.where(std > 0, std, 1)).astype(np.float32)
+        preprocessing, x = fitted(COLUMNS, cells, train)
         wrong, spread = y[test] - now[test], y[test] - y[test].mean()
         return self.files.build(
             (x[train], y[train]),
             (x[test], y[test]),
             clients=(station[train], names),
+            preprocessing=preprocessing,
             notes=f"{(~known).sum():,} of {len(y):,} hours have no PM2.5 now or later; the forecast that nothing changes has "
             f"an RMSE of {np.sqrt((wrong**2).mean()):.1f}, an MAE of {np.abs(wrong).mean():.1f} and an R2 of "
             f"{1 - (wrong**2).sum() / (spread**2).sum():.3f} on the test rows",
         )
 
 
-def columns(table: "pd.DataFrame") -> NDArray[np.float64]:
-    """The columns of a station's hours (hours, 17), NaN where a value is missing."""
-    points = {wind: 2 * np.pi * place / len(WINDS) for place, wind in enumerate(WINDS)}
-    angles = [table["wd"].map(points), 2 * np.pi * table["hour"] / 24, 2 * np.pi * table["month"] / 12]
-    turns = [turn(angle.to_numpy(dtype=float)) for angle in angles for turn in (np.sin, np.cos)]
-    return np.column_stack([table[MEASURED].to_numpy(dtype=float), *turns])
+def words(values: NDArray[np.object_]) -> NDArray[np.object_]:
+    """The words, empty where missing."""
+    return np.array([value if isinstance(value, str) else "" for value in values], dtype=object)
 
 
 def read(path: Path) -> "list[pd.DataFrame]":

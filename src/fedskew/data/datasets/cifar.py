@@ -108,5 +108,5 @@ def photographs(
     """Raises `BadInput` if the training part has no row of a class."""
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
     require(not len(lacking), f"data set {files.dataset}: the training part lacks some classes")
-    x, x_test = standardised(train[0], test[0])
-    return files.build((x, train[1]), (x_test, test[1]), classes)
+    x, x_test, made = standardised(train[0], test[0])
+    return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=made)

@@ -12,6 +12,7 @@ from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import as_array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +37,14 @@ class Digits:
 
     def load(self) -> Dataset:
         pixels, labels = carried()
-        x, y = (pixels / 16).astype(np.float32), labels.astype(np.int64)
+        y, made = labels.astype(np.int64), as_array(pixels, divisor=16)
+        x = made(pixels)
         rng = stream(0, "split")
         test = np.zeros(len(y), dtype=bool)
         for c in range(10):
             rows = rng.permutation(np.flatnonzero(y == c))
             test[rows[: round(self.test_fraction * len(rows))]] = True
-        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789")
+        return self.files.build((x[~test], y[~test]), (x[test], y[test]), "0123456789", preprocessing=made)
 
 
 def carried() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

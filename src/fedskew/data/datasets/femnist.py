@@ -47,10 +47,10 @@ class Femnist:
         names, x, y = zip(*found["train"], strict=True)
         _, x_test, y_test = zip(*found["test"], strict=True)
         clients = numbered(np.repeat(names, [len(labels) for labels in y]))
-        train, test = standardised(np.concatenate(x), np.concatenate(x_test))
+        train, test, made = standardised(np.concatenate(x), np.concatenate(x_test))
         require(bool(train.any()), "data set femnist: all training images are blank")
         labels, labels_test = np.concatenate(y), np.concatenate(y_test)
-        return self.files.build((train, labels), (test, labels_test), CLASSES, clients=clients)
+        return self.files.build((train, labels), (test, labels_test), CLASSES, clients=clients, preprocessing=made)
 
 
 def writers(path: Path) -> tuple[str, list[Writer]]:

@@ -8,7 +8,7 @@ the files, and an empty cell the question mark of a missing value.
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from fedskew.core.errors import require, require_storable
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, numbered
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Number, Words, fitted
 
 CSV = Path(__file__).with_name("heart.csv")
 CATEGORIES: dict[str, tuple[int, ...]] = {
@@ -59,22 +60,19 @@ class Heart:
     def load(self) -> Dataset:
         [table] = self.files.read(read)
         hospital, names = numbered(table.pop("hospital"))
-        values = {name: np.array([float(cell or "nan") for cell in cells]) for name, cells in table.items()}
-        y = (values.pop("num") > 0).astype(np.int64)
-        for name in NEVER_ZERO:
-            values[name][values[name] == 0] = np.nan
-        missing = {name: int(np.isnan(column).sum()) for name, column in values.items()}
+        y = (np.array(table.pop("num"), dtype=float) > 0).astype(np.int64)
+        columns = [column_of(name) for name in table]
+        cells = {part.name: cells_of(table[part.name], part.text) for part in columns}
+        missing = {part.name: int(np.isnan(part.raw(cells[part.name])[:, 0]).sum()) for part in columns}
         test = choose_test_rows(2 * hospital + y, self.split_seed)
-        by_name = columns(values)
-        x = np.stack([*by_name.values()], axis=1)
-        mean, std = np.nanmean(x[~test], axis=0), np.nanstd(x[~test], axis=0)
-        x = np.nan_to_num((x - mean) / std).astype(np.float32)
+        preprocessing, x = fitted(columns, cells, ~test, one_hot=False)
         return self.files.build(
             (x[~test], y[~test]),
             (x[test], y[test]),
             ("healthy", "ill"),
             clients=(hospital[~test], names),
-            columns=tuple(by_name),
+            columns=tuple(title for name in table for title in titles(name)),
+            preprocessing=preprocessing,
             notes=f"{sum(missing.values()):,} of {len(y) * len(missing):,} values are missing and become the training mean, "
             f"most often {', '.join(sorted(missing, key=missing.__getitem__)[:-4:-1])}; cholesterol 0 counts as missing",
         )
@@ -89,15 +87,21 @@ def choose_test_rows(stratum: Ints, seed: int) -> NDArray[np.bool_]:
     return test
 
 
-def columns(values: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """The 22 columns of all people (people,) by name. A missing code is missing in each of its columns."""
-    made: dict[str, NDArray[np.float64]] = {}
-    for name, column in values.items():
-        for code in CATEGORIES.get(name, ()):
-            made[f"{name} = {code}"] = np.where(np.isnan(column), np.nan, column == code)
-        if name not in CATEGORIES:
-            made[name] = column
-    return made
+def column_of(name: str) -> Number | Words:
+    """A column, not yet fitted. A missing code is missing in each of its columns."""
+    if name in CATEGORIES:
+        return Words(name=name, known=tuple(map(str, CATEGORIES[name])))
+    return Number(name=name, missing=(0.0,) if name in NEVER_ZERO else ())
+
+
+def titles(name: str) -> list[str]:
+    """The names of the columns that a column becomes."""
+    return [f"{name} = {code}" for code in CATEGORIES[name]] if name in CATEGORIES else [name]
+
+
+def cells_of(cells: list[str], text: bool) -> NDArray[Any]:
+    """The cells as words, or as numbers, NaN where they are empty."""
+    return np.array(cells, dtype=object) if text else np.array([float(cell or "nan") for cell in cells])
 
 
 def read(path: Path) -> dict[str, list[str]]:

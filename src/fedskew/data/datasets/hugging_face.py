@@ -60,11 +60,12 @@ class HuggingFace:
         rows = [list(part[x]) for part in parts]
         files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):
-            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients)
+            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients, column=x)
         train, test = (numbers(name, x, part) for part in rows)
+        made = None
         if train.dtype == np.uint8:
-            train, test = standardised(train, test)
-        return files.build((train, y), (test, y_test), classes, clients=clients)
+            train, test, made = standardised(train, test)
+        return files.build((train, y), (test, y_test), classes, clients=clients, preprocessing=made)
 
     def splits(self) -> Any:
         """The splits by name. Raises `BadInput` without the library, and with its reason if it cannot load them."""

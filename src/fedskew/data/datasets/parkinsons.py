@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedskew.data.dataset import Dataset, numbered, standardised
+from fedskew.data.dataset import Dataset, numbered
 from fedskew.data.datasets.table import held_out
 from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.preprocessing import Number, fitted
 
 COUNT, PEOPLE = 5875, 42
 TARGETS = ("motor_UPDRS", "total_UPDRS")
@@ -49,10 +50,13 @@ class Parkinsons:
         [(names, values)] = self.files.read(read)
         person, people = numbered(values[:, 0].astype(np.int64))
         y = values[:, names.index(f"{self.target}_UPDRS")]
-        x = np.delete(values, [0, *map(names.index, TARGETS)], axis=1)
         test = held_out(person, 0.2)
-        train_x, test_x = standardised(x[~test], x[test], axes=(0,))
-        return self.files.build((train_x, y[~test]), (test_x, y[test]), clients=(person[~test], people))
+        columns = [Number(name=name) for name in names[1:] if name not in TARGETS]
+        cells = dict(zip(names, values.T, strict=True))
+        preprocessing, x = fitted(columns, cells, ~test, target=f"{self.target}_UPDRS")
+        return self.files.build(
+            (x[~test], y[~test]), (x[test], y[test]), clients=(person[~test], people), preprocessing=preprocessing
+        )
 
 
 def read(path: Path) -> tuple[list[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:

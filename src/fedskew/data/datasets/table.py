@@ -132,14 +132,17 @@ class Table:
                 clients=clients,
                 notes="; ".join(notes),
                 test_only_classes=True,
+                column=self.text,
+                target=self.column,
             )
-        encode = columns.fit(table, self.path)
+        encode = columns.fit(table, self.path, self.column)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
         return files.build(
             (encode(table), y),
             (encode(test_table), y_test),
             classes,
             clients=clients,
+            preprocessing=encode.preprocessing,
             notes="; ".join(notes),
         )
 

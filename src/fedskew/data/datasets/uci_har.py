@@ -55,13 +55,15 @@ class UciHar:
 
     def load(self) -> Dataset:
         [(x, y, groups, x_test, y_test, names)] = self.files.read(self.arrays)
+        preprocessing = None
         if self.standardise:
-            x, x_test = standardised(x, x_test, (0, *range(2, x.ndim)))
+            x, x_test, preprocessing = standardised(x, x_test, (0, *range(2, x.ndim)))
         return self.files.build(
             (x.astype(np.float32), y.astype(np.int64)),
             (x_test.astype(np.float32), y_test.astype(np.int64)),
             [str(c).lower().replace("_", " ") for c in names],
             clients=(groups.astype(np.int64), ()),
+            preprocessing=preprocessing,
             notes="the test set holds nine people who are in no client",
         )
 

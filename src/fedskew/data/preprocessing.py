@@ -1,0 +1,278 @@
+"""The preprocessing of a data set: it turns new rows into the inputs of its models. Fitted on training rows, stored as JSON.
+
+This file does not import pandas: `fedskew.data.columns` fits columns of any kind, and reads cells of a data frame.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Cells: TypeAlias = NDArray[Any]
+"""(n,) a column's cells: floating-point numbers, NaN where missing; or strings, empty where missing."""
+Unseen: TypeAlias = tuple[NDArray[np.bool_], str]
+"""Which rows (n,) hold what no training row held, and what it is."""
+
+LARGEST = np.finfo(np.float32).max
+HASHES, TEXT_WIDTH = 2**14, 32
+"""Text: hash buckets of the words, which are weighted by tf-idf, and random directions to which they are projected."""
+
+
+class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
+    """A column of numbers, less ``mean``, divided by ``scale``.
+
+    Missing values become ``fill``. ``missing`` lists numbers that stand for a missing value. If ``marked``, a second column holds 1
+    for a missing value. ``low`` and ``high`` are the smallest and the largest training value; ``gaps``: whether training rows
+    had missing values. The numbers of a ``time`` are seconds.
+    """
+
+    text: ClassVar[bool] = False
+
+    name: str
+    low: float = 0.0
+    high: float = 0.0
+    mean: float = 0.0
+    scale: float = 1.0
+    fill: float = 0.0
+    missing: tuple[float, ...] = ()
+    marked: bool = False
+    gaps: bool = False
+    time: bool = False
+
+    def raw(self, values: Cells) -> Floats:
+        """(n, 1) NaN where a number stands for a missing value, and where it is too large for float32 once standardised."""
+        known = np.where(np.isin(values, self.missing), np.nan, values) if self.missing else values
+        with np.errstate(over="ignore"):
+            size = np.abs((known - self.mean) / self.scale)
+        return np.where(size <= LARGEST, known, np.nan)[:, None]
+
+    def encode(self, values: Cells) -> Floats:
+        known = self.raw(values)
+        missing = np.isnan(known)
+        made = np.where(missing, self.fill, (known - self.mean) / self.scale)
+        return np.concatenate([made, missing], axis=1) if self.marked else made
+
+    def unseen(self, values: Cells) -> list[Unseen]:
+        known = self.raw(values)[:, 0]
+        found = [((known < self.low) | (known > self.high), f"outside {self.shown(self.low, self.high)}")]
+        return found if self.gaps else [*found, (np.isnan(known), "missing")]
+
+    def shown(self, *values: float) -> str:
+        if self.time:
+            return " to ".join(str(np.datetime64(round(v * 1e6), "us")).partition(".")[0] for v in values)
+        return " to ".join(f"{v:g}" for v in values)
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
+    """A column of words, one-hot: 1 in the column of its word of ``known``, 0 in the others.
+
+    With ``mean`` and ``scale``, one for each word, these are standardised, and a missing word becomes 0, the mean.
+    Training rows had the words ``others``, too, which have no column.
+    """
+
+    text: ClassVar[bool] = True
+
+    name: str
+    known: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    gaps: bool = False
+
+    def raw(self, values: Cells) -> Floats:
+        """(n, words) NaN where the word is missing."""
+        hits = np.equal.outer(values, np.asarray(self.known, dtype=object)).astype(float)
+        return np.where((values == "")[:, None] & ("" not in self.known), np.nan, hits)
+
+    def encode(self, values: Cells) -> Floats:
+        made = self.raw(values)
+        return np.nan_to_num((made - self.mean) / self.scale if self.mean else made)
+
+    def unseen(self, values: Cells) -> list[Unseen]:
+        missing = values == ""
+        strange = ~np.isin(values.astype(str), (*self.known, *self.others)) & ~missing
+        found = [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
+        return found if self.gaps else [*found, (missing & ("" not in self.known), "missing")]
+
+
+class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
+    """A column of numbers with a ``period``, or of ``words`` around a circle: standardised sine and cosine; 0 where missing."""
+
+    name: str
+    mean: tuple[float, ...] = (0.0, 0.0)
+    scale: tuple[float, ...] = (1.0, 1.0)
+    period: float = 0.0
+    words: tuple[str, ...] = ()
+    gaps: bool = True
+
+    @property
+    def text(self) -> bool:
+        return bool(self.words)
+
+    def places(self, values: Cells) -> Floats:
+        """The numbers, or each word's place among the words; NaN where missing."""
+        if not self.words:
+            return values
+        order = {word: float(at) for at, word in enumerate(self.words)}
+        return np.array([order.get(word, np.nan) for word in values])
+
+    def raw(self, values: Cells) -> Floats:
+        """(n, 2) sine and cosine, NaN where missing."""
+        angle = 2 * np.pi * self.places(values) / (self.period or len(self.words))
+        return np.column_stack([np.sin(angle), np.cos(angle)])
+
+    def encode(self, values: Cells) -> Floats:
+        return np.nan_to_num((self.raw(values) - self.mean) / self.scale)
+
+    def unseen(self, values: Cells) -> list[Unseen]:
+        strange = np.isnan(self.places(values)) & (values != "") if self.words else np.zeros(len(values), dtype=bool)
+        return [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """A column of texts: hashed words, weighted by tf-idf of the training texts, in random directions; a missing text as zeros.
+
+    ``counts`` has the number of training texts in each bucket of the hash, of ``documents`` texts.
+    """
+
+    text: ClassVar[bool] = True
+
+    name: str
+    documents: int
+    counts: dict[int, int]
+
+    def encode(self, values: Cells) -> Floats:
+        from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+        from sklearn.utils import check_random_state
+
+        frequency = np.zeros(HASHES)
+        frequency[list(self.counts)] = list(self.counts.values())
+        weights = TfidfTransformer()
+        weights.idf_ = np.log((1 + self.documents) / (1 + frequency)) + 1
+        hashed = HashingVectorizer(n_features=HASHES, alternate_sign=False).transform(values)
+        # an old generator of NumPy, which gives the same numbers in every version
+        directions = check_random_state(0).normal(0, 1 / np.sqrt(TEXT_WIDTH), (TEXT_WIDTH, HASHES))
+        return np.asarray(weights.transform(hashed) @ directions.T)
+
+    def unseen(self, values: Cells) -> list[Unseen]:
+        return []
+
+
+Standard: TypeAlias = Number | Words | Angle
+"""Columns that `fitted` fits."""
+Column: TypeAlias = Standard | Text
+
+
+class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
+    """Columns of a table as numbers, side by side. ``target`` is the column that the models predict, if it has a name."""
+
+    columns: tuple[Column, ...]
+    target: str = ""
+
+    def __call__(self, cells: Mapping[str, Cells]) -> NDArray[np.float32]:
+        """(n, width) the inputs of these columns' cells."""
+        return np.column_stack([part.encode(cells[part.name]) for part in self.columns]).astype(np.float32)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that new rows need."""
+        return tuple(dict.fromkeys(part.name for part in self.columns))
+
+
+class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
+    """The texts of ``column`` as ids of their first ``length`` words; a word's id is 2 and its place in ``vocabulary``."""
+
+    column: str
+    vocabulary: tuple[str, ...]
+    length: int
+    target: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.column,)
+
+
+class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
+    """Rows of one ``shape``, divided by ``divisor``, less ``mean``, divided by ``scale``.
+
+    ``mean`` and ``scale`` have the shape ``over``. ``low`` and ``high`` are the smallest and the largest training value.
+    """
+
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    divisor: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
+    over: tuple[int, ...] = ()
+
+    def __call__(self, x: Cells) -> Cells:
+        """(n, ...) the inputs of these rows."""
+        if (self.divisor, *self.mean, *self.scale) == (1, 0, 1):
+            return x
+        mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
+        return ((x / self.divisor - mean) / scale).astype(np.float32)
+
+    def unseen(self, x: Cells) -> list[Unseen]:
+        flat = x.reshape(len(x), -1)
+        strange = np.any((flat < self.low) | (flat > self.high), axis=1)
+        return [(strange, f"outside {self.low:g} to {self.high:g}")]
+
+
+Preprocessing: TypeAlias = Tabular | Texts | Array
+
+
+def as_array(x: Cells, divisor: float = 1.0, mean: Cells | float = 0.0, scale: Cells | float = 1.0) -> Array:
+    """The preprocessing of arrays, from raw training rows; mean and scale have shapes that broadcast to a row's."""
+    center, deviation = np.broadcast_arrays(np.asarray(mean, dtype=float), np.asarray(scale, dtype=float))
+    return Array(
+        shape=tuple(x.shape[1:]),
+        low=float(x.min()),
+        high=float(x.max()),
+        divisor=divisor,
+        mean=tuple(center.ravel().tolist()),
+        scale=tuple(deviation.ravel().tolist()),
+        over=center.shape,
+    )
+
+
+def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
+    """The preprocessing of data whose new rows are as the training rows x, with these names of columns, if they have any."""
+    if not names:
+        return as_array(x)
+    found = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
+    return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in found))
+
+
+def fitted(
+    columns: Sequence[Standard],
+    cells: Mapping[str, Cells],
+    train: NDArray[Any] | slice,
+    target: str = "",
+    one_hot: bool = True,
+) -> tuple[Tabular, NDArray[np.float32]]:
+    """The columns standardised with the known values of the rows ``train``, and the inputs (n, width) of all rows.
+
+    With ``one_hot``, columns of words stay 0 and 1.
+    """
+    raw = [part.raw(cells[part.name]) for part in columns]
+    ends = np.cumsum([values.shape[1] for values in raw])
+    known = np.concatenate(raw, axis=1)[train]
+    mean, deviation = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
+    of_columns = (np.split(part, ends[:-1]) for part in (mean, np.where(deviation > 0, deviation, 1)))
+    made: list[Column] = []
+    for part, center, scale, held in zip(columns, *of_columns, np.split(known, ends[:-1], axis=1), strict=True):
+        gaps = bool(np.isnan(held).any())
+        if isinstance(part, Number):
+            low, high = float(np.nanmin(held)), float(np.nanmax(held))
+            made.append(replace(part, mean=float(center[0]), scale=float(scale[0]), low=low, high=high, gaps=gaps))
+        elif isinstance(part, Words) and one_hot:
+            made.append(replace(part, gaps=gaps))
+        else:
+            made.append(replace(part, mean=tuple(center.tolist()), scale=tuple(scale.tolist()), gaps=gaps))
+    tabular = Tabular(columns=tuple(made), target=target)
+    return tabular, tabular(cells)

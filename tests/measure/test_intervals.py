@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
+from scipy import stats
 
-from fedskew.measure.intervals import mean_interval, over_seeds_and_rows
+from fedskew.measure.intervals import Estimate, mean_interval, over_seeds_and_rows
 
 SEED_NOISE = 0.01
 """Standard deviation of a method's true accuracy over seeds."""
@@ -12,35 +13,45 @@ def test_hand_worked_example() -> None:
     values = np.array([[0.0, 2.0, 4.0], [2.0, 4.0, 6.0]])
     found = over_seeds_and_rows(values)
     freedom = (2 / 2 + 4 / 3) ** 2 / ((2 / 2) ** 2 / 1 + (4 / 3) ** 2 / 2)
-    from scipy import stats
-
     assert found.mean == 3
-    assert found.half == pytest.approx(stats.t.ppf(0.975, freedom) * (2 / 2 + 4 / 3) ** 0.5)
-    assert found.p == pytest.approx(2 * stats.t.sf(3 / (2 / 2 + 4 / 3) ** 0.5, freedom))
+    assert found.errors()[0] == pytest.approx(((2 / 2 + 4 / 3) ** 0.5, freedom))
+    # over two seeds alone: 3 +- 12.7 x 1, which is wider
+    assert found.half() == pytest.approx(stats.t.ppf(0.975, 1))
+    assert found.p() == pytest.approx(2 * stats.t.sf(3, 1))
 
 
 def test_without_differences_between_rows_it_is_students_interval() -> None:
     by_seed = np.array([0.2, 0.5, 0.9, 1.0])
     found = over_seeds_and_rows(np.repeat(by_seed[:, None], 7, 1))
-    assert (found.mean, found.half) == pytest.approx(mean_interval(by_seed.tolist()))
+    assert (found.mean, found.half()) == pytest.approx(mean_interval(by_seed.tolist()))
 
 
 def test_without_differences_between_seeds_it_is_the_rows_interval() -> None:
     by_row = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
     found = over_seeds_and_rows(np.repeat(by_row[None], 3, 0))
-    assert (found.mean, found.half) == pytest.approx(mean_interval(by_row.tolist()))
+    assert (found.mean, found.half()) == pytest.approx(mean_interval(by_row.tolist()))
 
 
 def test_equal_values_have_no_interval() -> None:
     found = over_seeds_and_rows(np.full((3, 4), 0.1))
-    assert found.half == 0
-    assert np.isnan(found.p)
+    assert found.half() == 0
+    assert np.isnan(found.p())
 
 
 def test_fewer_test_rows_give_wider_intervals() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5, 1000)) + rng.normal(size=1000)
-    assert over_seeds_and_rows(values[:, :100]).half > 2.5 * over_seeds_and_rows(values).half
+    assert over_seeds_and_rows(values[:, :100]).half() > 2.5 * over_seeds_and_rows(values).half()
+
+
+def test_seeds_that_decide() -> None:
+    # between the seeds only: the interval of S seeds is t(S - 1) / sqrt(S)
+    by_seed = Estimate(mean=0.5, seeds=3, rows=10, by_seed=1.0, by_row=0.0, residual=0.0)
+    needed = by_seed.seeds_to_decide()
+    assert by_seed.with_seeds(needed).half() < 0.5 <= by_seed.with_seeds(needed - 1).half()
+    assert needed == 18
+    # between the rows only: seeds do not help
+    assert Estimate(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
 
 
 def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
@@ -48,8 +59,6 @@ def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) ->
 
     Rows are easy or hard for both methods, and some for one of them on every seed; each seed moves each method's accuracy.
     """
-    from scipy import stats
-
     hard = 0.8 * rng.normal(size=rows)
     right = []
     for accuracy in (0.8, 0.8 + true):
@@ -68,7 +77,7 @@ def decisions(rows: int, true: float, repeats: int, seeds: int = 5) -> tuple[flo
     for _ in range(repeats):
         values = differences(rng, seeds, rows, true)
         mean, alone = mean_interval(values.mean(1).tolist())
-        for at, half in ((0, max(alone, over_seeds_and_rows(values).half)), (2, alone)):
+        for at, half in ((0, over_seeds_and_rows(values).half()), (2, alone)):
             counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
     return tuple((counts / repeats).tolist())
 

@@ -22,7 +22,16 @@ from fedskew.report.profile import measuring, profiles
 from fedskew.report.ranks import caption, ranking
 from fedskew.report.series import by_part, curves_by_run
 from fedskew.report.signs import warnings
-from fedskew.report.tables import columns, corrected, named, read, rows_within, summarise, summary, unfinished
+from fedskew.report.tables import (
+    columns,
+    named,
+    on_verdicts,
+    read,
+    rows_within,
+    summarise,
+    summary,
+    unfinished,
+)
 from fedskew.report.words import SPREADS, covered, heading, listed, read_after
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -179,7 +188,7 @@ def notes(
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
-    excluded = corrected(frame) if layout.spread == "ci95" and layout.has("verdict") else []
+    excluded = on_verdicts(frame) if layout.spread == "ci95" and layout.has("verdict") else []
     return ["; ".join(filter(None, found)), *excluded, *remarks(records)]
 
 

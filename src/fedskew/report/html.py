@@ -213,7 +213,7 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
     )
     caption = (
         f"Dot: mean paired difference in last-round {primary().label}. Line: its {words.SPREADS[spread].unbroken} "
-        f"over {over}{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.corrected(summary))}"
+        f"over {over}{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.on_verdicts(summary))}"
     )
     drawn, values = draw_differences(summary, spread), of_differences(summary, spread)
     return figure("differences", heading, heading, drawn, caption, values)

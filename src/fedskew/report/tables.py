@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
@@ -86,6 +84,8 @@ def summary(
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
     ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
+    ``seeds_to_decide``                       seeds that would decide a difference of this size alone at the observed variances;
+                                              0 if no number of seeds does, because the test rows are too few
     ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty without pairs
     ========================================  ==========================================================================
 
@@ -130,7 +130,7 @@ def summarise(
             row |= found if measure.interval else {measure.key: found[measure.key]}
         whole, half = test_rows.estimate(by_row.get(method, {}), None, own.index), f"{primary().key}_half"
         if whole:
-            row[half] = max(whole.half, row[half])
+            row[half] = whole.half()
         row |= {
             "covers": words.ROWS_TOO if whole else words.SEEDS,
             "pairs": len(own),
@@ -138,6 +138,7 @@ def summarise(
             "effect": NAN,
             "cliffs_delta": NAN,
             "p": NAN,
+            "seeds_to_decide": NAN,
         }
         if method != order[0]:
             own_values, first = own[primary().key], of_method(seeds, order[0])[primary().key]
@@ -148,9 +149,9 @@ def summarise(
                 row["difference_half"] = NAN
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
             whole = test_rows.estimate(by_row.get(method, {}), by_row.get(order[0], {}), paired.index)
-            if whole and whole.half:
-                row["difference_half"] = np.fmax(whole.half, row["difference_half"])
-                row["p"] = max(whole.p, row["p"])
+            if whole and whole.half():
+                row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
+                row["seeds_to_decide"] = whole.seeds_to_decide()
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -259,6 +260,28 @@ def corrected(table: pd.DataFrame) -> list[str]:
     return [
         f"{words.listed(names)}: undecided although the interval excludes 0, by Holm's correction for {corrections} comparisons"
     ]
+
+
+def on_verdicts(table: pd.DataFrame) -> list[str]:
+    """Sentences on the verdicts of a summary: `corrected` and `undecided`."""
+    return corrected(table) + undecided(table)
+
+
+def undecided(table: pd.DataFrame) -> list[str]:
+    """A sentence on what would decide the undecided differences of a summary, if that is known."""
+    rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
+    more = {row["method"]: int(row["seeds_to_decide"]) for row in rows if row["seeds_to_decide"] > row["pairs"]}
+    never = [row["method"] for row in rows if row["seeds_to_decide"] == 0]
+    parts = [
+        f"about {seeds} seeds would decide {method}'s difference, if it is as large as here"
+        for method, seeds in more.items()
+    ]
+    parts += (
+        [f"more seeds would not decide {words.listed(never)}: too few test rows for so small a difference"]
+        if never
+        else []
+    )
+    return ["; ".join(parts)] if parts else []
 
 
 def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:

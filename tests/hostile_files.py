@@ -191,7 +191,7 @@ ODD = [
         f"{FAILED}, experiment='[training]\nworkers = 1000' WHERE id=1",
         "resume 1",
         2,
-        "training.workers is gone: use --jobs",
+        "training.workers no longer exists: use --jobs",
     ),
     ("UPDATE measurements SET value='abc' WHERE run=1", "show 1", 1, "its file is damaged"),
     ("UPDATE measurements SET round='x' WHERE run=1", "show 1", 1, "damaged"),

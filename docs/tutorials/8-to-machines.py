@@ -17,7 +17,7 @@
 #
 # - a client's rows never leave its machine;
 # - messages have a length, and the network has a speed;
-# - clients are slow, fail or are away.
+# - clients are slow, fail or are unavailable.
 #
 # The second and third can be simulated first. Do that before you rent machines.
 #

@@ -18,7 +18,7 @@ def case(strength, *methods, measure="test", data="digits", model="mlp", **other
     return {"data": data, "skew": "s", "model": model, "methods": lines, **face}
 
 
-def test_advice_recommends_what_helped_near_by_and_hurt_nowhere(monkeypatch):
+def test_advice_names_methods_that_helped_in_near_cases_and_hurt_in_none(monkeypatch):
     cases = [
         case(
             0.5,

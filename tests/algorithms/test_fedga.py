@@ -211,7 +211,7 @@ def test_the_weights_stay_a_distribution_over_all_clients(weighting: str, d: flo
     assert moved
 
 
-def test_a_gap_is_that_of_the_received_model_against_the_clients_own_last_one() -> None:
+def test_gap_compares_the_received_model_with_the_clients_last_one() -> None:
     fed = replace(ragged(FedGAGeneralisation(d=0.1), selection=Uniform(clients=4)), rounds=6)
     last: dict[int, float] = {}
     met = 0
@@ -301,7 +301,7 @@ def test_a_balanced_batch_has_plain_cross_entropy() -> None:
     assert_close(g, (logits.softmax(-1) - torch.eye(3)[y].double()) / 6)
 
 
-def test_a_batch_of_one_class_pulls_the_absent_classes_up_with_all_their_probability() -> None:
+def test_batch_of_one_class_has_the_full_gradient_for_absent_classes() -> None:
     # r = 1 for absent classes: t = (1, p_1, p_2), s = 2 - p_0; the gradient at an absent class is p_c (1 - p_0)
     logits = some_logits(4)
     p = logits.softmax(-1)
@@ -319,7 +319,7 @@ def test_padded_rows_count_for_nothing() -> None:
     assert_close(g_padded[3:], torch.zeros(2, 3).double())
 
 
-def test_one_local_step_goes_down_the_aligned_gradient() -> None:
+def test_one_local_step_follows_the_aligned_gradient() -> None:
     """By hand from p s - t at the logits of the small network, through its own backward pass."""
     fed = ragged(FedGAAlignment(), sizes=[9], solver=Sgd(lr=0.3))
     fed = replace(fed, planner=replace(fed.planner, local=replace(fed.planner.local, epochs=1, batch_size="all")))

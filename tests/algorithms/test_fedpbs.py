@@ -112,7 +112,7 @@ def test_a_scaled_mu() -> None:
     assert mu_of(variance_threshold=0.0, **scaled) == [0.5, 0.5, 0.5]
 
 
-def test_the_threshold_on_batches_is_a_share_of_the_populations_largest() -> None:
+def test_batch_threshold_is_a_share_of_the_largest_batch() -> None:
     """Batches of min(7, n): 5, 7, 7, 3, 1, 7, 7; half of 7 is 3.5, whichever clients are proposed."""
     fed = ragged(FedPBS(mu=0.5, variance_threshold=float("inf"), selection="random"))
     assert play(fed, X0, 1)[0].done.uploads.report["mu"].tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]

@@ -68,8 +68,8 @@ REFUSED = {
         "beta=-0.1": "got -0.1",
     },
     "krum": {
-        "f=-1": "f is how many clients may be broken, at least 0, got -1",
-        "c=0": "c is how many updates are averaged, at least 1, got 0",
+        "f=-1": "f is the number of clients that may be broken, at least 0, got -1",
+        "c=0": "c is the number of averaged updates, at least 1, got 0",
     },
     "median": {"weighting=samples": "median: weighting must be uniform, got 'samples'"},
 }

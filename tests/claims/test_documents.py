@@ -102,7 +102,7 @@ def test_arms_change_the_base() -> None:
     assert experiment_of(tiny(), "quick", "momentum", 0).server.beta == 0.5
 
 
-def test_a_scale_says_what_a_part_is_and_which_settings_are_seeds() -> None:
+def test_scale_defines_its_parts_and_the_settings_that_are_seeds() -> None:
     table = msgspec.to_builtins(tiny())
     table["arms"]["one"] = {"part": "images", "local.epochs": 3}
     quick = table["scales"]["quick"]

@@ -60,7 +60,7 @@ def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.Monk
     assert ended == [1]
 
 
-def test_program_ends_though_stopped_workers_leave_large_runs_in_the_queue(tmp_path: Path) -> None:
+def test_program_ends_if_stopped_workers_leave_large_runs_in_the_queue(tmp_path: Path) -> None:
     script = tmp_path / "stopped.py"
     script.write_text(
         "import sys, numpy as np\nfrom pathlib import Path\nfrom types import SimpleNamespace\n"

@@ -103,7 +103,7 @@ def test_a_run_cites_exactly_its_parts() -> None:
     assert "fedavg" in cited(per_class.replace(model="cnn")), "its network"
 
 
-def test_named_combinations_cite_what_they_are() -> None:
+def test_named_combinations_cite_their_papers() -> None:
     base = Experiment(**BARE)
     assert cited(with_method(base, "fedadam:lr=0.1")) == {"fedskew", "fedavg", "fedopt", "drift-demo"}
     assert cited(with_method(base, "local-sgd:steps=4")) == {"fedskew", "fedavg", "local-sgd", "drift-demo"}

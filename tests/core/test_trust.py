@@ -93,7 +93,7 @@ def test_commands_that_only_read_run_no_code(capsys: pytest.CaptureFixture[str])
         assert main(words) == 0, capsys.readouterr().err
         assert not Path("ran").exists()
         if words[0] == "cite":
-            assert "(code that is gone, or that you have not run)" in capsys.readouterr().out
+            assert "(code that no longer exists, or that you have not run)" in capsys.readouterr().out
 
 
 def test_the_name_of_a_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

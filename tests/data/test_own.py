@@ -182,7 +182,7 @@ def test_file_without_clients_is_dealt_by_a_skew(table):
     assert (data.groups, data.group_names, len(data.y), len(data.y_test)) == (None, (), 48, 12)
     dealt = fs.Experiment(dataset=f"table:path={table},label=y", skew="label-dirichlet:alpha=1", clients={"number": 3})
     assert len(assemble(dealt, data).partition) == 3
-    with pytest.raises(BadInput, match=r"does not name the owners of its rows; .* client=COLUMN"):
+    with pytest.raises(BadInput, match=r"has no natural clients; .* client=COLUMN"):
         assemble(dealt.replace(skew="natural"), data)
 
 

@@ -107,7 +107,7 @@ def test_cifar_10_has_the_published_channel_means(monkeypatch):
     assert (len(small.y), len(small.y_test)) == (500, 200)
     assert small.fingerprint() == again.fingerprint()
     np.testing.assert_allclose(small.x.mean((0, 2, 3)), 0, atol=1e-4)
-    with pytest.raises(BadInput, match="data set cifar-10: 50001 rows are wanted and there are 50000"):
+    with pytest.raises(BadInput, match="data set cifar-10: 50001 rows are requested, but there are only 50000"):
         Cifar10(train_rows=50001).load()
 
 
@@ -127,7 +127,7 @@ def test_ag_news_choice_of_rows_is_fixed():
     assert (len(small.y), len(small.y_test)) == (400, 100)
     assert small.fingerprint() == again.fingerprint()
     assert set(small.texts[0]) <= set(data.texts[0])
-    with pytest.raises(BadInput, match="8000 rows are wanted and there are 7600"):
+    with pytest.raises(BadInput, match="8000 rows are requested, but there are only 7600"):
         AgNews(test_rows=8000).load()
 
 

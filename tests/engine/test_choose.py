@@ -42,7 +42,7 @@ def takes(fed, engine, work):
         (Option(Stacked()), BESIDE + STEP * 12),
     ],
 )
-def test_a_round_costs_a_start_for_each_block_and_a_step_for_each_of_its_longest_clients_steps(
+def test_round_costs_one_start_and_the_longest_clients_steps_for_each_block(
     monkeypatch: pytest.MonkeyPatch, option: Option, expected: float
 ) -> None:
     monkeypatch.setattr(trial, "once", takes)
@@ -68,7 +68,7 @@ def test_a_hopeless_first_step_ends_a_trial(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 1
 
 
-def test_labels_say_what_is_not_as_usual() -> None:
+def test_labels_show_only_what_differs_from_the_default() -> None:
     assert Option(Sequential()).label == "sequential"
     assert Option(Stacked(width=5), threads=4).label == "stacked 5 wide 4 threads"
 

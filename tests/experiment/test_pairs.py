@@ -92,7 +92,7 @@ def report(method: str, case: Case) -> str:
 
 
 @pytest.mark.parametrize("method", [m if m in UNLIKE else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
-def test_every_method_keeps_what_must_hold_beside_every_slot(method: str) -> None:
+def test_every_method_keeps_its_promises_with_every_slot(method: str) -> None:
     own = [case for case in cases() if case["method"] == method]
     assert own, "the method is refused beside everything"
     broken = sorted({found for case in own if (found := report(method, case))})
@@ -100,7 +100,7 @@ def test_every_method_keeps_what_must_hold_beside_every_slot(method: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_option_stands_beside_the_method_or_the_reason_is_said(method: str) -> None:
+def test_every_option_works_with_the_method_or_is_refused_with_a_reason(method: str) -> None:
     stood = {(slot, name) for case in cases() if case["method"] == method for slot, name in case.items()}
     for slot, tried in slots().items():
         for name, one in tried.items():
@@ -113,7 +113,7 @@ def test_every_option_stands_beside_the_method_or_the_reason_is_said(method: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_with_every_two_slots_and_then_with_as_many_as_there_is_time_for(method: str) -> None:
+def test_every_method_with_every_pair_of_slots_and_some_larger_sets(method: str) -> None:
     end, luck = time.monotonic() + SECONDS, random.Random(0)
     factors = {"method": [method], **{slot: list(tried) for slot, tried in slots().items()}}
     factors = {

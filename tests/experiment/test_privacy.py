@@ -129,7 +129,7 @@ def test_a_new_component_of_every_kind_is_refused_until_it_answers(section: str,
     check_part("dp-fedavg", section, new(**table), Privacy(Q, 1.0, 1e-5))
 
 
-def test_a_new_slot_of_experiments_is_refused_until_what_it_holds_answers() -> None:
+def test_new_slot_is_refused_until_its_component_states_its_privacy() -> None:
     @dataclass(frozen=True)
     class Secret:
         pass

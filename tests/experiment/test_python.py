@@ -165,7 +165,7 @@ class Wrong(fedskew.Algorithm):
 """
 
 
-def test_failed_runs_of_a_comparison_are_told(tmp_path) -> None:
+def test_failed_runs_of_a_comparison_are_named(tmp_path) -> None:
     (tmp_path / "mine.py").write_text(WRONG)
     first, second = f"{tmp_path}/mine.py::Wrong", f"{tmp_path}/mine.py::Wrong:mu=0.5"
     with pytest.warns(RuntimeWarning, match="in objective: ValueError: no loss"):

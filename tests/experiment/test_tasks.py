@@ -191,7 +191,7 @@ def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:
         ({"faults": {"attackers": 0.2, "attack": "label-flip"}}, "use attack=sign-flip"),
     ],
 )
-def test_parts_that_need_classes_are_refused_before_data_are_loaded(air, changes, message) -> None:
+def test_components_that_need_classes_are_refused_before_data_are_loaded(air, changes, message) -> None:
     with pytest.raises(BadInput, match=message):
         check_needs(experiment(air, **changes))
 

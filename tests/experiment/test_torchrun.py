@@ -286,6 +286,6 @@ def test_an_old_file_with_one_worker_is_read(workers: int) -> None:
 def test_an_old_file_with_several_workers_says_what_to_use() -> None:
     text = quick().toml().replace("[training]\n", "[training]\nworkers = 2\n")
     with pytest.raises(
-        BadInput, match=r"mine.toml: training.workers is gone: use --jobs .*, torchrun for one large run$"
+        BadInput, match=r"mine.toml: training.workers no longer exists: use --jobs .*, torchrun for one large run$"
     ):
         from_toml(text, "mine.toml")

@@ -55,7 +55,7 @@ def test_the_choice_is_by_the_held_out_rows_of_the_last_round(tmp_path) -> None:
             assert store.run(run).facts["partition"]["rows"] == 4 * 28
 
 
-def test_a_setting_is_judged_by_its_last_round_even_where_an_earlier_was_better(tmp_path) -> None:
+def test_tuning_uses_the_last_round_even_if_an_earlier_one_was_better(tmp_path) -> None:
     store = RunStore(tmp_path)
     run = store.add_run(name="", experiment="", experiment_hash="", seed=7, partition_seed=7, rounds=2)
     for round_, accuracy in ((1, 0.9), (2, 0.5)):
@@ -158,14 +158,14 @@ def test_wrong_searches_are_refused(tmp_path) -> None:
     def tuned(space, method="fedavg", **more):
         return tune(RunStore(tmp_path), base(), method, Search(space=space, seeds=(7,), **more), dataset=DATA)
 
-    with pytest.raises(BadInput, match="neither a section's option nor one of the methods"):
+    with pytest.raises(BadInput, match="is not an option of a section or of these methods"):
         tuned_methods(["fedavg"], [0], Search(space={"fedprox.mu": (1.0,)}), lambda _: pytest.fail("was tuned"))
     with pytest.raises(BadInput, match="lr"):
         tuned({"solver.rate": (1.0,)})
     for key in ("training.seed", "clients.partition_seed"):
         with pytest.raises(BadInput, match="seeds are not tuned"):
             tuned_methods(["fedavg"], [0], Search(space={key: (1, 2)}), lambda _: pytest.fail("was tuned"))
-    with pytest.raises(BadInput, match="fedavg makes no personal models to judge by; leave out --by personal"):
+    with pytest.raises(BadInput, match="fedavg trains no personal models; leave out --by personal"):
         tuned({"solver.lr": (0.1,)}, by="personal")
     assert RunStore(tmp_path).runs() == []  # before anything is run
     with pytest.raises(FedskewError, match="smaller learning rates"):
@@ -193,7 +193,7 @@ def test_personal_models_are_judged_where_there_are_some(tmp_path, method: str, 
 
 
 @pytest.mark.slow
-def test_optuna_prunes_what_falls_behind_and_replays_what_is_stored(tmp_path) -> None:
+def test_optuna_prunes_bad_trials_and_reuses_stored_ones(tmp_path) -> None:
     pytest.importorskip("optuna")
     store, seen = RunStore(tmp_path), []
     search = Search(space={"solver.lr": (1e-6, 1.0)}, seeds=(7, 8), trials=9)

@@ -147,7 +147,7 @@ def test_a_recipe_that_names_a_file_of_code_is_refused(place: str, code: str) ->
         Limits().recipe(place.format(code))
 
 
-def test_a_node_imports_only_what_its_owner_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_imports_only_the_code_that_its_owner_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evil_package.py").write_text(
         f"open({str(tmp_path / 'ran')!r}, 'w').close()\nimport torch\nclass Net(torch.nn.Linear):\n"
         "    def __init__(self, shape, classes): super().__init__(shape[0], classes)\n"

@@ -88,7 +88,7 @@ def per_epoch(batch_size: int = 7) -> np.ndarray[Any, Any]:
     return -(-np.asarray(RAGGED) // batch_size)
 
 
-def test_a_straggler_takes_the_first_whole_epochs_of_its_plan_and_fewer_than_all() -> None:
+def test_straggler_takes_some_first_whole_epochs_of_its_plan() -> None:
     ideal = works(unreliable(), 30)
     done = []
     for full, work in zip(ideal, works(unreliable(stragglers=0.5), 30), strict=True):

@@ -107,7 +107,7 @@ def test_iid_clients_are_not_called_skewed_more_than_five_times_in_a_hundred():
 
 
 @pytest.mark.parametrize("face", ["label", "feature", "quantity", "concept"])
-def test_a_planted_face_dominates(face):
+def test_planted_face_dominates(face):
     """Of each face one skew; all of them, over twenty seeds, in the slow test."""
     skew = next(skew for skew, planted in FACES.items() if planted == face)
     assert diagnosed("digits", skew, 0, 79).dominant == face
@@ -186,7 +186,7 @@ def test_data_that_cannot_be_diagnosed_are_refused(digits):
         diagnose(x, y, np.zeros(50, dtype=np.int64))
     with pytest.raises(BadInput, match="same label"):
         diagnose(x, np.zeros(50, dtype=np.int64), np.arange(50) % 3)
-    with pytest.raises(BadInput, match="29 rows say nothing; give at least 30"):
+    with pytest.raises(BadInput, match="29 rows are too few; give at least 30"):
         diagnose(x[:29], y[:29], np.arange(29) % 3)
     with pytest.raises(BadInput, match="without rows"):
         diagnose(x, y, 2 * (np.arange(50) % 3))
@@ -225,7 +225,7 @@ def test_details_name_every_measure_and_their_chance():
     assert measured["quantity"]["effective clients"] == pytest.approx(3, rel=0.05)
 
 
-def test_a_label_so_rare_that_no_fitted_row_has_it_leaves_only_the_pooled_fit_out(monkeypatch):
+def test_label_without_a_fitted_row_drops_only_the_pooled_fit(monkeypatch):
     monkeypatch.setattr("fedskew.measure.heterogeneity.details.FITTED_ROWS", 20)
     rng = np.random.default_rng(0)
     y, client = np.r_[1, np.zeros(599, dtype=np.int64)], rng.integers(0, 3, 600)

@@ -157,7 +157,7 @@ def test_distances_within_classes_ignore_labels():
     assert np.isnan(within_classes(frechet, z, y, y, np.arange(2)))
 
 
-def test_classes_with_enough_rows_on_both_sides_count_and_no_others():
+def test_only_classes_with_enough_rows_on_both_sides_count():
     """A client with five rows of the class at 1, the others' five at 0; with four on either side there is no pair."""
     z, y = np.repeat([1.0, 0.0], 5)[:, None], np.zeros(10, dtype=int)
     client = np.repeat([0, 1], 5)

@@ -64,7 +64,7 @@ def test_a_client_without_rows_counts_for_nothing():
     ],
     ids=["K2", "K2-ragged", "K5", "K5-ragged", "K20"],
 )
-def test_label_distance_by_chance_is_what_chance_gives(sizes, classes, tolerance):
+def test_label_distance_by_chance_equals_the_mean_of_random_partitions(sizes, classes, tolerance):
     rng, labels = np.random.default_rng(8), np.repeat(np.arange(len(classes)), classes)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     found = []

@@ -190,8 +190,8 @@ def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Normed", "statistics of a batch do not federate; use torch.nn.GroupNorm"),
-        ("BatchOnly", "statistics of a batch do not federate; use torch.nn.GroupNorm"),
+        ("Normed", "clients cannot share the statistics of batches; use torch.nn.GroupNorm"),
+        ("BatchOnly", "clients cannot share the statistics of batches; use torch.nn.GroupNorm"),
         ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
         ("Unused", "Unused: its layer of one output a class is not called"),

@@ -321,7 +321,7 @@ def test_any_text_is_read_or_refused_in_one_line(kind: str, limits: settings) ->
     fuzz(limits, check, values)
 
 
-def test_a_header_of_numpy_that_cannot_be_cut_into_words_is_one_line(tmp_path: Path) -> None:
+def test_broken_numpy_header_is_a_one_line_error(tmp_path: Path) -> None:
     header = b"{'descr': '<f8', ("
     with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)

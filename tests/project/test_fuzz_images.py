@@ -162,7 +162,7 @@ def test_any_file_of_images_is_read_or_refused_in_one_line(kind: str, limits: se
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
-def test_no_link_is_followed_and_nothing_but_a_file_is_a_batch(kind: bytes, tmp_path: Path) -> None:
+def test_links_are_not_followed_and_only_files_are_batches(kind: bytes, tmp_path: Path) -> None:
     """A link to itself would be followed without end; a folder in a batch's place would leave its rows out."""
     with tarfile.open(tmp_path / "a", "w") as archive:
         add(archive, "one", bytes(3073))

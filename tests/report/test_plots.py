@@ -31,7 +31,7 @@ def test_every_figure_can_be_drawn(store: RunStore, what: str) -> None:
 def test_unknown_figure_is_refused_with_the_nearest_name(store: RunStore) -> None:
     with pytest.raises(BadInput, match="did you mean 'accuracy'"):
         plots.plot(store, store.runs(), "acuracy")
-    with pytest.raises(BadInput, match="run 2 has not noted its partition"):
+    with pytest.raises(BadInput, match="run 2 has no stored partition"):
         plots.plot(store, store.runs()[1:], "partition")
 
 
@@ -114,7 +114,7 @@ def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: Ru
     assert [text.get_text() for text in axes.texts] == ["FedProx mu = 0.1", "undecided, +2.67 points"]
 
 
-def test_differences_end_at_what_is_possible(tmp_path: Path) -> None:
+def test_differences_end_at_possible_values(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
     _, line, _ = plots.plot(store, store.runs(), "differences").axes[0].get_lines()
     assert list(line.get_xdata()) == [-100, 100]
@@ -123,7 +123,7 @@ def test_differences_end_at_what_is_possible(tmp_path: Path) -> None:
         plots.plot(store, store.runs(), "differences")
 
 
-def test_bands_end_at_what_is_possible(tmp_path: Path) -> None:
+def test_bands_end_at_possible_values(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.99, 1: 0.90}, "b": {0: 0.02, 1: 0.15}})
     bands = plots.plot(store, store.runs(), "accuracy").axes[0].collections
     heights = [y for band in bands for path in band.get_paths() for _, y in path.vertices]

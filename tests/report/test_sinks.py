@@ -196,7 +196,7 @@ def test_exception_of_a_package_gives_one_line(store: RunStore) -> None:
         feed.send(store.runs())
 
 
-def test_a_package_that_fails_at_the_end_is_one_line_and_the_other_pages_are_ended(store: RunStore) -> None:
+def test_sink_that_fails_at_the_end_is_one_line_and_the_other_sinks_end(store: RunStore) -> None:
     class Lost(Recorder):
         def open(self, record: RunRecord) -> Any:
             def end(status: str) -> None:

@@ -218,7 +218,7 @@ def test_fitted_counts_are_the_nearest_there_are(clients: int, classes: int, see
     assert np.abs(got - wanted).sum() == pytest.approx(best.fun, abs=1e-6)
 
 
-def test_largest_parts_get_what_floors_leave() -> None:
+def test_largest_remainders_get_the_rest() -> None:
     """1.7, 1.6, 0.7 to 4: floors 1, 1, 0, and the two rows left go to the parts .7."""
     assert rounded(np.asarray([[1.7, 1.6, 0.7], [2.0, 0.0, 0.0]]), np.asarray([4, 2])).tolist() == [
         [2, 1, 1],

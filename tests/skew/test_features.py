@@ -74,7 +74,7 @@ def test_noise_has_the_variances_of_the_paper_and_of_its_code(kind: str, expecte
 
 
 @pytest.mark.parametrize("x", [IMAGES, WINDOWS, TABLE], ids=["image", "window", "table"])
-def test_an_affine_change_is_a_gain_and_an_offset_a_channel(x: np.ndarray) -> None:
+def test_affine_gives_each_channel_a_gain_and_an_offset(x: np.ndarray) -> None:
     seen, own = changed_by("feature-affine:strength=0.4", x.astype(np.float64))
     std = x.astype(np.float64).std(axis=(0, *range(2, x.ndim)))
     assert np.abs(own["gain"] - 1).max() <= 0.4

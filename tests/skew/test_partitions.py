@@ -176,7 +176,7 @@ def test_any_row_of_a_class_may_go_to_any_client(skew):
 
 
 @pytest.mark.parametrize("skew", FIXED, ids=repr)
-def test_a_seed_changes_only_the_order_where_nothing_is_random(skew):
+def test_seed_changes_only_the_order_of_deterministic_partitions(skew):
     labels, groups = balanced(300, 5), balanced(300, 7)
     one, two = deal(skew, labels, groups, 5, 0), deal(skew, labels, groups, 5, 1)
     assert sets_of(rows_of(one)) == sets_of(rows_of(two))

@@ -169,7 +169,7 @@ class Needy(Algorithm):
         return Contract(needs=(contract.server_rows,))
 
 
-def test_a_method_that_needs_server_data_is_refused_without_and_taken_with(monkeypatch) -> None:
+def test_method_that_needs_server_data_is_refused_without_them(monkeypatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "needy", Needy)
     with pytest.raises(BadInput, match=r"needy needs rows of the server's own.*--server-data 0.02"):
         check_needs(Experiment(algorithm="needy"))
@@ -260,7 +260,7 @@ def shared_between(counts: list[list[int]], beta: float) -> np.ndarray:
     return share_out(part, rows, 1.0, 0).label_counts(np.concatenate([labels, shared]), len(counts[0]))
 
 
-def test_a_share_as_large_as_all_clients_together_divides_the_label_distance_by_their_number_and_one() -> None:
+def test_share_as_large_as_all_clients_divides_the_label_distance_by_clients_plus_one() -> None:
     # equal sizes and balanced classes: p_k <- (n p_k + K n u) / (n + K n), so p_k - u shrinks by K + 1
     counts = [[30, 0, 0], [0, 30, 0], [0, 0, 30]]
     assert label_distance(shared_between(counts, 0.0)) == pytest.approx(2 / 3)

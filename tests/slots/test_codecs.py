@@ -77,7 +77,7 @@ def test_top_k_error_is_at_most_its_bound(share: float, k: int) -> None:
     assert_close((flat - decoded(TopK(share=share), flat)).square().sum(1), [(1 - k / 83) * 83 * 0.09] * 6)
 
 
-def test_the_number_kept_is_the_floor_of_the_decimal_that_was_written() -> None:
+def test_top_k_keeps_the_floor_of_the_written_share() -> None:
     rows = torch.randn(1, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert [int((decoded(TopK(share=i / 100), rows) != 0).sum()) for i in range(1, 101)] == list(range(1, 101))
 
@@ -215,7 +215,7 @@ def test_bytes_of_int8() -> None:
 # clipping
 
 
-def test_clip_shortens_what_is_too_long() -> None:
+def test_clip_shortens_updates_above_the_norm() -> None:
     rows = [[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [1.0, 0.0]]
     _, sent, memory, size = encode(Clip(norm=1.0), f64(rows), {}, None, TASK)
     assert_close(sent, [[0.6, 0.8], *rows[1:]])

@@ -15,7 +15,7 @@ SPECS = [*ALL, "top-k:share=0.01", "top-k:share=0.3", "top-k:share=1", "top-k:sh
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_message_reads_as_what_is_decoded_and_is_as_long_as_counted(spec: str, dtype: torch.dtype) -> None:
+def test_message_decodes_to_the_same_update_and_has_the_counted_length(spec: str, dtype: torch.dtype) -> None:
     made, rows, draws = codec(spec), ROWS.to(dtype, copy=True), DRAWS.to(dtype)
     rows[2] = 0.0
     rows[3, :5] = rows[3, 0]

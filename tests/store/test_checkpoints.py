@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(BadInput, match="checksum is another"):
+    with pytest.raises(BadInput, match="checksum does not match"):
         checkpoints.load(path)
     assert checkpoints.newest(tmp_path)[1] == {"round": 5}
     path.write_bytes(data[: len(data) // 2])

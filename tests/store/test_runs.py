@@ -132,7 +132,7 @@ def test_nothing_remains_of_a_round_that_was_cut_short(store, error):
     assert store.run(run).rounds_done == 3
 
 
-def test_nothing_remains_of_a_partition_or_facts_that_were_cut_short(store):
+def test_interrupted_writes_leave_no_partial_partition_or_facts(store):
     run = add(store)
     store.set_partition(run, [(0, "anna", "walking", 5)])
     with pytest.raises(Killed):

@@ -63,7 +63,7 @@ class DpFedAvg(Algorithm):
     reduces_to: ClassVar[Mapping[str, str]] = {"clip=inf,noise=0,q=1": "fedavg:weighting=uniform"}
 
     def __post_init__(self) -> None:
-        require(self.weighting == "uniform", "weighting must be uniform: noise is made for clients that count alike")
+        require(self.weighting == "uniform", "weighting must be uniform: the noise covers clients with equal weights")
         require(self.clip > 0, f"clip must be above 0, got {self.clip}")
         require(0 <= self.noise < math.inf, f"noise must be a finite number, at least 0, got {self.noise}")
         require(self.noise == 0 or self.clip < math.inf, "noise is a multiple of clip; give a finite clip, or noise=0")

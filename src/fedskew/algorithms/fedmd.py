@@ -53,7 +53,7 @@ class FedMd(Algorithm):
         require(self.rows >= 1, f"rows must be at least 1, got {self.rows}")
         require(self.steps >= 0, f"steps must be at least 0, got {self.steps}")
         require(self.batch_size >= 1, f"batch_size must be at least 1, got {self.batch_size}")
-        require(self.weighting != "unbiased", "weighting is of the cohort's scores: uniform or samples")
+        require(self.weighting != "unbiased", "weighting averages the cohort's scores: write uniform or samples")
 
     def contract(self) -> Contract:
         return Contract(needs=(server_rows,), shares_model=False)

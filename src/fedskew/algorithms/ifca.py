@@ -4,7 +4,7 @@
     server   theta_j <- mean of the w_k with j_k = j; without such a client theta_j stays
              gradients:  theta_j <- theta_j + 1/m sum of the w_k - theta_j with j_k = j
 
-The global model is theta_1, and test accuracy is that of this cluster alone. A client uses the model of its best cluster.
+The global model is theta_1: test accuracy measures this cluster's model alone. A client uses the model of its best cluster.
 
 Departures: theta_1 starts as the initial model, so that one cluster is FedAvg. The others start at a random distance from it,
 about ``spread`` times its norm. If the initial model is 0, the distance is ``spread`` times the root of the number of parameters.
@@ -52,7 +52,7 @@ class Ifca(Algorithm):
     def __post_init__(self) -> None:
         require(self.k >= 1, f"k must be at least 1, got {self.k}")
         require(0 <= self.spread < math.inf, f"spread must be a finite number, at least 0, got {self.spread}")
-        require(self.weighting != "unbiased", "weighting is within a cluster: uniform or samples")
+        require(self.weighting != "unbiased", "weighting applies within a cluster: write uniform or samples")
 
     def contract(self) -> Contract:
         return Contract(needs=(one_global_model,))

@@ -39,8 +39,8 @@ class Krum(Algorithm):
     ranges: ClassVar[Mapping[str, str]] = {"f": "1 to (m - 3) / 2", "c": "1 to m - f"}
 
     def __post_init__(self) -> None:
-        require(self.f >= 0, f"f is how many clients may be broken, at least 0, got {self.f}")
-        require(self.c >= 1, f"c is how many updates are averaged, at least 1, got {self.c}")
+        require(self.f >= 0, f"f is the number of clients that may be broken, at least 0, got {self.f}")
+        require(self.c >= 1, f"c is the number of averaged updates, at least 1, got {self.c}")
 
     def contract(self) -> Contract:
         return Contract(fewest=max(2 * self.f + 3, self.c + self.f))

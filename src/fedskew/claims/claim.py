@@ -135,7 +135,7 @@ def judge(claim: Claim, values: Sequence[float], in_document: float | None = Non
 
 
 def side(values: Sequence[float], end: float) -> Decision:
-    """On which side of one end of a region the values lie beyond chance; an infinite end is left out by all."""
+    """On which side of one end of the region the values lie, beyond chance. Every value is inside an infinite end."""
     if math.isinf(end):
         return "higher" if end < 0 else "lower"
     # a number on the end, but for rounding, is not beyond it

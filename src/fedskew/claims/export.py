@@ -146,7 +146,7 @@ def circumstances(document: Document, export: Export) -> str:
     """The number of runs, their time and the hardware, as one sentence."""
     done = runs(export)
     diverged = sum(run["status"] == "diverged" for run in done)
-    text = f"{done_of(document, export)} runs" + (f", of which {diverged} diverged" if diverged else "")
+    text = f"{done_of(document, export)} runs" + (f", {diverged} diverged" if diverged else "")
     minutes = sum(run["seconds"] or 0 for run in done) / 60
     hardware = ", ".join(str(value) for value in export["hardware"].values())
     versions = ", ".join(f"{name} {' and '.join(values)}" for name, values in export["versions"].items())

@@ -28,7 +28,7 @@ class Measured:
     """The measurements of one run, as far as it came."""
 
     record: RunRecord
-    frame: pd.DataFrame  # round, split, name, value, of no client
+    frame: pd.DataFrame  # measurements without a client: round, split, name, value
     clients: pd.DataFrame  # round, client, name, value, of local models; of layers, with their number as the client's
 
     @property

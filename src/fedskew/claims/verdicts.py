@@ -69,7 +69,7 @@ def interval(mean: float, half: float) -> str:
 
 
 def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
-    """Each claim on the seeds that all its arms have; the document's own numbers count for nothing in a verdict."""
+    """Each claim on the seeds that all its arms have; the document's own numbers do not affect a verdict."""
     printed = {table.name: table.printed for table in document.tables}
     judged = []
     for claim in document.claims:

@@ -47,7 +47,7 @@ def write_nodes(experiment: Experiment, folder: Path) -> list[Node]:
     assembly = assemble(experiment, experiment.dataset.load())
     require(
         len(assembly.partition) == experiment.clients.number,
-        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, and every node needs some",
+        f"clients: only {len(assembly.partition)} of {experiment.clients.number} have rows, and every node needs rows",
     )
     nodes = [Node(k, folder / f"{k}.npz", folder / f"states-{k}") for k in range(len(assembly.partition))]
     for one in nodes:

@@ -32,10 +32,10 @@ intervals, and write an HTML report.
   fedskew compare --dataset uci-har --skew natural --seeds 3
 """,
     "tune": """\
-Find the best settings of each method for a fair comparison. Settings are judged
-on rows held out from training clients, never on test rows. Every setting tried
-is a run in the store: the same command continues after an interruption, and
-`fedskew compare --tuned` with the same options uses the stored runs.
+Find the best settings of each method for a fair comparison. It measures settings
+on rows that clients hold out from training, never on test rows. Every trial is a
+run in the store: the same command continues after an interruption, and `fedskew
+compare --tuned` with the same options uses the stored runs.
 
   fedskew tune --algorithms fedavg fedprox --grid solver.lr=0.03,0.1,0.3 \\
           --grid fedprox.mu=0.01,0.1,1
@@ -43,7 +43,7 @@ is a run in the store: the same command continues after an interruption, and
 """,
     "watch": """\
 Follow runs of another terminal: rounds, accuracy, drift, pace and warnings.
-On a terminal the table is redrawn until all runs have ended; in a pipe it is
+On a terminal the table is updated until all runs have ended. In a pipe it is
 printed once.
 
   fedskew watch               the latest run or comparison
@@ -59,8 +59,8 @@ means - on one scale, with intervals and the value expected by chance.
   fedskew diagnose --dataset uci-har --skew natural --html har.html
 """,
     "resume": """\
-Continue interrupted runs from their last checkpoints. The result equals that
-of an uninterrupted run bit for bit.
+Continue interrupted runs from their last checkpoints. The numbers equal those
+of an uninterrupted run, bit for bit.
 
   fedskew resume              the latest run or comparison
   fedskew resume 7            run 7
@@ -84,8 +84,8 @@ Give a run or a comparison the name that tables and titles show.
   fedskew rename c2 "Four hospitals"
 """,
     "rm": """\
-Remove runs with their numbers, checkpoints and reports. A run that a process
-carries out is not removed.
+Remove runs with their numbers, checkpoints and reports. Runs that a process
+is still working on stay.
 
   fedskew rm 7
   fedskew rm c2 --yes
@@ -112,16 +112,16 @@ the pictures, too.
 
   fedskew landscape 3             the plane through the global model and the
                                   models of clients 0 and 1 after a round
-  fedskew landscape 3 --kind path the way of the global model over the rounds
+  fedskew landscape 3 --kind path the path of the global model over the rounds
   fedskew landscape 3 --clients 2 7 --output plane.png
   fedskew landscape 3 --kind line --points 51
 """,
     "check": """\
 Check what a component promises, on a miniature federation. A method: equal
 numbers in every engine and client order, exact resume, no changes in place, no
-effect of padding, and the reductions to other methods that it declares. Each
-other kind has promises of its own: a codec decodes what it encodes, a skew
-deals no row twice.
+effect of padding, and the reductions to other methods that it declares. Other
+kinds have other promises: a codec decodes what it encodes, a skew deals no row
+twice.
 
   fedskew check ./mine.py::Mine
   fedskew check ./mine.py          (lists the classes of the file)
@@ -147,9 +147,9 @@ skews, data sets, models, and fedskew itself.
 """,
     "data": """\
 List data sets, download their files from the public source, verify the files,
-or print where they are. An interrupted download continues, and checksums are
-verified. Files placed by hand are found in the folder that FEDSKEW_DATA names,
-or in its subfolder named after the data set.
+or print their paths. An interrupted download continues, and checksums are
+verified. You can also place files by hand: in the folder that FEDSKEW_DATA
+names, or in its subfolder with the data set's name.
 
   fedskew data list
   fedskew data get cifar-10
@@ -167,7 +167,8 @@ repeated, so the same command continues after an interruption.
   fedpbs          FedPBS: Tables 3 and 4, Figures 3 to 7
   failure-modes   Failure Modes: Tables II to IV, Figures 1 to 7
   dualmetric      DualMetric: Tables 5.1 and 5.2, Figure 5.1
-  contradictions  where these contradict one another: eight joint experiments
+  contradictions  eight experiments on which these documents contradict one
+                  another
 
   fedskew reproduce drift-demo
   fedskew reproduce fedpbs --only table-4

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedskew: interrupted; `fedskew resume` continues runs that had started", file=sys.stderr)
         return 130
     except OSError as error:
-        if not isinstance(error, BrokenPipeError):  # the reader has gone, as in `fedskew list | head`
+        if not isinstance(error, BrokenPipeError):  # the reader has ended, as in `fedskew list | head`
             where = f": {error.filename}" if error.filename else ", standard output or a temporary file"
             print(visible(f"fedskew: {error.strerror or error}{where}"), file=sys.stderr)
         drop_output()

@@ -60,7 +60,7 @@ INTERVAL = option(
 COLUMNS = option(
     "--columns",
     "C,...",
-    "columns of the table of methods, e.g. accuracy,worst_client,difference (default: those that hold something)",
+    "columns of the table of methods, e.g. accuracy,worst_client,difference (default: all that are not empty)",
     default="",
 )
 
@@ -87,7 +87,7 @@ COMPUTE = (
 EXPERIMENT = {
     "data and clients": CLIENTS,
     "method and local work": METHOD,
-    "clients that are slow, fail or are away": FAILURES,
+    "clients that are slow, fail or are unavailable": FAILURES,
     "rounds and computation": COMPUTE,
 }
 """Options that override an experiment file, by the title of their group."""
@@ -100,7 +100,13 @@ TUNING = (
         "(default: 0.3, 1 and 3 times the learning rate)",
         default=[],
     ),
-    option("--trials", "N", "try N settings chosen by Optuna, with pruning, not the whole grid", type=int, default=0),
+    option(
+        "--trials",
+        "N",
+        "try N settings chosen by Optuna instead of the whole grid; bad trials end early",
+        type=int,
+        default=0,
+    ),
     option("--tuning-seeds", "N", "seeds (default: 1000 1001)", type=int, nargs="+", default=[1000, 1001]),
     option(
         "--by",

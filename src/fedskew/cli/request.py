@@ -71,7 +71,7 @@ def described(experiment: Experiment) -> str:
 
 
 def jobs_for(parsed: argparse.Namespace, runs: int = 1 << 16) -> int:
-    """How many of these runs go side by side; one after the other on the ranks of ``torchrun``."""
+    """The number of runs at the same time: one under ``torchrun``."""
     if launcher()[1] > 1:
         require(parsed.jobs in (None, 1), "--jobs: under torchrun runs go one after the other; leave it out")
         return 1

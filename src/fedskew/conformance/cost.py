@@ -74,7 +74,7 @@ class Tally:
     gradients: int = 0
     steps: int = 0
     clients: int = 0
-    answers: Tree = field(default_factory=dict)  # of the candidates, leading axis
+    answers: Tree = field(default_factory=dict)  # one row for each candidate
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from fedskew.core.records import Batch
 
 
 def counts(predicted: Tensor, y: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """(2, 2, 2) rows by group, label and prediction, from (B,) zeros and ones. Rows with mask 0 do not count."""
+    """Count rows (2, 2, 2) by group, label and prediction, from zeros and ones (B,). Rows with mask 0 do not count."""
     cell = 4 * group.long() + 2 * y.long() + predicted.long()
     hit = (cell[..., None] == torch.arange(8, device=y.device)).to(mask.dtype)
     return (hit * mask[..., None]).sum(-2).unflatten(-1, (2, 2, 2))

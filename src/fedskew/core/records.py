@@ -84,7 +84,7 @@ class Cohort(NamedTuple):
 
     info: Info
     uploads: Upload
-    known: Dispersion | None = None  # of the deltas, before a codec if there is one
+    known: Dispersion | None = None  # dispersion of the deltas, before any codec
 
     @property
     def size(self) -> int:

@@ -209,5 +209,5 @@ def some_rows(count: int, wanted: int, part: int, where: str) -> Ints:
 
     ``part`` is 0 for training and 1 for test rows, which get different choices. Raises `BadInput` if there are too few.
     """
-    require(wanted <= count, f"data set {where}: {wanted} rows are wanted and there are {count}")
+    require(wanted <= count, f"data set {where}: {wanted} rows are requested, but there are only {count}")
     return stream(0, "data", part).permutation(count)[:wanted] if wanted else np.arange(count)

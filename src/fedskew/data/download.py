@@ -59,7 +59,7 @@ def fetch_file(remote: Remote, place: Path, on_progress: OnProgress) -> Path:
         if remote.sha256 and (found := digest(part)) != remote.sha256:
             part.unlink()
             raise FedskewError(
-                f"{remote.url}: the file was altered or damaged on its way, its SHA-256 is {found[:16]}... and not "
+                f"{remote.url}: the file was changed or damaged during the download, its SHA-256 is {found[:16]}... and not "
                 f"{remote.sha256[:16]}...; nothing was kept, try again"
             )
         part.replace(target)

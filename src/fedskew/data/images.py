@@ -66,7 +66,7 @@ def idx(path: Path) -> Pixels:
 def cifar(path: Path, members: tuple[str, ...], labels: int, which: int = 0) -> tuple[Pixels, Ints]:
     """Pixels (n, 3, 32, 32) and labels (n,) of members of a CIFAR archive, which is not unpacked to disk.
 
-    Each row has ``labels`` label bytes, of which the one with the index ``which`` is taken, and 3,072 pixels.
+    Each row has ``labels`` label bytes and 3,072 pixels. The label is the byte with the index ``which``.
     """
     with tarfile.open(path) as archive:
         parts = [member(archive, name) for name in members]

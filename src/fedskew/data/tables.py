@@ -49,7 +49,7 @@ class Survey:
     clients: tuple[str, ...]
     counts: Ints  # (clients, classes), of all rows
     notes: tuple[str, ...]  # rows that were dropped, and other remarks
-    bytes: int  # of all rows in memory, about
+    bytes: int  # approximate size of all rows in memory
 
 
 class Codes:
@@ -132,7 +132,7 @@ def survey(
         require(
             most is None or not fair or len(owners.of) * len(labels.of) <= MOST_CELLS,
             f"{path}: {len(owners.of)} or more clients in {client or 'the files'!r}, and {len(labels.of)} classes, are too many "
-            "to compare; name the column that says whose a row is, or give the rows of fewer clients",
+            "to compare; name the column with the client of each row, or give the rows of fewer clients",
         )
         counts = grown(counts, (len(owners.of), 1 if numeric else len(labels.of)))
         column = 0 if numeric else y
@@ -197,7 +197,7 @@ def check_clients(files: Sequence[Path], client: str, fair: bool) -> None:
     """Raise `BadInput` if neither a column nor the files' names tell the clients apart."""
     require(
         not fair or bool(client) or len(files) > 1,
-        f"{files[0]}: name the column that says whose a row is, --client COLUMN (or client=COLUMN), or give a folder with one "
+        f"{files[0]}: name the column with the client of each row, --client COLUMN (or client=COLUMN), or give a folder with one "
         "file a client",
     )
     named: dict[str, Path] = {}

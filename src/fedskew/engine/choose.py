@@ -23,7 +23,7 @@ STEPS = 4
 """Local steps of a timed run."""
 
 REPEATS, LONG = 3, 0.5
-"""Maximum number of timed runs, of which the fastest counts; and the seconds from which a run is not repeated."""
+"""Maximum number of timed runs; the fastest counts. A run that takes at least ``LONG`` seconds is not repeated."""
 
 MIN_RATIO, MIN_SECONDS = 3, 0.2
 """All threads are tried only if the run takes ``MIN_RATIO`` times as long as the trial so far, or as ``MIN_SECONDS``."""

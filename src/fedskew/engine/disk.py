@@ -150,7 +150,7 @@ def unpacked(records: NDArray[np.uint8], like: Tree) -> dict[str, Tensor]:
     for path, leaf in leaves(like):
         size = leaf.numel() * leaf.element_size()
         part = torch.from_numpy(records[:, done : done + size].copy("C"))
-        # a view of no bytes cannot change its type
+        # an empty view cannot change its type
         numbers = part.view(leaf.dtype) if size else part.to(leaf.dtype)
         result[path] = numbers.view(len(records), *leaf.shape).to(leaf.device)
         done += size

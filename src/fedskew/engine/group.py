@@ -70,7 +70,7 @@ class Group:
         return from_leaves(received)
 
     def gather(self, mine: Sequence[Tensor], shares: Sequence[Ints]) -> list[Tensor]:
-        """The rows of all ranks, of several tensors, in one collective.
+        """Gather the rows of several tensors from all ranks, in one collective operation.
 
         ``shares`` are the positions, 0 to C - 1, of each rank's rows. ``mine`` are this rank's rows (n, ...) of each tensor; the
         result has (C, ...).

@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode):
         self.inputs, self.split = inputs, split
         self.once, self.each = Graph(), Graph()
         self.constants: dict[str, Tensor] = {}
-        self.shared: dict[Node, Node] = {}  # of `once` -> its placeholder in `each`
+        self.shared: dict[Node, Node] = {}  # value of `once` -> its placeholder in `each`
         self.nodes: dict[object, tuple[Node, Tensor]] = {}  # by `key`
         for i, leaf in enumerate(inputs):
             self.nodes[self.key(leaf)] = (self.once if i < fixed else self.each).placeholder(f"in{i}"), leaf
@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):
             if update.target is not torch.addcmul or update.args[0] is not w or list(update.users) != [output]:
                 continue
             (g, lr), last = update.args[1:], leaf.dim() - 1
-            # a gradient that is joined of its layers' is taken layer by layer: one pass over memory less
+            # take the gradient layer by layer, before it is joined: one pass over memory less
             joined = g.target is torch.cat and g.args[1:] == (last,) and len(g.users) == 1 and tensors[lr].dim() == 0
             parts = g.args[0] if joined else [g]
             needed = [*(result for j, result in enumerate(results) if j != i), *map(tensors.__getitem__, (*parts, lr))]

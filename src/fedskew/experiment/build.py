@@ -50,7 +50,7 @@ class Assembly:
     y_test: Tensor  # at the start
     data: ClientData
     labels_known: bool = True  # whether nodes report their label counts
-    frozen: Frozen | None = None  # of the model, what is not trained
+    frozen: Frozen | None = None  # the frozen parameters of the model
     repeated: int = 0  # rounds whose models went out, and that are played again with other noise
 
     @cached_property

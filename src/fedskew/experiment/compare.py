@@ -29,7 +29,7 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> 
     require(
         len(methods) * len(seeds) <= MOST_RUNS,
         f"compare: {len(methods)} methods x {len(seeds)} seeds are {len(methods) * len(seeds)} runs, and one comparison "
-        f"takes at most {MOST_RUNS}; name fewer seeds, or make several comparisons",
+        f"takes at most {MOST_RUNS}; name fewer seeds, or split them into several comparisons",
     )
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     made = [with_method(base, method) for method in methods]

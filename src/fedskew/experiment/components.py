@@ -15,7 +15,7 @@ from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import COMPONENTS, Experiment
 
 KINDS = {section: catalogue for section, catalogue in COMPONENTS.items() if catalogue.contracts}
-"""The kinds of which users may have components of their own."""
+"""The kinds of components that users may write themselves."""
 
 
 def check(spec: object) -> tuple[str, Iterator[Verdict]]:
@@ -62,7 +62,9 @@ def kind_of(found: object, what: str) -> str:
     alike, nearest = max(refused.values(), key=lambda one: one[0])
     if alike:
         raise nearest
-    raise BadInput(f"{what} is no component: it has no method that fedskew calls; docs/how-to/own-method.md shows one")
+    raise BadInput(
+        f"{what} is no component: it has no method that fedskew calls; docs/how-to/own-method.md has an example"
+    )
 
 
 def classes_of(file: str) -> dict[str, str]:

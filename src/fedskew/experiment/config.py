@@ -145,7 +145,7 @@ class Experiment:
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
     ``metric`` may be a list of classes of your own.
     ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
-    set's, ``skew`` to ``natural`` for a data set with clients of its own, and to ``label-dirichlet:alpha=0.1`` for others.
+    set's, ``skew`` to ``natural`` for a data set with natural clients, and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
     """
 
@@ -307,11 +307,11 @@ def from_table_of_sections(table: Mapping[str, object], where: str = "experiment
         sections[key] = value
     training = sections.get("training")
     if isinstance(training, Mapping):
-        # a former option: today every run behaves as with 0 and 1
+        # a former option: every run now behaves as with 0 and 1
         sections["training"] = {option: value for option, value in training.items() if option != "workers"}
         if training.get("workers", 0) not in (0, 1):
             raise BadInput(
-                f"{where}: training.workers is gone: use --jobs for several runs, torchrun for one large run"
+                f"{where}: training.workers no longer exists: use --jobs for several runs, torchrun for one large run"
             )
     try:
         return Experiment(**cast(Settings, sections))

@@ -167,7 +167,7 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     )
     require(
         not np.isin(reserved, np.concatenate([partition.indices, aside])).any(),
-        f"skew from-folder: clients of {folder.path} hold rows that the server or the public share is to have; leave out "
+        f"skew from-folder: clients of {folder.path} hold rows that the server or the public share needs; leave out "
         "server_data and shared_data, or export with them",
     )
     return partition

@@ -45,7 +45,7 @@ class Subject:
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
     column_notes: tuple[str, ...] = ()  # routine: how columns became numbers
-    facts: tuple[Fact, ...] = ()  # of the columns, in their own units
+    facts: tuple[Fact, ...] = ()  # about the columns, in their own units
     name: str = ""  # of the data set, if it has one
     arguments: str = ""  # of `fedskew compare`, that name these data
 

@@ -111,11 +111,11 @@ def trained(
     if client is None:
         require(
             len(tasks) == 1 and experiment.algorithm.contract().shares_model,
-            f"run {run}: its clients have models of their own, and no whole model is shared",
+            f"run {run}: its clients have separate models, and no shared one",
         )
         require(
             kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
-            f"run {run}: its clients keep a part of the model to themselves, and no whole model is shared",
+            f"run {run}: its clients keep a part of the model, so there is no complete shared model",
         )
         w = found[0]["x"]
     else:
@@ -151,7 +151,7 @@ def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> 
             return
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages of other models
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
             rows = {0: torch.export.Dim("rows")}
             exported = torch.onnx.export(
                 net,

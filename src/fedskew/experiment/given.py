@@ -19,7 +19,7 @@ def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> 
         made = Experiment(**cast(Settings, {"evaluation": Evaluation(every="auto"), **given}))
         require(
             "skew" in given or not isinstance(given.get("clients"), int) or not isinstance(made.skew[0], Natural),
-            f"clients {given.get('clients')}: {made.labels('dataset')[0]} has clients of its own; leave the number out, or "
+            f"clients {given.get('clients')}: {made.labels('dataset')[0]} has natural clients; leave the number out, or "
             "add the skew label-dirichlet:alpha=0.1 or another one to deal its rows anew",
         )
     else:

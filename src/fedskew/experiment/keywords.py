@@ -18,7 +18,7 @@ class Keyword:
     name: str
     metavar: str
     help: str
-    sets: str = ""  # nothing: it has a meaning of its own
+    sets: str = ""  # empty: it sets no single option
     kind: type[str | int | float] = str
     repeated: bool = False
 

@@ -160,7 +160,7 @@ def landscape(
     own = [sheets[name] for name in names[1:3]]
     both = overlap(*own) if len(own) == 2 else None
     found = Landscape(kind, window, sheets, marks, sharp(assembly, server), both, path)
-    with suppress(OSError):  # of a store that can only be read
+    with suppress(OSError):  # the store is read-only
         keep(store.run_folder(run), kind, found.numbers())
     return found
 

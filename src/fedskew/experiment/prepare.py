@@ -83,7 +83,7 @@ def prepared(
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
-        f"model {experiment.labels('model')[0]}: would take the numbers of {dataset.name}'s words for measurements; use text-cnn, "
+        f"model {experiment.labels('model')[0]}: treats the word ids of {dataset.name} as measurements; use text-cnn, "
         "or a pretrained encoder, minilm",
     )
     net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))

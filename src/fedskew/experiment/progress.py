@@ -70,7 +70,7 @@ class Board(rich.progress.Progress):
         self.tasks[row].fields["newest"] = ", ".join(self.newest[row].values())
         self.advance(row, progress.round - (before or 0))
         now = time.perf_counter()
-        # each time that a quarter more has passed, so that long runs print few lines
+        # a line after each further quarter of the elapsed time, so that long runs print few lines
         if self.lines and self.disable and now - self.printed > max(LINE_EVERY, (self.printed - self.began) / 4):
             self.printed = now
             line = ", ".join([f"round {progress.round}/{progress.rounds}", *numbers.values()])

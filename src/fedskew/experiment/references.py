@@ -122,7 +122,7 @@ def bibliography(records: Sequence[RunRecord]) -> tuple[list[Citation], list[str
     """What stored runs cite, and own components without an entry."""
     read = [without_code(r.experiment, f"run {r.id}") for r in records]
     works, unknown = citations(experiment for experiment, _ in read)
-    unknown += [f"{name} (code that is gone, or that you have not run)" for _, names in read for name in names]
+    unknown += [f"{name} (code that no longer exists, or that you have not run)" for _, names in read for name in names]
     return works, unknown
 
 

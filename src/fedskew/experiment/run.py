@@ -58,7 +58,7 @@ class Progress:
     round: int
     rounds: int
     seconds: float  # of this round
-    values: Mapping[str, float]  # of this round, by the keys of the measures that progress shows
+    values: Mapping[str, float]  # this round's values, by the keys of the measures that progress shows
 
     @property
     def accuracy(self) -> float | None:

@@ -106,7 +106,7 @@ class Work:
         wanted = {(k, s): self.experiment(settings[k], s) for s in seeds for k in range(len(settings))}
         require(
             self.search.by == "clients" or all(map(personal, wanted.values())),
-            f"tune: {self.method} makes no personal models to judge by; leave out --by personal",
+            f"tune: {self.method} trains no personal models; leave out --by personal",
         )
         known = {r.facts["asked"]: r.id for r in self.store.runs(ASKED)}
         missing = [at for at, experiment in wanted.items() if experiment.hash() not in known]

@@ -55,7 +55,7 @@ class Tuned:
         """The first setting with the highest score. Raises `FedskewError` if none finished."""
         best = max(self.tried, key=lambda t: t.score)
         if best.ended != "finished":
-            raise FedskewError(f"tune {self.method}: no setting came to its end; try smaller learning rates")
+            raise FedskewError(f"tune {self.method}: no setting finished; try smaller learning rates")
         return best
 
     @property
@@ -110,7 +110,7 @@ def check_space(search: Search, methods: Sequence[str]) -> None:
         )
         require(
             key.partition(".")[0] in known,
-            f"tune: {key} is neither a section's option nor one of the methods; write solver.lr or {min(methods)}.OPTION",
+            f"tune: {key} is not an option of a section or of these methods; write solver.lr or {min(methods)}.OPTION",
         )
 
 

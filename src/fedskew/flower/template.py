@@ -31,7 +31,7 @@ def write_app(folder: Path, experiment: Experiment, runs: str = "runs") -> Path:
     experiment = deployable(experiment, Deployment(labels=True))
     require(
         not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
-        f"{folder} is there already and not empty",
+        f"{folder} exists and is not empty",
     )
     package = f"{re.sub(r'[^a-z0-9]+', '_', folder.resolve().name.lower()).strip('_') or 'app'}_app"
     options = {f"{PREFIX}{key}": value for key, value in dataclasses.asdict(Deployment()).items()}

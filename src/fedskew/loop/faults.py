@@ -94,7 +94,7 @@ class Faults:
         )
         require(
             self.longest > 0 or not self.share or "too_long" not in self.kinds,
-            "kind too_long is noticed only with a limit; set longest, or leave it out of kinds",
+            "kind too_long is detected only with a limit; set longest, or leave it out of kinds",
         )
 
     @property

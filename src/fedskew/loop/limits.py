@@ -76,7 +76,7 @@ def outliers(uploads: Tree, steps: Ints, x: Tensor, ratio: float) -> dict[int, s
         if not leaf.is_floating_point() or leaf[0].numel() < 2:
             continue
         lengths = torch.stack([leaf[i].double().norm().cpu() for i in range(len(leaf))])
-        median = lengths.median()  # of an even number the lower one
+        median = lengths.median()  # the lower of the two middle values
         limits = torch.maximum(ratio * more * median, x.double().norm().cpu())
         for i in torch.nonzero((lengths > limits) & (median > 0))[:, 0].tolist():
             reason = f"{name} has length {lengths[i]:.3g}, the median of the round is {median:.3g}; the limit is {limits[i]:.3g}"

@@ -27,9 +27,9 @@ class Turnout(NamedTuple):
     """How many clients there are at each stage of a round."""
 
     available: int
-    selected: int  # of the available
-    answered: int  # of the selected
-    stragglers: int  # of the answered, or of those whom the method chose after a survey
+    selected: int  # number of available clients that the selection chose
+    answered: int  # number of selected clients that answered
+    stragglers: int  # number of stragglers among the clients that train
 
 
 class Work(NamedTuple):

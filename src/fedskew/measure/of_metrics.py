@@ -11,7 +11,7 @@ PRIMARY = "accuracy"
 
 FAIR = "fedskew.measure.fairness:"
 PERSONAL_REMARK = (
-    "personal: each client's own model after the round; test {} is that of the server's model, "
+    "personal: each client's own model after the round; test {} belongs to the server's model, "
     "which means little if a method keeps much of the model on the clients"
 )
 BESIDE: tuple[View, ...] = ("table", "page", "curve")

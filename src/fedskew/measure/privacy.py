@@ -41,5 +41,5 @@ def check_installed() -> None:
     """Raise `BadInput` if dp-accounting is not installed."""
     require(
         importlib.util.find_spec("dp_accounting") is not None,
-        "stating a privacy loss needs the accountant dp-accounting, which is not installed; pip install dp-accounting",
+        "a privacy loss needs the package dp-accounting; pip install dp-accounting",
     )

@@ -30,9 +30,9 @@ class OwnNet(nn.Module):
         linear = [part for part in inner.modules() if isinstance(part, nn.Linear) and part.out_features == classes]
         require(
             bool(linear),
-            f"model: its output layer must be a torch.nn.Linear with {classes} outputs, one a class",
+            f"model: its output layer must be a torch.nn.Linear with {classes} outputs, one for each class",
         )
-        self.last = linear[-1:]  # in a list: it is a part of ``inner`` already
+        self.last = linear[-1:]  # in a list, because it is part of ``inner`` already
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         taken: list[Tensor] = []
@@ -45,8 +45,8 @@ class OwnNet(nn.Module):
             return result
         require(
             bool(taken),
-            f"model {type(self.inner).__name__}: its layer of one output a class is not called; call it, or return "
-            "(features, logits)",
+            f"model {type(self.inner).__name__}: its forward does not call the layer with one output for each class; call it, "
+            "or return (features, logits)",
         )
         return taken.pop(), result
 
@@ -74,7 +74,8 @@ class OwnModel:
         for part in net.modules():
             statistics = isinstance(part, BATCH_NORMS) or getattr(part, "running_mean", None) is not None
             require(
-                not statistics, f"model {cls.__name__}: statistics of a batch do not federate; use torch.nn.GroupNorm"
+                not statistics,
+                f"model {cls.__name__}: clients cannot share the statistics of batches; use torch.nn.GroupNorm",
             )
         require(any(p.requires_grad for p in net.parameters()), f"model {cls.__name__} has no trainable parameters")
         x = torch.zeros(2, *shape)

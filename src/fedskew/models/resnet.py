@@ -1,4 +1,4 @@
-"""ResNet-18 for small images, with GroupNorm: BatchNorm's running statistics do not federate."""
+"""ResNet-18 for small images, with GroupNorm: clients cannot share BatchNorm's running statistics."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -174,7 +174,7 @@ def chosen(record: RunRecord) -> Json:
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
-    """Data, model size, versions, tuning and engine of the runs. The engine's trial is that of the first run."""
+    """Data, model size, versions, tuning and engine of the runs. The trial of the engine comes from the first run."""
     facts = {record.id: record.facts for record in records}
     lines = [
         setting(key, records, values(facts, key))

@@ -180,7 +180,7 @@ def latex(
 
 
 def best_mean(means: pd.Series[float], measure: Measure, cells: Sequence[str]) -> str:
-    """The best mean as it is shown; empty for a measure of which no value is better, and for a single method."""
+    """The best mean as it is shown. Empty for a single method, and for a measure without better or worse values."""
     if not measure.better or means.count() < 2:
         return ""
     values = [float(mean) for mean in means]

@@ -40,9 +40,9 @@ PARTITION_NUMBERS = (
     ("empty", "clients left without rows"),
     ("rows", "rows dealt to train on"),
     ("held_out", "rows held out to measure clients"),
-    ("server_rows", "rows of the server's own"),
+    ("server_rows", "rows of the server"),
     ("shared_rows", "rows of the public share"),
-    ("shared_rows_each", "of which each client gets"),
+    ("shared_rows_each", "rows of the public share that each client gets"),
     ("shared_bytes", "bytes that these rows cost, sent once"),
     ("unassigned", "rows that no client got"),
     ("smallest", "smallest client, rows"),
@@ -323,7 +323,7 @@ def partition(store: RunStore, records: Sequence[RunRecord]) -> dict[str, object
 
 
 def partition_figure(rows: pd.DataFrame, clients: int) -> dict[str, str]:
-    """The rows of each client by label; ``rows`` is that of `RunStore.partition`."""
+    """The rows of each client by label; ``rows`` comes from `RunStore.partition`."""
     label = "rows of each client by label"
     return figure("partition", "", label, plots.draw_partition(rows, clients), "", tips.of_partition(rows))
 

@@ -60,7 +60,7 @@ def by_part(
 
 
 def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: str = "") -> Figure:
-    """Draw a marker with its interval for each method and part; ``table`` is that of `by_part`. With a ``label``, with a legend.
+    """Draw a marker with its interval for each method and part; ``table`` comes from `by_part`. A ``label`` adds a legend.
 
     Raises `BadInput` if nothing was measured.
     """

@@ -51,10 +51,10 @@ def plot(
     budget: Budget | None = None,
     spread: str = "ci95",
 ) -> Figure:
-    """One of `pictures`, by default the primary measure, with a legend; ``partition`` is that of the first run.
+    """One of `pictures`, by default the primary measure, with a legend; ``partition`` shows the first run's.
 
     Under a budget, every run ends where it is spent. Raises `BadInput` for any other name, without records, for what was not
-    measured, and for a run that has not noted its partition.
+    measured, and for a run that has no stored partition.
     """
     what = what or primary().figure
     require(what in pictures(), f"there is no figure {what!r}; {suggestion(what, pictures())}")
@@ -80,7 +80,7 @@ def plot(
     if what == "ranks":
         return draw_ranks(store, stored, budget)
     rows = store.partition(records[0].id)
-    require(len(rows) > 0, f"run {records[0].id} has not noted its partition")
+    require(len(rows) > 0, f"run {records[0].id} has no stored partition")
     return draw_partition(rows, known_clients(records[0]))
 
 
@@ -94,8 +94,8 @@ def known_clients(record: RunRecord) -> int:
 def draw_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str], label: str = "") -> Figure:
     """Mean over rounds with the interval over seeds as a band; a cross where a run stopped early.
 
-    ``table`` is that of `series.curves`; ``order`` gives each method its colour; with a ``label`` of the vertical axis the figure
-    has a legend. A figure on a page leaves both to the page.
+    ``table`` comes from `series.curves`; ``order`` gives each method its colour. With ``label`` the
+    vertical axis has this label, and the figure has a legend. A page shows both itself.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -153,7 +153,7 @@ def draw_clients(table: pd.DataFrame, order: Sequence[str], label: str = "") -> 
 def draw_partition(rows: pd.DataFrame, clients: int = 0) -> Figure:
     """Draw the rows of each client (down) and label (across); darker is more. Each client's total stands on the right.
 
-    ``rows`` is that of `RunStore.partition`; ``clients`` is the number of all clients, should ``rows`` know only some.
+    ``rows`` comes from `RunStore.partition`. ``clients`` is the number of all clients if ``rows`` holds only some.
     """
     counts = tips.rows_by_label(rows)
     more = max(clients, len(counts)) - min(len(counts), tips.SHOWN_CLIENTS)

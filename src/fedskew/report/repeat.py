@@ -34,7 +34,7 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
 
 
 def plain_method(record: RunRecord) -> bool:
-    """Whether the name is that of the algorithm. A combination changes other settings, too."""
+    """Whether the run has the name of its algorithm. A combination has another name, and changes other settings, too."""
     algorithm: Json = parsed(record).get("algorithm", {})
     return isinstance(algorithm, dict) and base(record) == algorithm.get("name")
 

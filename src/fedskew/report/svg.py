@@ -27,7 +27,7 @@ def inline(figure: Figure, prefix: str, title: str) -> str:
     """The figure as an ``<svg>`` element; ids begin with ``prefix`` so that figures of one page do not clash."""
     buffer = io.StringIO()
     with styled({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
-        # text stays text: the reader's fonts draw it, whatever glyphs matplotlib's own font lacks
+        # text stays text, so the reader's fonts draw glyphs that matplotlib's font lacks
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True)
     _, opening, body = re.split(r"(<svg[^>]*>)", buffer.getvalue(), maxsplit=1)

@@ -54,7 +54,7 @@ class Tips:
 
 
 def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Tips:
-    """The values of all methods in each round; ``table`` is that of `series.curves`."""
+    """The values of all methods in each round; ``table`` comes from `series.curves`."""
     number, found = {method: i for i, method in enumerate(order)}, []
     table = table[np.isfinite(table["mean"])]
     for round_, rows in in_places(rows_of(table), "round").items():
@@ -68,7 +68,7 @@ def of_curves(table: pd.DataFrame, measure: Measure, order: Sequence[str]) -> Ti
 
 
 def of_clients(table: pd.DataFrame, order: Sequence[str]) -> Tips:
-    """The primary measure of the client at each rank; ``table`` is that of `series.per_client`."""
+    """The primary measure of the client at each rank; ``table`` comes from `series.per_client`."""
     number, measure, found = {method: i for i, method in enumerate(order)}, primary(), []
     for rank, rows in in_places(rows_of(table), "rank").items():
         lines = [

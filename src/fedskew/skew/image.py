@@ -46,7 +46,8 @@ def as_images(x: Floats, side: int) -> Floats:
 class FeatureRotation:
     """The images of clients in cluster g are turned by 360 g / clusters degrees (IFCA); clusters are random.
 
-    Bilinear, with zeros outside; exact at right angles of square images. ``side`` is that of square images stored flat.
+    Bilinear, with zeros outside; exact at right angles of square images.
+    ``side`` is the side length of square images that are stored flat.
     """
 
     clusters: int = 4

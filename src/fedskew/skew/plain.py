@@ -49,8 +49,8 @@ class Natural:
     def deal(self, labels: Ints, groups: Ints | None, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         if groups is None:
             raise BadInput(
-                "skew natural: this data set does not name the owners of its rows; use another skew, or for a table name their "
-                "column: client=COLUMN"
+                "skew natural: this data set has no natural clients; use another skew, or for a table name the column of the "
+                "clients: client=COLUMN"
             )
         order = np.argsort(groups, kind="stable")
         _, held = np.unique(groups, return_counts=True)

@@ -82,9 +82,7 @@ class Distillation:
             g, value = grad_and_value(
                 lambda w, rows=rows: divergence(log_q[rows], server.task.logits(w, inputs[rows]))
             )(x)
-            if (
-                not float(value) < NOTHING_TO_LEARN
-            ):  # a value that is not a number goes on, and is found after the round
+            if not float(value) < NOTHING_TO_LEARN:  # NaN passes here: the round detects it afterwards
                 x, state = solver.update(g, state, x, x.new_tensor(self.rate(t)))
         return x
 

@@ -64,7 +64,7 @@ def digest(tensors: dict[str, Tensor]) -> str:
     made = hashlib.sha256()
     for name, leaf in sorted(tensors.items()):
         made.update(f"{name} {tuple(leaf.shape)} {leaf.dtype} ".encode())
-        if leaf.numel():  # a view of nothing as bytes is refused
+        if leaf.numel():  # an empty tensor has no view as bytes
             made.update(leaf.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return made.hexdigest()
 
@@ -119,7 +119,7 @@ def load(path: Path) -> tuple[Tree, Json]:
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise BadInput(f"checkpoint {path}: cannot be read: {error}") from None
     if metadata.get("sha256") != digest(flat):
-        raise BadInput(f"checkpoint {path}: is damaged: its checksum is another")
+        raise BadInput(f"checkpoint {path}: is damaged: its checksum does not match")
     return from_leaves(flat), facts
 
 

@@ -78,7 +78,9 @@ def arrays(part: Pairs, where: str) -> tuple[Rows, Ints]:
             labels.append(int(pair[1]))
         require(bool(rows), f"{where}: the dataset has no rows")
         shapes = {row.shape for row in rows}
-        require(len(shapes) == 1, f"{where}: rows have different shapes, {sorted(shapes)[:3]}; bring them to one")
+        require(
+            len(shapes) == 1, f"{where}: rows have different shapes, {sorted(shapes)[:3]}; give all rows the same shape"
+        )
         x, y = np.stack(rows), np.asarray(labels)
     require(np.issubdtype(y.dtype, np.integer), f"{where}: labels must be integers, not {y.dtype}")
     x = x if np.issubdtype(x.dtype, np.floating) or x.dtype == np.int64 else x.astype(np.float32)

@@ -77,7 +77,7 @@ def differences(facts: Iterable[Fact], client: Ints, names: Sequence[str]) -> li
         others = len(values) - rows
         with np.errstate(divide="ignore", invalid="ignore"):
             here, elsewhere = total / rows, (values.sum() - total) / others
-            # of clients with one row, and of all rows but one, chance is not known
+            # chance is unknown for clients with one row, and with all rows but one
             z = np.abs(here - elsewhere) / deviation / np.sqrt(1 / rows + 1 / others)
             effect = np.where((rows > 1) & (others > 1), (here - elsewhere) / deviation, 0.0)
         effect = np.where(z > norm.isf(LEVEL / 2 / tests), effect, 0.0)

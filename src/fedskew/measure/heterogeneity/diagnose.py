@@ -124,7 +124,7 @@ def diagnose(
     sizes = counts.sum(1) if sizes is None else sizes
     check(sizes)
     require(bool((counts.sum(0) > 0).sum() >= 2), "diagnose: all rows have the same label; choose another label column")
-    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows say nothing; give at least {FEWEST_ROWS}")
+    require(len(y) >= FEWEST_ROWS, f"diagnose: {len(y)} rows are too few; give at least {FEWEST_ROWS}")
     rng = stream(seed, "diagnose")
     rows = sample(client, rng)
     y, client = y[rows], client[rows]

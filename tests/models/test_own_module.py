@@ -194,7 +194,7 @@ def test_engines_agree_and_a_module_that_cannot_be_stacked_is_refused(file, tmp_
         ("BatchOnly", "clients cannot share the statistics of batches; use torch.nn.GroupNorm"),
         ("Wide", r"gives an output of shape \(2, 3\) for two rows, the 2 classes need \(2, 2\)"),
         ("Misfit", r"Misfit: fails on rows of shape \(4,\): RuntimeError"),
-        ("Unused", "Unused: its layer of one output a class is not called"),
+        ("Unused", "Unused: its forward does not call the layer with one output for each class"),
         (
             "Broken",
             r"called with the shape of a row and the number of classes: too many .*write __init__\(self, shape, classes\)",

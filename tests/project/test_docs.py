@@ -254,7 +254,8 @@ PHRASES = (
     "no set of words stands on both sides", "step runs from a record", "these verbs measure models as rarely",
     "long enough to gain by", "not finite tell broken", "no authority of yours signs it", "claims to be a client that is there",
     "In the kinds of columns", "no seed was carried out in all its arms", "prints a line a promise",
-    "may answer nothing but one class", "bytes that sends", "are in no mean below",
+    "may answer nothing but one class", "bytes that sends", "are in no mean below", "tells how a run stores", "told apart",
+    r"\bis that of\b", r", of which (each|less|the|no|one)\b", "to be had of", "do not federate", "at a place of its own",
 )  # fmt: skip
 """Words that stopped readers."""
 

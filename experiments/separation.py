@@ -7,7 +7,7 @@ rounds. The server keeps a twentieth of the training rows, even if a method does
   as a mean over the tuning seeds (two for digits, five for uci-har).
 - The table is made on five other seeds. Other options of a method are its defaults, unless its name shows them.
 - Nothing is chosen on the test set. A run that diverges stands in the table as diverged.
-- Test accuracy is that of the server's model. It means little if clients have models of their own; these have a column.
+- Test accuracy belongs to the server's model. It means little if clients have their own models, which have a column here.
 - All runs are tested on the same rows, so the 95 % intervals cover the seeds only. Intervals of percentages end at 0 and 100.
 
 A verdict compares a method with FedAvg by a paired t test over the five seeds, at 5 %. Its p is corrected by Holm's method for

@@ -98,7 +98,7 @@ runs = fs.compare(["fedavg", "fedprox:mu=0.1", "scaffold", "local-only"], seeds=
 runs.table()
 
 # %% [markdown]
-# The accuracy in this table is that of the *server's* model. Under `local-only` nothing reaches the server, so it
+# The accuracy in this table belongs to the *server's* model. Under `local-only` nothing reaches the server, so it
 # has none. The fair question is: how good is the model that a hospital would *use*, on its own
 # held-out people?
 

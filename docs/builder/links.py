@@ -5,6 +5,7 @@ import re
 
 PAGES = {
     "src/fedskew/__init__.py": "python/index.md",
+    "src/fedskew/advice/evidence.py": "methods/choose.md",
     "src/fedskew/algorithms": "methods/index.md",
     "src/fedskew/claims/documents": "results/documents.md",
     "src/fedskew/cli/options.py": "reference/command-line.md",

@@ -71,7 +71,8 @@ def index() -> str:
     parts = [
         "# Methods",
         "Each page shows a method's formulas beside its code, its options, its cost, and what it reached in our comparisons. "
-        "The pages are made from the code: formulas and departures from the head of the method's file, costs as they are measured.",
+        "The pages are made from the code: formulas and departures from the head of the method's file, costs as they are measured. "
+        "[Which method?](choose.md) helps to choose one.",
         f"In the columns of cost: {LEGEND}.",
         table([row for row in linked if row["name"] in ALGORITHMS], columns),
         "## Names for combinations",

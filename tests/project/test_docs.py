@@ -13,12 +13,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from fedskew.advice.evidence import evidence
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.main import parser
 from fedskew.cli.request import experiment_from
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
 from fedskew.core.errors import FedskewError
+from fedskew.core.titles import title
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.combinations import COMBINATIONS, with_method
 from fedskew.experiment.config import Experiment, from_toml
@@ -76,6 +78,22 @@ def test_pages_of_methods_hold_formulas_code_and_departures(made: dict[str, str]
     assert {f"methods/{name}.md" for name in COMBINATIONS} <= set(made)
     assert {"client_init", "objective", "direction", "local_final"} <= set(methods.CLIENT_HOOKS)
     assert all(hasattr(Algorithm, name) for name in (*methods.SERVER_HOOKS, *methods.NO_HOOKS))
+
+
+def test_the_page_that_helps_to_choose_has_every_decided_gain(made: dict[str, str]) -> None:
+    lines = [line for case in evidence()["cases"] for line in case["methods"] if line["verdict"] != "undecided"]
+    gains = made["methods/choose.md"].partition("## What our runs decide")[2]
+    assert lines
+    assert gains.count(" higher |") + gains.count(" lower |") == len(lines)
+    assert all(f"| {title(line['method'].partition(':')[0])} |" in gains for line in lines)
+
+
+def test_nothing_is_installed_from_the_package_index() -> None:
+    """No release is there yet: an extra is installed in the clone."""
+    pages = {"README.md": (ROOT / "README.md").read_text(), **committed(), **examples()}
+    assert [
+        path for path, text in pages.items() if "pip install 'fedskew" in text or "pip install fedskew" in text
+    ] == []
 
 
 def test_commands_on_pages_of_methods_fit_the_method(made: dict[str, str]) -> None:

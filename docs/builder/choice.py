@@ -1,0 +1,60 @@
+"""The page that helps to choose a method, with the gains that our own runs decide."""
+
+from builder.methods import table
+
+from fedskew.advice.evidence import evidence
+from fedskew.core.titles import title
+
+CANDIDATES = (
+    ("labels", "SCAFFOLD, FedDyn, FedAvg with momentum", "they correct the drift of clients that have few classes"),
+    ("features", "FedBN, FedPer", "each client keeps the layers that fit its own inputs"),
+    ("sizes", "FedNova, equal weights (`weighting=uniform`)", "large clients take more steps and get more weight"),
+    ("concepts", "IFCA, Ditto, FedPer, local-only", "no single model can give equal inputs two labels"),
+    ("some clients attack or fail", "median, trimmed mean, Krum", "a mean follows a single extreme update"),
+    ("the worst client matters", "AFL, q-FedAvg, DRFA", "they train for the clients with the largest loss"),
+    ("one client must stay hidden", "DP-FedAvg", "it bounds what the models reveal about one client"),
+    ("clients have different models", "FedMD", "clients exchange predictions, not parameters"),
+)
+"""Kind of difference or goal, methods made for it, and why."""
+
+MEASURED_ON = {"test": "one model, test rows", "own": "clients' own held-out rows"}
+
+
+def pages() -> dict[str, str]:
+    return {"methods/choose.md": page()}
+
+
+def page() -> str:
+    tried = [{"your clients": who, "methods made for it": names, "why": why} for who, names, why in CANDIDATES]
+    gains = [
+        {
+            "data and skew": f"{case['data']}, `{case['skew']}`",
+            "strongest face": case["dominant"],
+            "method": title(line["method"].partition(":")[0]),
+            "measured on": MEASURED_ON[line["measure"]],
+            "against FedAvg, points": f"{100 * line['gain']:+.1f} ± {100 * line['half']:.1f} {line['verdict']}",
+        }
+        for case in evidence()["cases"]
+        for line in case["methods"]
+        if line["verdict"] != "undecided"
+    ]
+    number = sum(len(case["methods"]) for case in evidence()["cases"])
+    parts = [
+        "# Which method?",
+        "Measure first: [`fedskew diagnose`](../how-to/diagnose.md) says how your clients differ. Then "
+        "compare FedAvg with one or two "
+        "methods that are made for this difference, each [with its own learning rate](../how-to/tune.md). "
+        "FedAvg stays the answer "
+        "as long as no difference to it is decided: it is simple, and clients keep no state.",
+        "## Candidates",
+        table(tried, tried[0]),
+        "[All methods](index.md) have a page with formulas, cost and results.",
+        "## What our runs decide",
+        f"`python experiments/evidence.py` compares methods with FedAvg in {len(evidence()['cases'])} cases. "
+        f"Of {number} differences "
+        f"these {len(gains)} are decided after Holm's correction. All others are undecided: a method that is "
+        "made for your case may "
+        "still not help. The advice of `fedskew diagnose` uses this table.",
+        table(gains, gains[0]),
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -19,6 +19,7 @@ from fedskew.measure.statistics import (
     paired_p,
     rank_methods,
 )
+from fedskew.measure.student import t_quantile, t_tail
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
@@ -26,6 +27,13 @@ P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6))
 def test_the_paired_test_is_scipys(values: list[float]) -> None:
     assert paired_p(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-6, abs=1e-12)
+
+
+def test_students_t_is_that_of_scipy_stats() -> None:
+    for freedom in range(1, 40):
+        assert float(t_quantile(freedom)) == stats.t.ppf(0.975, freedom)
+        assert t_tail(freedom / 7, freedom) == stats.t.sf(freedom / 7, freedom)
+    assert np.array_equal(t_quantile([1, 2, 9]), stats.t.ppf(0.975, [1, 2, 9]))
 
 
 def test_differences_that_do_not_vary() -> None:

@@ -154,6 +154,8 @@ def fault(error: Exception) -> FedskewError | None:
 
 def offered_by(cls: type) -> dict[str, str]:
     """Name and version of the package that offers a component; empty for built-in ones and files."""
+    if cls.__module__.startswith(("fedskew.", PREFIX)):
+        return {}
     value = f"{cls.__module__}:{cls.__qualname__}"
     offering = [e.dist for e in entry_points(value=value) if e.group.startswith("fedskew.") and e.dist]
     return {dist.name: dist.version for dist in offering}

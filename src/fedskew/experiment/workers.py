@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -44,11 +45,20 @@ Report = (
 """A worker's process; a run and its process; progress; or a run and the kind and the text of its error."""
 
 
-def work(folder: Path, tasks: Queue[Task], events: Queue[Report], stop: Event, dataset: Dataset | None) -> None:
+def work(
+    folder: Path,
+    tasks: Queue[Task],
+    events: Queue[Report],
+    stop: Event,
+    dataset: Dataset | None,
+    environment: Mapping[str, str],
+) -> None:
     """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
 
     A worker gets no signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
     """
+    os.environ.clear()
+    os.environ.update(environment)
     Thread(target=end_with_parent, daemon=True).start()
     events.put(("ready", os.getpid(), None))
     store = RunStore(folder)
@@ -74,6 +84,18 @@ def end_with_parent() -> None:
     if parent:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
+
+
+def worker_context() -> SpawnContext | ForkServerContext:
+    """How workers start. On Linux a server process imports PyTorch once, and forks each worker. Elsewhere each imports it.
+
+    The server stays as it was at its start. So a worker gets the parent's environment of now as an argument.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 @contextmanager
@@ -111,7 +133,7 @@ def side_by_side(
 ) -> None:
     """Execute the runs in ``jobs`` processes. If a process dies, the run that it executed is noted as failed."""
     with shared(dataset) as rows:
-        context = multiprocessing.get_context("spawn")
+        context = worker_context()
         with signals_held():
             tasks: Queue[Task] = context.Queue()
             events: Queue[Report] = context.Queue()
@@ -123,7 +145,7 @@ def side_by_side(
         for _ in range(jobs):
             tasks.put(None)
         processes = [
-            context.Process(target=work, args=(folder, tasks, events, halt, rows), daemon=True)
+            context.Process(target=work, args=(folder, tasks, events, halt, rows, dict(os.environ)), daemon=True)
             for _ in range(min(jobs, len(runs)))
         ]
         at: dict[int, int] = {}

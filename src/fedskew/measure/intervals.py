@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.measure.student import t_quantile, t_tail
+
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Return the mean and the half-width of Student's t interval; the half-width of a single value is NaN."""
-    from scipy import stats
-
     v = np.asarray(values, dtype=float)
     if len(v) < 2:
         return float(v.mean()), float("nan")
-    half = stats.t.ppf(0.5 + confidence / 2, len(v) - 1) * stats.sem(v)
+    half = t_quantile(len(v) - 1, 0.5 + confidence / 2) * (v.std(ddof=1) / math.sqrt(len(v)))
     return float(v.mean()), float(half)
 
 
@@ -49,18 +49,12 @@ class Estimate:
 
     def half(self, level: float = 0.05) -> float:
         """Half the width of the interval that leaves out the true mean with this probability; 0 without any variance."""
-        from scipy import stats
-
-        return max(
-            (float(stats.t.ppf(1 - level / 2, freedom)) * error for error, freedom in self.errors()), default=0.0
-        )
+        return max((float(t_quantile(freedom, 1 - level / 2)) * error for error, freedom in self.errors()), default=0.0)
 
     def p(self) -> float:
         """The two-sided p of the test that the true mean is 0; NaN without any variance."""
-        from scipy import stats
-
-        tails = [2 * stats.t.sf(abs(self.mean) / error, freedom) if error else 0.0 for error, freedom in self.errors()]
-        return float(max(tails, default=math.nan))
+        tails = [2 * t_tail(abs(self.mean) / error, freedom) if error else 0.0 for error, freedom in self.errors()]
+        return max(tails, default=math.nan)
 
     def with_seeds(self, seeds: int) -> "Estimate":
         """What so many seeds are expected to give, if mean and variances are the true ones."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.errors import require
 from fedskew.measure.intervals import mean_interval
+from fedskew.measure.student import t_quantile, t_tail
 
 Floats = NDArray[np.floating]
 Verdict = Literal["higher", "lower", "undecided"]
@@ -32,13 +33,11 @@ def interval_p(mean: float, half: float, count: int) -> float:
 
     Equal differences have no standard error: p is then the probability of equal signs, 2^(1 - count), and 1 if all are 0.
     """
-    from scipy import stats
-
     if count < 2:
         return math.nan
     if half == 0:
         return 1.0 if mean == 0 else 2.0 ** (1 - count)
-    return float(2 * stats.t.sf(abs(mean) / half * stats.t.ppf(0.975, count - 1), count - 1))
+    return 2 * t_tail(abs(mean) / half * float(t_quantile(count - 1)), count - 1)
 
 
 def decided(p: float, difference: float) -> Verdict:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskew.measure.registry import OF_MODELS, Measure, by_primary_metric, primary, shown
+from fedskew.measure.student import t_quantile
 from fedskew.report.budget import Budget
 from fedskew.report.experiments import distinct, own_clients, parsed, pooled, shares_nothing
 from fedskew.report.tables import OBSERVATION, methods, read, rows_of
@@ -41,11 +42,9 @@ def curves(
 
 def over_seeds(groups: SeriesGroupBy[float, tuple[Hashable, ...]], spread: str) -> pd.DataFrame:
     """Of each group of values: ``mean``, ``count`` and ``half``, the width of one of `words.SPREADS`; NaN below two values."""
-    from scipy import stats
-
     with np.errstate(invalid="ignore"):
         table = groups.agg(["mean", "sem", "std", "count"])
-    wide = {"ci95": table["sem"] * stats.t.ppf(0.975, np.maximum(table["count"] - 1, 1))}
+    wide = {"ci95": table["sem"] * t_quantile(np.maximum(table["count"] - 1, 1))}
     return table.assign(half=wide.get(spread, table.get(spread)))
 
 

@@ -1,0 +1,37 @@
+"""Worker processes of `jobs`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedskew as fs
+from fedskew.experiment import workers
+
+NEEDS = """
+import os
+from dataclasses import dataclass
+from fedskew.core.algorithm import Algorithm
+
+os.environ["SET_LATER"]
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Algorithm):
+    pass
+"""
+
+
+def test_workers_have_the_environment_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that forks them is as old as the first comparison."""
+    file = tmp_path / "needs.py"
+    file.write_text(NEEDS)
+    options = {"dataset": "digits", "clients": 3, "rounds": 1, "epochs": 1, "engine": "sequential", "jobs": 2}
+    fs.compare(["fedavg"], seeds=2, runs=tmp_path / "a", **options)
+    monkeypatch.setenv("SET_LATER", "1")
+    runs = fs.compare([f"{file}::Mine"], seeds=2, runs=tmp_path / "b", **options)
+    assert [(r.status, r.message) for r in runs.records] == [("finished", "")] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems import PyTorch in each worker")
+def test_workers_share_one_import() -> None:
+    assert workers.worker_context().get_start_method() == "forkserver"

@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedskew.loop.plan import Local, Planner, SeededPlanner
 from fedskew.loop.prepare import prepare
 from fedskew.loop.round import close_round, start
 from fedskew.loop.transmit import fresh
-from fedskew.loop.work import Engine, Work
+from fedskew.loop.work import Engine, Outcome, Work
 from fedskew.skew.partition import Ints
 from fedskew.slots import SOLVERS as CATALOGUE
 from fedskew.slots import Poisson, ServerSgd, Uniform
@@ -74,16 +75,29 @@ class Subject:
         return replace(federation(self.algorithm, server_optimiser=self.server), **self.slots)
 
     @cached_property
+    def course(self) -> tuple[list[Outcome], ClientStates, ClientStates]:
+        """The rounds with one client after the other, the states after the first `RESUMED_AFTER`, and those after all."""
+        states = ClientStates()
+        first = play(self.federation, Sequential(), RESUMED_AFTER, states=states)
+        middle = deepcopy(states)
+        return first + play(self.federation, Sequential(), server=first[-1].server, states=states), middle, states
+
+    @cached_property
     def reference(self) -> Record:
-        """The run with one client after the other."""
-        return played(self.federation, Sequential())
+        """Every number of `course`."""
+        outcomes, _, states = self.course
+        return record(outcomes, states)
+
+    def middle(self) -> tuple[Server, ClientStates]:
+        """Copies of the server and the states after the first `RESUMED_AFTER` rounds."""
+        outcomes, states, _ = self.course
+        return deepcopy((outcomes[RESUMED_AFTER - 1].server, states))
 
     def halfway(self) -> tuple[Federation, Server, ClientStates, Work]:
-        """Prepare the third round, with states from the first two."""
-        fed, states = self.federation, ClientStates()
-        server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
-        server, work, _ = prepare(fed, Sequential(), server, states, True)
-        return fed, server, states, work
+        """Prepare the round after the first `RESUMED_AFTER`."""
+        server, states = self.middle()
+        server, work, _ = prepare(self.federation, Sequential(), server, states, True)
+        return self.federation, server, states, work
 
 
 def played(fed: Federation, engine: Engine) -> Record:
@@ -128,8 +142,7 @@ def order_does_not_matter(subject: Subject) -> None:
 
 def resume_is_exact(subject: Subject) -> None:
     """resumes from a checkpoint bit by bit as if it had never stopped"""
-    fed, states = subject.federation, ClientStates()
-    server = play(fed, Sequential(), RESUMED_AFTER, states=states)[-1].server
+    fed, (server, states) = subject.federation, subject.middle()
     ids, rows = states.export()
     clients = {"ids": torch.as_tensor(ids), "states": rows}
     tree = {"x": server.x, "opt": server.opt, "state": server.state, "clients": clients}
@@ -187,10 +200,10 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
-    fed, states = subject.federation, ClientStates()
+    fed = subject.federation
     server = start(fed, X0)
     client, own = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
-    for outcome in play(fed, Sequential(), states=states):
+    for outcome in subject.course[0]:
         at = f"after round {outcome.server.round}"
         for what, first, now in (
             ("client", client, shapes(pick(outcome.done.states, 0))),

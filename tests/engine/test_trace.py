@@ -212,9 +212,11 @@ def test_a_stacked_run_imports_no_compiler_and_no_reports(tmp_path):
     """The compiler alone takes longer to import than a small run takes; the rest belongs to reports and other data."""
     code = f"""
 import sys
+from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
-run(Experiment().replace(engine="stacked", training={{"rounds": 1}}), runs={str(tmp_path)!r})
+quick = {{"engine": "stacked", "training": {{"rounds": 1}}, "server_data": {{"share": 0.1}}}}
+run(with_method(Experiment(), "feddf:steps=2").replace(**quick), runs={str(tmp_path)!r})
 heavy = ["torch._dynamo", "sympy", "pandas", "scipy", "pyarrow", "matplotlib", "transformers", "peft", "jinja2"]
 print([name for name in heavy if name in sys.modules])
 """

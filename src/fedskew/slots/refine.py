@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedskew.core.contract import Setup, classes, server_rows
 from fedskew.core.errors import require
@@ -79,10 +78,10 @@ class Distillation:
         state = solver.init(x)
         for t in range(self.steps):
             rows = torch.randperm(len(inputs), generator=generator)[: self.batch_size].to(inputs.device)
-            g, value = grad_and_value(
-                lambda w, rows=rows: divergence(log_q[rows], server.task.logits(w, inputs[rows]))
-            )(x)
-            if not float(value) < NOTHING_TO_LEARN:  # NaN passes here: the round detects it afterwards
+            w = x.detach().requires_grad_()  # `torch.func` would import the compiler
+            value = divergence(log_q[rows], server.task.logits(w, inputs[rows]))
+            if not float(value.detach()) < NOTHING_TO_LEARN:  # NaN passes here: the round detects it afterwards
+                (g,) = torch.autograd.grad(value, w)
                 x, state = solver.update(g, state, x, x.new_tensor(self.rate(t)))
         return x
 

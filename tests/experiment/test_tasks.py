@@ -154,7 +154,7 @@ def numbers(y: np.ndarray, **changes: object) -> Dataset:
         (np.full(8, 2.5), "own data: all training targets are 2.5; there is nothing to predict"),
         (np.array([1.0, np.inf, 2.0, np.nan]), "own data: training targets: 2 are not finite"),
         (np.arange(8), "own data: training targets must be floating-point numbers, not int64"),
-        (np.zeros((8, 2)), "own data: training targets must be one number a row, their shape is (8, 2)"),
+        (np.zeros((8, 2)), "own data: training targets: times must be above 0, found 0"),
     ],
 )
 def test_bad_targets_give_one_line(y, message) -> None:
@@ -197,10 +197,12 @@ def test_components_that_need_classes_are_refused_before_data_are_loaded(air, ch
 
 
 def test_a_task_refuses_targets_of_another_kind(air) -> None:
-    with pytest.raises(BadInput, match="task regression predicts numbers, and the targets are 10 classes"):
+    with pytest.raises(
+        BadInput, match="task regression learns numbers, and the targets are classes; use --task classification"
+    ):
         assemble(Experiment(task="regression"), Experiment().dataset.load())
     with pytest.raises(
-        BadInput, match="task classification needs classes, and the targets are numbers; use --task regr"
+        BadInput, match="task classification learns classes, and the targets are numbers; use --task regr"
     ):
         assemble(experiment(air, task="classification"), experiment(air).dataset.load())
 

@@ -254,7 +254,9 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         )
         frame = run(experiment, data=people, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
-    numbers = dataclasses.replace(people, y=rows[:, 0].copy(), y_test=rows[:, 1].copy(), classes=(), sensitive="")
+    numbers = dataclasses.replace(
+        people, y=rows[:, 0].copy(), y_test=rows[:, 1].copy(), classes=(), target="", sensitive=""
+    )
     for task in ("regression", "regression:absolute", "regression:quantile"):
         experiment = Experiment(
             task=task, training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid"

@@ -118,7 +118,7 @@ def test_an_experiment_deals_by_these_values() -> None:
         ),
         (
             QuantileDirichlet(),
-            replace(AIR, y=(Y > 0).astype(int), y_test=(Y[:5] > 0).astype(int), classes=("no", "yes")),
+            replace(AIR, target="", y=(Y > 0).astype(int), y_test=(Y[:5] > 0).astype(int), classes=("no", "yes")),
             "skew quantile-dirichlet: the targets of air have no quantiles; use label-dirichlet-balanced, or "
             "column-dirichlet:column=NAME",
         ),

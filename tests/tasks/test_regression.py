@@ -111,7 +111,7 @@ def test_one_full_batch_step_of_all_clients_is_gradient_descent_on_the_pooled_ro
         torch.testing.assert_close(outcome.server.x, w, rtol=1e-12, atol=1e-13)
 
 
-NUMBERS = replace(setup_of(Experiment(task="regression")), server_rows=True, classes=0, groups=False)
+NUMBERS = replace(setup_of(Experiment(task="regression")), server_rows=True, groups=False)
 CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(NUMBERS)]
 
 

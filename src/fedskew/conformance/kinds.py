@@ -17,9 +17,9 @@ from fedskew.conformance.miniature import normal
 from fedskew.conformance.promises import Subject, Verdict, examined
 from fedskew.conformance.records import Broken, expect_same
 from fedskew.conformance.slots import holds
+from fedskew.conformance.tasks import TASK_PROMISES
 from fedskew.core.contract import Metric
 from fedskew.core.errors import BadInput
-from fedskew.core.task import TaskKind
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.skew.concept import Concept, labels_of
@@ -54,7 +54,7 @@ def data_are_whole(source: Loads) -> None:
     """loads a `fedskew.Dataset`, with training rows of every class that the test rows have"""
     data = source.load()
     holds(isinstance(data, Dataset), f"load returns {type(data).__name__}")
-    missing = np.setdiff1d(data.y_test, data.y) if data.classes else np.empty(0)
+    missing = np.setdiff1d(data.y_test, data.y) if data.num_classes else np.empty(0)
     holds(not len(missing), f"no training row has class {missing[:3].tolist()}, which the test rows have")
 
 
@@ -166,20 +166,6 @@ def skew_follows_the_seed(skew: object) -> None:
     holds(same, "seed 1 gives two partitions; take all random numbers from rng")
 
 
-def task_scores_rows(task: TaskKind) -> None:
-    """gives each row a finite loss with a finite gradient, whatever the other rows are; the loss is among the scores"""
-    outputs = normal(1, 6, task.num_outputs(CLASSES))
-    y = torch.arange(6) % CLASSES if task.has_classes else normal(2, 6)
-    losses = task.loss(outputs, y)
-    holds(losses.shape == (6,) and bool(losses.isfinite().all()), f"the losses of 6 rows are {losses.tolist()}")
-    expect_same({"loss of one row": task.loss(outputs[2:3], y[2:3])[0]}, {"loss of one row": losses[2]})
-    slope = grad(lambda outputs: task.loss(outputs, y).sum())(outputs)
-    holds(bool(slope.isfinite().all()), "a gradient is not finite")
-    scores = task.scores(outputs, y)
-    wrong = [name for name, values in scores.items() if values.shape != (6,)]
-    holds("loss" in scores and not wrong, f"scores are {', '.join(scores)}; each needs one value a row")
-
-
 def metric_is_a_number(metric: Metric) -> None:
     """gives a number in its range on an example, the same again, and changes no input"""
     inputs = {"test": (normal(1, 30, CLASSES), torch.arange(30) % CLASSES), "round": (normal(2, 5, 9), torch.ones(5))}
@@ -195,7 +181,7 @@ def metric_is_a_number(metric: Metric) -> None:
 KINDS: dict[str, tuple[Callable[..., None], ...]] = {
     "dataset": (data_are_whole, data_are_the_same_again),
     "skew": (skew_deals, skew_follows_the_seed),
-    "task": (task_scores_rows,),
+    "task": TASK_PROMISES,
     "model": (model_gives_features_and_logits, model_starts_from_the_seed, model_learns),
     "solver": (slots.solver_rests, slots.solver_is_what_it_says),
     "server": (slots.server_rests,),

@@ -206,7 +206,7 @@ class Setup:
     labels_known: bool = True  # whether the server knows how many rows of each class a client has
     shape: tuple[int, ...] | None = None  # of a row
     groups: bool | None = None  # whether the rows have a sensitive attribute
-    classes: int | None = None  # of the targets; 0: they are not classes
+    target: str = "classes"  # the kind of the targets, a name of `fedskew.data.targets.TARGETS`
     clients: int | None = None  # that hold rows
     cohort: int | None = None  # largest number of clients in a round
     stacks: bool | None = None  # whether clients' models can be computed as one batch
@@ -246,7 +246,7 @@ def features(setup: Setup) -> str:
 
 
 def classes(setup: Setup) -> str:
-    return "" if setup.classes != 0 else "works on classes, and the targets are none; use data with classes"
+    return "" if setup.target == "classes" else "works on classes, and the targets are none; use data with classes"
 
 
 def server_rows(setup: Setup) -> str:

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from functools import cached_property
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,19 +26,24 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 class TaskKind(Protocol):
-    """What is learnt, whatever the model: the loss of a model's outputs (B, K), and its metrics."""
+    """What is learnt, whatever the model: the loss of a model's outputs (B, ..., K), and its metrics.
+
+    A task may have a further member, ``joint``: True if a row's loss depends on the other rows of its batch. Then passes over a
+    client's rows, and evaluation, take all of its rows at once. The targets of padded rows are 0. `Pooling` is for metrics that
+    are not sums over rows.
+    """
 
     @property
-    def has_classes(self) -> bool:
-        """Whether targets are classes 0..K-1, and a model has one output for each."""
+    def target(self) -> str:
+        """The kind of targets that it learns, a name of `fedskew.data.targets.TARGETS`."""
 
     def __hash__(self) -> int: ...
 
-    def num_outputs(self, num_classes: int) -> int:
-        """K: how many outputs a model needs for data of this many classes (0: their targets are not classes)."""
+    def num_outputs(self, num_categories: int) -> int:
+        """K: how many outputs a model needs for targets of this many classes, labels or symbols (0: they are numbers or times)."""
 
     def fitted(self, y: NDArray[np.generic]) -> Self:
-        """The task for these training targets (n,), which set options that are not given."""
+        """The task for these training targets (n, ...), which set options that are not given."""
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """What a trained model answers: the logits of classes (B, K), or numbers in the target's unit (B,)."""
@@ -54,10 +60,21 @@ class TaskKind(Protocol):
         """The name of the metric by which methods are compared and tuned."""
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) each, that are added up over rows and clients; ``loss`` among them."""
+        """Values of each row, (B,) or (B, J) each, that are added up over rows and clients; ``loss`` (B,) among them."""
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The loss and the metrics from the means of the `scores` over some rows. All have the same shape, (clients,) or ()."""
+        """The loss and the metrics, (clients,) or () each, from the means of the `scores` over some rows.
+
+        The means are (clients,) or (), or end in J where the scores do.
+        """
+
+
+@runtime_checkable
+class Pooling(Protocol):
+    """A task with metrics that are not sums over rows, such as AUC; they are marked `TaskMetric.pooled`."""
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> Mapping[str, float]:
+        """Those metrics, from the outputs (n, ...) and targets of all rows; one that is undefined is NaN or left out."""
 
 
 class Task(Protocol):
@@ -91,10 +108,10 @@ class Task(Protocol):
         """The loss of each row, (B,)."""
 
     def scores(self, logits: Tensor, y: Tensor) -> Tree:
-        """Values of each row, (B,) each, that are added up over rows and clients."""
+        """Values of each row, (B,) or (B, J) each, that are added up over rows and clients."""
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The loss and the metrics from the means of the `scores` over some rows."""
+        """The loss and the metrics from the means of the `scores` over some rows, and the pooled metrics among these means."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,15 @@ class ModelTask:
 
     @property
     def num_classes(self) -> int:
-        return self.num_outputs if self.kind.has_classes else 0
+        return self.num_outputs if self.kind.target == "classes" else 0
+
+    @property
+    def joint(self) -> bool:
+        return bool(getattr(self.kind, "joint", False))
+
+    @cached_property
+    def pooled_names(self) -> tuple[str, ...]:
+        return tuple(metric.name for metric in self.kind.metrics if metric.pooled)
 
     @property
     def stacks(self) -> bool:
@@ -164,12 +189,31 @@ class ModelTask:
         return self.kind.scores(logits, y)
 
     def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return self.kind.measured(means)
+        sums = {name: mean for name, mean in means.items() if name not in self.pooled_names}
+        return self.kind.measured(sums) | {name: mean for name, mean in means.items() if name not in sums}
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        return dict(self.kind.pooled(outputs, y)) if isinstance(self.kind, Pooling) else {}
 
 
 def stackable(task: Task) -> bool:
     """Whether `torch.func.vmap` may run over the task's model; True unless the task declares otherwise."""
     return bool(getattr(task, "stacks", True))
+
+
+def joint(task: Task) -> bool:
+    """Whether a row's loss depends on the other rows of its batch; False unless the task declares otherwise."""
+    return bool(getattr(task, "joint", False))
+
+
+def pooled_names(task: Task) -> tuple[str, ...]:
+    """The names of the metrics that are computed from all rows' outputs."""
+    return task.pooled_names if isinstance(task, ModelTask) else ()
+
+
+def pools_primary(task: Task) -> bool:
+    """Whether the primary metric is one of these; then each client's rows are pooled, too."""
+    return isinstance(task, ModelTask) and task.kind.primary in task.pooled_names
 
 
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:

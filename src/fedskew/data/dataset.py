@@ -5,35 +5,38 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.seeding import stream
 from fedskew.data.preprocessing import Array, Preprocessing, as_array
-
-Rows: TypeAlias = NDArray[Any]
-"""(n, ...) floating-point numbers or integers."""
-Ints: TypeAlias = NDArray[np.int64]
-Numbered: TypeAlias = tuple[Ints, tuple[str, ...]]
-"""Numbers from 0 on, and the name of each number."""
+from fedskew.data.targets import TARGETS, target_of
+from fedskew.data.targets import Ints as Ints
+from fedskew.data.targets import Numbered as Numbered
+from fedskew.data.targets import Rows as Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Arrays in memory.
 
-    x: (n, ...) floating point, or integers such as word ids. y: (n,) labels 0..K-1 of ``classes``; without classes numbers to
-    predict. groups: (n,) natural client ids, or None.
+    x: (n, ...) floating point, or integers such as word ids. y: the targets, of a kind of `fedskew.data.targets.TARGETS`:
+
+    - ``classes``: (n,) integers 0..K-1, with the names of the ``classes``;
+    - ``number``: (n,) floating point;
+    - ``labels``: (n, L) zeros and ones, with the labels' names as ``classes``;
+    - ``survival``: (n, 2) floating point, a time above 0, and 1 for an event or 0 if the observation ended before one;
+    - ``symbols``: (n, T) integers 0..V-1, and -1 after a row's end, with the symbols' names as ``classes`` or V as ``vocabulary``.
+
+    target: the kind, by default found from y's type and shape. groups: (n,) natural client ids, or None.
     group_names: the name of the natural client of each id; without them the ids are the names.
     columns: the names of x's columns, if x is a table whose columns mean something.
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
-    vocabulary: if x holds ids of the texts' words (`fedskew.data.texts`), the most ids that it may have; else 0.
+    vocabulary: if x holds ids of words (`fedskew.data.texts`) or symbols, the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
     preprocessing: what made x from the columns, texts or arrays that new rows have; None: new rows are as x.
-    Raises `BadInput` for lengths that do not agree, labels out of range, targets that are all the same, and values that are not
+    Raises `BadInput` for lengths that do not agree, targets that are not of their kind or all the same, and values that are not
     finite.
     """
 
@@ -42,6 +45,7 @@ class Dataset:
     x_test: Rows
     y_test: Rows
     classes: tuple[str, ...] = ()
+    target: str = ""
     groups: Ints | None = None
     group_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -63,14 +67,15 @@ class Dataset:
             object.__setattr__(self, field, value)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
-            if self.classes:
-                check_labels(f"{name}: {part} labels", y, len(self.classes))
-            else:
-                check_targets(f"{name}: {part} targets", y)
-        require(
-            bool(self.classes) or float(np.ptp(self.y)) > 0,
-            f"{name}: all training targets are {self.y[0]:g}; there is nothing to predict",
-        )
+        if self.target not in ("", *TARGETS):
+            raise BadInput(f"{name}: unknown target {self.target!r}; {suggestion(self.target, TARGETS)}")
+        found = self.target or target_of(f"{name}: ", self.y, len(self.classes), self.vocabulary)
+        object.__setattr__(self, "target", found)
+        kind, what = TARGETS[found], "labels" if found == "classes" else "targets"
+        for part, y in (("training", self.y), ("test", self.y_test)):
+            kind.check(f"{name}: {part} {what}", y, self.num_categories)
+        if reason := kind.useless(self.y):
+            raise BadInput(f"{name}: {reason}")
         require(
             self.x.shape[1:] == self.x_test.shape[1:],
             f"{name}: training rows have shape {self.x.shape[1:]}, test rows {self.x_test.shape[1:]}",
@@ -101,7 +106,7 @@ class Dataset:
         owners = "" if self.groups is None else f", {len(np.unique(self.groups))} natural clients"
         return (
             f"{self.name}: {len(self.y):,} training and {len(self.y_test):,} test rows of shape {self.shape}, "
-            f"{self.num_classes} classes{owners}"
+            f"{self.num_categories or ''} {'numbers to predict' if self.target == 'number' else self.target}{owners}"
         )
 
     def _repr_html_(self) -> str:
@@ -111,12 +116,18 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        return len(self.classes)
+        """How many classes the targets have; 0 if they are of another kind."""
+        return len(self.classes) if self.target == "classes" else 0
+
+    @property
+    def num_categories(self) -> int:
+        """How many classes, labels or symbols the targets have; 0 if they are numbers or times."""
+        return len(self.classes) or (self.vocabulary if self.target == "symbols" else 0)
 
     @cached_property
     def strata(self) -> Numbered:
-        """What label skews deal by, and their names: the classes, or tenths of the training targets, (n,) from 0 on."""
-        return (self.y, self.classes) if self.classes else tenths(self.y)
+        """What label skews deal by, (n,) from 0 on, and their names: classes, tenths of the targets, sets of labels, symbols."""
+        return TARGETS[self.target].strata(self.y, self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -149,39 +160,6 @@ def check_rows(where: str, part: str, x: Rows, labels: int) -> None:
     blocks = (x[lo : lo + 4096] for lo in range(0, len(x), 4096))
     bad = sum(int((~np.isfinite(rows).reshape(len(rows), -1).all(1)).sum()) for rows in blocks)
     require(bad == 0, f"{where}{bad} {part} rows hold values that are not finite")
-
-
-def check_labels(what: str, y: Ints, classes: int) -> None:
-    """Raise `BadInput` unless the labels are integers in 0..classes - 1."""
-    require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
-    require(
-        bool(y.min() >= 0 and y.max() < classes),
-        f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}",
-    )
-
-
-def check_targets(what: str, y: Rows) -> None:
-    """Raise `BadInput` unless the targets are numbers."""
-    require(y.ndim == 1, f"{what} must be one number a row, their shape is {y.shape}")
-    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}")
-    bad = int((~np.isfinite(y)).sum())
-    require(bad == 0, f"{what}: {bad} are not finite")
-
-
-def tenths(y: Rows) -> Numbered:
-    """The tenth of the targets in which each lies, from 0 on, and the tenths' names. Equal targets are in one tenth."""
-    edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
-    found, held = np.unique(np.searchsorted(edges, y), return_inverse=True)
-    ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
-    names = [
-        f"{ends[i]} to {ends[i + 1]}"
-        if ends[i] and ends[i + 1]
-        else f"above {ends[i]}"
-        if ends[i]
-        else f"up to {ends[i + 1]}"
-        for i in found.tolist()
-    ]
-    return held.astype(np.int64), tuple(names)
 
 
 def check_all_trained(name: str, classes: Sequence[str], y: Ints, y_test: Ints) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedskew.core.batch import without_padding
 from fedskew.core.privacy import alone
 from fedskew.core.records import OWN, Batch, Plan, Upload, View, channels_last
 from fedskew.core.spans import span
@@ -98,7 +99,7 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
     for t, (rows, m) in enumerate(zip(index, mask, strict=True)):
         inputs = x.index_select(0, rows)
         inputs = inputs if warp is None else warped(inputs, warp[t])
-        yield Batch(channels_last(inputs), y.index_select(0, rows), m)
+        yield Batch(channels_last(inputs), without_padding(y.index_select(0, rows), m), m)
 
 
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:

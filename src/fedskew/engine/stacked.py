@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedskew.core.batch import without_padding
 from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.privacy import alone
@@ -133,7 +134,7 @@ class Stacked:
                 rows = index[t, :width]
                 inputs = take(x, rows)
                 inputs = inputs if warp is None else warped(inputs, warp[t, :width])
-                yield inputs, take(y, rows), mask[t, :width]
+                yield inputs, without_padding(take(y, rows), mask[t, :width]), mask[t, :width]
 
         narrow = num_bytes(carry) > SMALL
         left: list[Carry] = []
@@ -218,7 +219,7 @@ def total(
         width = int(np.flatnonzero(lengths > t)[-1]) + 1 if t else len(plans)
         given = first if width == len(plans) else [leading(part, width) for part in first]
         rows = index[t, :width]
-        part = function(*given, Batch(take(x, rows), take(y, rows), mask[t, :width]))
+        part = function(*given, Batch(take(x, rows), without_padding(take(y, rows), mask[t, :width]), mask[t, :width]))
         if not part:
             return {}
         sums = map_leaves(added, sums, part) if sums else map_leaves(torch.clone, part)

@@ -140,9 +140,9 @@ class Dealt(Shown):
         return f"{self.data.name}: {len(sizes)} clients with {sizes.min():,} to {sizes.max():,} rows"
 
     def table(self) -> pd.DataFrame:
-        """The rows of each client by class."""
-        counts = self.partition.label_counts(self.data.y, self.data.num_classes)
-        frame = pd.DataFrame(counts, columns=list(self.data.classes))
+        """The rows of each client by class, or by what takes the place of classes (`Dataset.strata`)."""
+        strata, names = self.data.strata
+        frame = pd.DataFrame(self.partition.label_counts(strata, len(names)), columns=list(names))
         frame.insert(0, "client", list(self.names))
         return frame.assign(rows=self.partition.sizes)
 

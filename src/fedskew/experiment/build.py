@@ -19,10 +19,12 @@ from fedskew.core.seeding import stream
 from fedskew.core.task import ModelTask
 from fedskew.core.trees import leaves, num_bytes
 from fedskew.data.dataset import Dataset
+from fedskew.data.targets import refusal
 from fedskew.engine import Sequential, Stacked
 from fedskew.experiment.config import COMPONENTS, SEVERAL, Experiment
 from fedskew.experiment.deal import ClientData, client_data, partition_facts
 from fedskew.experiment.deal import server_rows as rows_of_server
+from fedskew.experiment.given import suited
 from fedskew.experiment.prepare import Frozen, prepared
 from fedskew.experiment.private import check_private
 from fedskew.experiment.settings import Auto
@@ -81,7 +83,7 @@ class Assembly:
     @property
     def strata(self) -> tuple[str, ...]:
         """The names of what `label_counts` counts."""
-        return self.dataset.strata[1] if self.dataset.classes or self.labels_known else ("targets not reported",)
+        return self.dataset.strata[1] if self.dataset.num_classes or self.labels_known else ("targets not reported",)
 
     def partition_facts(self) -> dict[str, Any]:
         """See `fedskew.experiment.deal.partition_facts`."""
@@ -102,8 +104,9 @@ def assemble(
     ``data`` replaces the dealt rows if the clients are on other machines. ``on_progress(done, total)`` is called as rows pass
     through the frozen layers of a model. ``dealt`` has the training rows of each client, if they are dealt already.
     """
+    experiment = suited(experiment, dataset)
     setup = dataclasses.replace(
-        setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive), classes=dataset.num_classes
+        setup_of(experiment), shape=dataset.shape, groups=bool(dataset.sensitive), target=dataset.target
     )
     check_needs(experiment, setup)
     data = data or client_data(experiment, dataset, dealt)
@@ -236,13 +239,15 @@ def setup_of(experiment: Experiment) -> Setup:
         tries_models=server_rows in contract.needs or experiment.refine.needs_data,
         server_rows=experiment.server_data.share > 0,
         inexactness=experiment.evaluation.inexactness,
-        classes=None if experiment.task.has_classes else 0,
+        target=experiment.task.target,
     )
 
 
 def check_needs(experiment: Experiment, setup: Setup | None = None) -> None:
     """Raise `BadInput` with the part, the reason and the fix if a part of the experiment cannot work with the others."""
     setup = setup or setup_of(experiment)
+    if reason := refusal(experiment.task.target, setup.target):
+        raise BadInput(f"{called('task', experiment.task)} {reason}")
     for field in dataclasses.fields(experiment):
         held = getattr(experiment, field.name)
         for part in held if field.name in SEVERAL else [held]:

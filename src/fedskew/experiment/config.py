@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, ClassVar, Protocol, Unpack, cast
 
 import tomli_w
 import torch
@@ -46,6 +46,7 @@ from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evalua
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
 from fedskew.loop.system import System
+from fedskew.measure.registry import declare_metrics
 from fedskew.models import MODELS
 from fedskew.models.own import adapted
 from fedskew.skew import LabelDirichlet, Natural
@@ -145,7 +146,8 @@ class Experiment:
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
     ``metric`` may be a list of classes of your own.
     ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
-    set's, ``skew`` to ``natural`` for a data set with natural clients, and to ``label-dirichlet:alpha=0.1`` for others.
+    set's, and ``task`` to that of the loaded targets if it names none; ``skew`` to ``natural`` for a data set with natural clients,
+    and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
     """
 
@@ -175,6 +177,9 @@ class Experiment:
     engine: Auto | Sequential | Stacked = field(default_factory=Auto)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
+    default_task: ClassVar[bool]
+    """Whether no task was given: it is the data set's, or that of the loaded targets (`suited`)."""
+
     def __init__(self, **keywords: Unpack[Settings]) -> None:
         whole, options = divided(keywords, SECTIONS, OPTIONS)
         for f in dataclasses.fields(self):
@@ -182,12 +187,15 @@ class Experiment:
             object.__setattr__(self, f.name, whole.get(f.name, default))
         for section, catalogue in COMPONENTS.items():
             spec = getattr(self, section)
+            if section == "task":
+                object.__setattr__(self, "default_task", spec is None)
             if section in ("task", "model") and spec is None:
                 spec = getattr(self.dataset, section, "classification")
             if section == "skew" and spec is None:
                 spec = default_skew(self.dataset)
             made = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
             object.__setattr__(self, section, made)
+        declare_metrics(self.task.metrics)
         for section, cls in SETTINGS.items():
             given = getattr(self, section)
             if isinstance(given, Mapping):
@@ -209,6 +217,8 @@ class Experiment:
         values = {name: getattr(self, name) for name in SECTIONS}
         if "algorithm" in {*whole, *options} and self.unnamed:
             values["name"] = ""
+        if self.default_task:
+            values["task"] = None
         single = {f"{section}__{option}": value for section, all in options.items() for option, value in all.items()}
         return type(self)(**cast(Settings, {**values, **whole, **single}))
 

@@ -46,7 +46,7 @@ class ClientData:
     def label_counts(self) -> Ints:
         """(clients, strata) training rows of each class at the start, or of each tenth of the targets."""
         strata, names = self.dataset.strata
-        if self.dataset.classes:
+        if self.dataset.num_classes:
             return self.partition.label_counts(self.labels.at(0), len(names))
         # the targets of clients on other machines are not known
         return self.partition.label_counts(strata, len(names)) if len(self.x) else self.partition.sizes[:, None]

@@ -106,7 +106,7 @@ def trained(
     model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
     shape, dtype = tuple(x.shape[1:]), DTYPES[experiment.training.dtype]
     tasks = tasks_of(
-        experiment.task.fitted(dataset.y), model, shape, dataset.num_classes, dtype, torch.device("cpu"), False
+        experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, torch.device("cpu"), False
     )
     if client is None:
         require(

@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from typing import cast
 
 from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.targets import TARGETS
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Evaluation
 from fedskew.skew import Natural
+
+
+def suited(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """The experiment, with the task of the data's targets if none was given."""
+    if not experiment.default_task or experiment.task.target == dataset.target:
+        return experiment
+    return experiment.replace(task=TARGETS[dataset.target].task)
 
 
 def experiment_from(base: Experiment | None, keywords: Mapping[str, object]) -> Experiment:

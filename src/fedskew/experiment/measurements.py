@@ -15,7 +15,7 @@ from fedskew.core.seeding import stream
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
-from fedskew.loop.evaluate import CHUNK, by_row, over_rows, per_row
+from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, scored
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
@@ -75,11 +75,11 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     """
     fed, w, primary = assembly.federation, server.x, assembly.experiment.task.primary
     y_test = assembly.test_targets(server.round)
-    scored = per_row(fed.task, w, assembly.x_test, y_test)
-    tested = over_rows(fed.task, scored)
-    rows: list[Row] = [(None, "test", name, value) for name, value in tested.items()]
+    rows_scores, pooled = scored(fed.task, w, assembly.x_test, y_test)
+    tested = over_rows(fed.task, rows_scores, pooled)
+    rows: list[Row] = [(None, "test", name, value) for name, value in tested.items() if not math.isnan(value)]
     if assembly.experiment.evaluation.classes:
-        rows += class_rows(assembly, scored["accuracy"], y_test)
+        rows += class_rows(assembly, rows_scores["accuracy"], y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
     rows += own_rows(assembly, "test", lambda metric: (outputs_on_test_rows(assembly, w), y_test))
@@ -211,7 +211,7 @@ def rows_of(split: str, summary: str, clients: Ints, scores: dict[str, Tensor], 
     rows: list[Row] = []
     for name, values in scores.items():
         rows += per_client(split, name, clients, values)
-    of_all = {name: scores[name] for name in ("loss", primary)}
+    of_all = {name: scores[name] for name in ("loss", primary) if name in scores}
     return rows + [(None, summary, name, value) for name, value in over_clients(summary, of_all).items()]
 
 
@@ -246,7 +246,7 @@ def round_rows(assembly: Assembly, outcome: Outcome, seconds: float) -> list[Row
         if ("client", name) in known:
             rows += per_client("client", name, work.clients, found)
     sizes = torch.tensor([len(assembly.partition.measured_rows(int(k))) for k in work.clients])
-    means = {name: sums.double().cpu() / sizes for name, sums in outcome.done.scores.items()}
+    means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in outcome.done.scores.items()}
     for name, found in (assembly.federation.task.measured(means) if means else means).items():
         rows += per_client("local-model", name, work.clients, found)
     return rows + privacy_rows(assembly, outcome.server)

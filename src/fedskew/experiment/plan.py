@@ -16,6 +16,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import dealt_rows, finished
+from fedskew.experiment.given import suited
 from fedskew.experiment.machine import cores
 from fedskew.experiment.settings import Auto
 from fedskew.loop.federation import Federation
@@ -64,6 +65,7 @@ def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: in
     else:
         own = Own(fingerprint=dataset.fingerprint())
         experiments = [e.replace(dataset=own) for e in experiments]
+    experiments = [suited(e, dataset) for e in experiments]
     dealt: dict[object, Partition] = {}
     rows: list[Partition] = []
     for experiment in experiments:

@@ -79,7 +79,7 @@ def prepared(
     model, x, x_test = fitted(experiment.model, dataset, x, x_test)
     shape = tuple(x.shape[1:])
     bf16 = experiment.training.precision == "bf16"
-    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_classes, dtype, device, bf16)
+    tasks = tasks_of(experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, device, bf16)
     task = tasks[0]
     require(
         not dataset.vocabulary or task.ids or isinstance(model, (Encoder, Mixed, OwnModel)),
@@ -111,13 +111,13 @@ def tasks_of(
     kind: TaskKind,
     model: Architecture,
     shape: tuple[int, ...],
-    classes: int,
+    categories: int,
     dtype: torch.dtype,
     device: torch.device,
     bf16: bool,
 ) -> tuple[ModelTask, ...]:
     """The task of each architecture, shared by all runs of a model on data of one shape. A changed encoder folder is read again."""
-    return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(classes), dtype, device, bf16)
+    return tasks_at(stamps(model), kind, model, shape, kind.num_outputs(categories), dtype, device, bf16)
 
 
 def stamps(model: Architecture) -> tuple[tuple[str, int, int], ...]:

@@ -40,6 +40,7 @@ from fedskew.store import checkpoints, test_rows
 from fedskew.store.lease import held
 from fedskew.store.owner import TakenOver
 from fedskew.store.runs import Row, RunRecord, RunStore
+from fedskew.tasks.metrics import METRICS
 
 SHOWN_CLIENTS = 1000
 """Maximum number of clients whose rows of each class are stored, for the report's picture."""
@@ -294,6 +295,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])
+    facts["metrics"] = [metric.given() for metric in experiment.task.metrics if metric not in METRICS]
     facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()

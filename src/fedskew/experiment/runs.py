@@ -168,7 +168,7 @@ class Runs:
 
         made = trained(self.store, self.one("model"), dataset=self.data, client=client)
         net = made.net.eval()
-        return net.inner if isinstance(net, OwnNet) and made.kind.has_classes else Answers(net, made.kind)
+        return net.inner if isinstance(net, OwnNet) and made.kind.target == "classes" else Answers(net, made.kind)
 
     def one(self, what: str) -> int:
         """The number of the only run."""

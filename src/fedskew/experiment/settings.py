@@ -127,7 +127,7 @@ class Evaluation:
 
     def accepts(self, setup: Setup) -> str:
         """The reason why this cannot be measured on such data or on Flower's nodes, or nothing."""
-        if self.classes and setup.classes == 0:
+        if self.classes and setup.target != "classes":
             return "classes: the targets are no classes; leave it out"
         if setup.simulated or not self.inexactness:
             return ""

@@ -10,10 +10,12 @@ from typing import TypedDict
 
 from fedskew.core.component import literal, parse, split
 from fedskew.core.errors import FedskewError, require
+from fedskew.data import DATASETS
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.own import Own
 from fedskew.experiment.compare import EndListener
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
+from fedskew.experiment.given import suited
 from fedskew.experiment.run import Listener, Stop
 from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number
 from fedskew.experiment.trials import by_optuna
@@ -136,7 +138,9 @@ def tune(
     Raises `BadInput` for a wrong setting, `Interrupted` once ``stop`` returns True.
     """
     if dataset is not None:
-        base = base.replace(dataset=Own(fingerprint=dataset.fingerprint()))
+        base = suited(base.replace(dataset=Own(fingerprint=dataset.fingerprint())), dataset)
+    elif base.default_task and type(base.dataset) not in DATASETS.values():
+        base = suited(base, base.dataset.load())
     if base.clients.held_out == 0:
         base = base.replace(clients__held_out=search.held_out)
     work = Work(store, base, method, search, dataset, jobs, listener, ended, stop)

@@ -19,7 +19,7 @@ def watch_of(store: RunStore, run: int, assembly: Assembly, rounds: int) -> Watc
         assembly.label_counts(),
         assembly.partition.names,
         by_rows,
-        assembly.labels_known and bool(assembly.dataset.classes),
+        assembly.labels_known and bool(assembly.dataset.num_classes),
         primary(assembly.experiment.task.primary),
     )
     note(store, run, watch.begin())

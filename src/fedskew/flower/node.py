@@ -12,6 +12,7 @@ from torch import Tensor
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import Plan, Upload, rows_of, targets_of
 from fedskew.core.trees import Tree, map_leaves, pick
+from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.experiment.prepare import tasks_of
@@ -20,7 +21,7 @@ from fedskew.flower.rows import Rows, consecutive, read_rows
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
-from fedskew.loop.personal import measures_personal, sums_of, tuning_plans, tuning_rate
+from fedskew.loop.personal import means_of, measures_personal, tuning_plans, tuning_rate
 from fedskew.loop.prepare import work_on
 from fedskew.loop.transmit import fresh, shared_model, transmit
 from fedskew.loop.work import Work
@@ -63,7 +64,7 @@ class Visit:
         node.limits.check_request(request)
         self.experiment = node.limits.recipe(request.recipe)
         self.held = read_rows(node.rows)
-        check_rows(self.held, request, node.rows)
+        check_rows(self.held, request, node.rows, self.experiment.task.target)
 
     def answer(self) -> tuple[Reply, Tree]:
         r, y = self.request, self.held.y
@@ -71,7 +72,11 @@ class Visit:
             torch.set_num_threads(self.experiment.training.threads)
         reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
         if r.kind == "meet":
-            counts = tuple(np.bincount(y, minlength=r.classes).tolist()) if r.labels and r.classes else ()
+            counts = (
+                tuple(np.bincount(y, minlength=r.classes).tolist())
+                if r.labels and self.experiment.task.target == "classes"
+                else ()
+            )
             numbers = {"rows": len(y), "measured_rows": len(self.held.y_measured), "label_counts": counts}
             return msgspec.structs.replace(reply, **numbers), {}
         return reply, {"survey": self.survey, "train": self.train, "measure": self.measure}[r.kind]()
@@ -104,8 +109,7 @@ class Visit:
                 self.node.limits.check_work(fed.tuning.planner, self.node.client, len(self.held.y))
             plans = tuning_plans(fed, self.request.round, k)
             work = self.work(fed, plans, tuning_rate(fed, self.request.round))
-            size = len(fed.partition.measured_rows(self.node.client))
-            scores["personal"] = {name: sums / size for name, sums in sums_of(fed, Sequential(), work).items()}
+            scores["personal"] = means_of(fed, Sequential(), work)
         return {name: pick(means, 0) for name, means in scores.items()}
 
     def federation(self) -> Federation:
@@ -189,14 +193,9 @@ def upload_tree(upload: Upload) -> Tree:
     return {"delta": upload.delta, "extras": upload.extras, "report": upload.report}
 
 
-def check_rows(held: Rows, request: Request, path: Path) -> None:
-    shape, classes = tuple(request.shape), request.classes
+def check_rows(held: Rows, request: Request, path: Path, target: str) -> None:
+    shape = tuple(request.shape)
     for x, y in ((held.x, held.y), (held.x_measured, held.y_measured)):
         require(tuple(x.shape[1:]) == shape, f"rows {path}: have shape {tuple(x.shape[1:])}; the run's {shape}")
-        whole = np.issubdtype(y.dtype, np.integer)
-        require(whole or not classes, f"rows {path}: labels must be integers, not {y.dtype}")
-        require(not whole or bool(classes), f"rows {path}: targets must be floating-point numbers, not {y.dtype}")
-        require(
-            not len(y) or not classes or bool(y.min() >= 0 and y.max() < classes),
-            f"rows {path}: labels must lie in 0..{classes - 1}",
-        )
+        if len(y):
+            TARGETS[target].check(f"rows {path}: targets", y, request.classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import ClassVar
@@ -15,6 +15,7 @@ from torch import Tensor
 from fedskew.core.contract import Availability
 from fedskew.core.errors import FedskewError
 from fedskew.core.records import Info, Plan, Server, Upload
+from fedskew.core.task import pooled_names, pools_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -34,7 +35,7 @@ from fedskew.flower.wire import (
     check_signature,
     signature,
 )
-from fedskew.loop.evaluate import per_row
+from fedskew.loop.evaluate import client_means
 from fedskew.loop.failures import check_enough
 from fedskew.loop.federation import Federation
 from fedskew.loop.limits import length_fault, too_far
@@ -228,8 +229,10 @@ class RemoteClients:
             k: (self.nodes.request("measure", server.round, k, stamp=stamp), sent)
             for k, stamp in zip(clients.tolist(), stamps, strict=True)
         }
-        score = per_row(fed.task, server.x, self.row, self.label)
-        check = checker(signature(pick({"global": score, "personal": score} if personal else {"global": score}, 0)))
+        score = client_means(fed.task, server.x, self.row, self.label, torch.arange(1))
+        pooled = pooled_names(fed.task) if pools_primary(fed.task) else ()
+        score |= dict.fromkeys(pooled, score["loss"])
+        check = checker(signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
 
         def accept(client: int, tensors: Tree) -> Tree:
             check_scores(check(client, tensors), 1)
@@ -247,12 +250,12 @@ class RemoteClients:
         return faults_as_rows([(client, fault) for client, fault, _ in faults])
 
 
-def checker(expected: Signature) -> Callable[[int, Tree], Tree]:
-    """A check that a reply has these names, shapes and types, and finite values."""
+def checker(expected: Signature, may_lack: Collection[str] = ()) -> Callable[[int, Tree], Tree]:
+    """A check that a reply has these names, shapes and types, and finite values but for those that it ``may_lack``."""
 
     def check(client: int, tensors: Tree) -> Tree:
         check_signature(tensors, expected)
-        check_finite_leaves(tensors)
+        check_finite_leaves(tensors, may_lack)
         return tensors
 
     return check

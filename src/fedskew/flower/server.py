@@ -18,6 +18,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import ClientData
+from fedskew.experiment.given import suited
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
 from fedskew.flower.nodes import Channel, Deployment, Nodes
@@ -83,6 +84,7 @@ def begin(
     """
     experiment = experiment or from_toml(store.run(run).experiment, f"run {run}")
     dataset = experiment.dataset.load()
+    experiment = suited(experiment, dataset)
     facts, clients = store.run(run).facts["flower"], experiment.clients.number
     template = Request(
         kind="meet",
@@ -91,9 +93,11 @@ def begin(
         client=-1,
         clients=clients,
         recipe=experiment.replace(task=experiment.task.fitted(dataset.y)).toml(),
-        classes=dataset.num_classes,
+        classes=dataset.num_categories,
         shape=dataset.shape,
     )
+    # targets of another kind than classes are not counted
+    deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
     nodes = Nodes(channel, template, deployment, deployment.most_rows or len(dataset.y))
     known = facts.get("population", [])
     for k, (rows, measured_rows, counts) in enumerate(known):
@@ -111,8 +115,8 @@ def begin(
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
         federation = dataclasses.replace(federation, hidden=Secret.fresh())
         assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)
-    if not deployment.labels or not dataset.classes:
-        if dataset.classes:
+    if not deployment.labels:
+        if dataset.num_classes:
             dataset = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
         assembly = dataclasses.replace(assembly, dataset=dataset, labels_known=False)
     assembly = dataclasses.replace(assembly, federation=federation)

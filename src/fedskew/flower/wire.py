@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Collection
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -135,10 +136,10 @@ def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
     return f"{list(leaf[0])} {leaf[1]}" if leaf else "nothing"
 
 
-def check_finite_leaves(tree: Tree) -> None:
-    """Raise `Rejected` for the first leaf with a value that is not finite."""
+def check_finite_leaves(tree: Tree, may_lack: Collection[str] = ()) -> None:
+    """Raise `Rejected` for the first leaf with a value that is not finite, unless it ``may_lack`` a value."""
     for name, leaf in leaves(tree):
-        if leaf.is_floating_point() and not all_finite(leaf):
+        if name.rpartition("/")[2] not in may_lack and leaf.is_floating_point() and not all_finite(leaf):
             raise Rejected("not_finite", f"{name} holds values that are not finite")
 
 

@@ -1,10 +1,13 @@
 """Scores of a model on the test set, and on the rows of each client."""
 
+import math
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from fedskew.core.records import channels_last
-from fedskew.core.task import Task
+from fedskew.core.task import ModelTask, Task, joint, pooled_names, pools_primary
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
 
@@ -13,24 +16,41 @@ CHUNK = 1024
 
 
 def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
-    """The scores of each row, (n,) each, in float64."""
-    parts = []
+    """The scores of each row, (n,) or (n, J) each, in float64."""
+    return scored(task, w, x, y, pool=False)[0]
+
+
+def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tuple[Tree, dict[str, float]]:
+    """The scores of each row, and the pooled metrics of all of them unless ``pool`` is False."""
+    parts, kept = [], []
+    pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
         for lo in range(0, max(len(y), 1), CHUNK):
             logits = task.logits(w, channels_last(x[lo : lo + CHUNK]))
-            parts.append(task.scores(logits, y[lo : lo + CHUNK]))
-    return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}
+            if joint(task) or pool:
+                kept.append(logits)
+            if not joint(task):
+                parts.append(task.scores(logits, y[lo : lo + CHUNK]))
+        outputs = torch.cat(kept) if kept else None
+        parts = [task.scores(outputs, y)] if outputs is not None and joint(task) else parts
+        pooled = task.pooled(outputs, y) if pool and outputs is not None and isinstance(task, ModelTask) else {}
+    return {name: torch.cat([part[name] for part in parts]).double() for name in parts[0]}, pooled
 
 
 def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
     """The loss and the metrics over the rows."""
-    return over_rows(task, per_row(task, w, x, y))
+    return over_rows(task, *scored(task, w, x, y))
 
 
-def over_rows(task: Task, scores: Tree) -> dict[str, float]:
-    """The loss and the metrics over the rows that have these scores, (n,) each."""
-    found = task.measured({name: values.mean() for name, values in scores.items()})
-    return {name: float(value) for name, value in found.items()}
+def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str, float]:
+    """The loss and the metrics over the rows that have these scores and pooled metrics."""
+    found = task.measured({name: values.mean(0) for name, values in scores.items()})
+    return {name: float(value) for name, value in found.items()} | dict(pooled)
+
+
+def mean_of(sums: Tensor, rows: Tensor) -> Tensor:
+    """The means (clients, ...) of sums over each client's number of ``rows`` (clients,); NaN for a client without any."""
+    return sums / rows.reshape(-1, *[1] * (sums.dim() - 1))
 
 
 def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
@@ -50,11 +70,14 @@ def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
 def evaluate_clients(
     task: Task, w: Tensor, x: Tensor, y: Tensor, partition: Partition, clients: Ints
 ) -> dict[str, Tensor]:
-    """Mean scores (clients,) of one model on each client's measured rows; NaN for a client without any.
+    """Mean scores (clients, ...) of one model on each client's measured rows; NaN for a client without any.
 
-    The model is the same for all, so their rows go through it together.
+    The model is the same for all, so their rows go through it together. A joint task, or one whose primary metric is pooled, gets
+    one client's rows at a time, and such a metric stands among the means.
     """
     rows = [partition.measured_rows(k) for k in clients]
+    if joint(task) or pools_primary(task):
+        return stacked_means([client_means(task, w, x, y, torch.as_tensor(r, device=x.device)) for r in rows])
     sizes = torch.tensor([len(r) for r in rows])
     owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
     index = torch.cat([torch.as_tensor(r) for r in rows])
@@ -62,6 +85,21 @@ def evaluate_clients(
     for lo in range(0, max(len(index), 1), CHUNK * 16):
         part = index[lo : lo + CHUNK * 16].to(x.device)
         for name, values in per_row(task, w, x[part], y[part]).items():
-            total = sums.setdefault(name, torch.zeros(len(rows), dtype=torch.float64))
+            total = sums.setdefault(name, torch.zeros(len(rows), *values.shape[1:], dtype=torch.float64))
             total.index_add_(0, owner[lo : lo + CHUNK * 16], values.cpu())
-    return {name: total / sizes for name, total in sums.items()}
+    return {name: mean_of(total, sizes) for name, total in sums.items()}
+
+
+def client_means(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tree:
+    """Mean scores of a model on one client's rows, and its pooled metrics where the primary one is among them."""
+    scores, pooled = scored(task, w, x[rows], y[rows], pools_primary(task))
+    means = {name: values.mean(0).cpu() for name, values in scores.items()}
+    found = {name: torch.tensor(value, dtype=torch.float64) for name, value in pooled.items()}
+    return means | found
+
+
+def stacked_means(clients: list[Tree]) -> dict[str, Tensor]:
+    """The means of all clients, with a leading axis; NaN for a pooled metric that a client has not."""
+    names = dict.fromkeys(name for means in clients for name in means)
+    missing = torch.tensor(math.nan, dtype=torch.float64)
+    return {name: torch.stack([means.get(name, missing) for means in clients]) for name in names}

@@ -23,7 +23,7 @@ def check_finite(fed: Federation, server: Server, work: Work, done: Done, norms:
     """
     bad = ~norms.isfinite()
     for sums in done.scores.values():
-        bad = bad | ~sums.isfinite()
+        bad = bad | ~sums.isfinite().reshape(len(bad), -1).all(1)
     what = "the loss or the update"
     if fed.program.personal and not bool(bad.any()):
         what = "its own model"

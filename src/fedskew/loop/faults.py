@@ -62,7 +62,7 @@ class Faults:
     def accepts(self, setup: Setup) -> str:
         if not self.some:
             return ""
-        if self.attack == "label-flip" and setup.classes == 0:
+        if self.attack == "label-flip" and setup.target != "classes":
             return "label-flip flips classes, and the targets are none; use attack=sign-flip"
         if not setup.simulated:
             return (

@@ -48,7 +48,7 @@ class Federation:
     selection: Selection
     planner: Planner
     x: Tensor  # (n, ...) pooled training rows
-    y: Tensor  # (n,)
+    y: Tensor  # (n, ...)
     partition: Partition
     seed: int
     rounds: int = 1  # planned
@@ -81,6 +81,10 @@ class Federation:
     def tasks(self) -> tuple[Task, ...]:
         """The task of each architecture."""
         return self.task, *self.others
+
+    def tasks_of(self, clients: Ints) -> list[Task]:
+        """The task of each of these clients."""
+        return [self.tasks[int(k) % len(self.tasks)] for k in clients]
 
     @property
     def program(self) -> Program:

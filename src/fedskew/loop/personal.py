@@ -13,8 +13,9 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
-from fedskew.core.task import Task
+from fedskew.core.task import Task, pools_primary
 from fedskew.core.trees import Tree
+from fedskew.loop.evaluate import client_means, mean_of, stacked_means
 from fedskew.loop.federation import Federation
 from fedskew.loop.local import Program, program
 from fedskew.loop.plan import no_steps
@@ -41,15 +42,14 @@ def evaluate_personal(
     parts = [
         scores_of(fed, engine, server, states, clients[lo : lo + CLIENTS]) for lo in range(0, len(clients), CLIENTS)
     ]
-    sizes = torch.tensor([len(fed.partition.measured_rows(int(k))) for k in clients])
-    return {name: torch.cat([part[name] for part in parts]) / sizes for name in parts[0]}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def scores_of(fed: Federation, engine: Engine, server: Server, states: States, clients: Ints) -> dict[str, Tensor]:
-    """Sums (clients,) of the scores over each client's measured rows."""
+    """Means (clients, ...) of the scores over each client's measured rows, and a pooled primary metric."""
     plans = tuning_plans(fed, server.round, clients)
     work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=True)
-    return sums_of(fed, engine, work)
+    return means_of(fed, engine, work)
 
 
 def personal_model(fed: Federation, engine: Engine, server: Server, states: States, client: int) -> Tensor:
@@ -80,13 +80,21 @@ def tuning_rate(fed: Federation, round_: int) -> float:
     return fed.rate(round_) if fed.tuning is None or fed.tuning.lr is None else fed.tuning.lr
 
 
-def sums_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
-    """Sums (clients,) of the scores. The plans of ``work`` are those of the tuning."""
+def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
+    """Means (clients, ...) of the scores. The plans of ``work`` are those of the tuning."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
-    done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, fed.targets(part.round)))
-    return {name: sums.double().cpu() for name, sums in done.scores.items()}
+    y, rows = fed.targets(work.round), [fed.partition.measured_rows(int(k)) for k in work.clients]
+    if pools_primary(fed.task):
+        programs = tuple(p._replace(final=send_model) for p in programs)
+    done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, y))
+    sizes = torch.tensor([len(own) for own in rows])
+    means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in done.scores.items()}
+    if not pools_primary(fed.task):
+        return means
+    models = zip(fed.tasks_of(work.clients), done.uploads.delta, rows, strict=True)
+    return stacked_means([client_means(task, w, fed.x, y, torch.as_tensor(own)) for task, w, own in models])
 
 
 @lru_cache(maxsize=32)

@@ -123,11 +123,11 @@ def no_steps(rows: Ints) -> Plan:
     return Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)))
 
 
-def one_pass(rows: Ints) -> Plan:
-    """All rows once, in large batches. Without rows, one batch with a mask of 0, so that sums over it are 0."""
+def one_pass(rows: Ints, joint: bool = False) -> Plan:
+    """All rows once, in large batches, or in one if ``joint``. Without rows, one batch with a mask of 0: sums are 0."""
     if not len(rows):
         return Plan(np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1)))
-    return in_batches(rows[None], min(PASS_ROWS, len(rows)))
+    return in_batches(rows[None], len(rows) if joint else min(PASS_ROWS, len(rows)))
 
 
 def in_batches(epochs: Ints, size: int) -> Plan:

@@ -9,6 +9,7 @@ from fedskew.core.algorithm import PUBLIC
 from fedskew.core.records import Plan, Server, View
 from fedskew.core.seeding import stream
 from fedskew.core.spans import span
+from fedskew.core.task import joint
 from fedskew.core.trees import Tree, map_leaves, num_bytes, pick
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import one_pass
@@ -66,7 +67,7 @@ def work_on(
     measured: bool,
 ) -> Work:
     """The work of these clients, who received the model ``x`` (P,) and the broadcast ``extras``, and hold the states ``kept``."""
-    part, (state, memory) = fed.partition, taken_apart(kept)
+    part, whole, (state, memory) = fed.partition, joint(fed.task), taken_apart(kept)
     view = View(
         x=x,
         extras=extras,
@@ -81,8 +82,8 @@ def work_on(
         clients=clients,
         view=view,
         plans=plans,
-        passes=[one_pass(part.rows(k)) for k in clients],
-        measured=[one_pass(part.measured_rows(k)) for k in clients] if measured else [],
+        passes=[one_pass(part.rows(k), whole) for k in clients],
+        measured=[one_pass(part.measured_rows(k), whole) for k in clients] if measured else [],
         turnout=Turnout(len(clients), len(clients), len(clients), stragglers=0),
         memory=memory,
     )

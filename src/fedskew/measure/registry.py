@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fedskew.core.errors import require, suggestion
+from fedskew.core.metrics import TaskMetric
 from fedskew.measure.measure import ALL as ALL
 from fedskew.measure.measure import PLACES as PLACES
 from fedskew.measure.measure import Measure as Measure
@@ -149,6 +150,20 @@ def declare(rows: Iterable[Mapping[str, object]]) -> None:
         )
         if measure.reduce in PLACES and measure.key not in {m.key for m in MEASURES}:
             OWN[measure.split, measure.name] = measure
+
+
+def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
+    """Add the measures of these metrics of a task of users; those of fedskew's tasks are known."""
+    for metric in metrics:
+        if metric not in METRICS:
+            for measure in (
+                on_test_rows(metric),
+                *of_clients(metric),
+                *of_personal_models(metric),
+                *of_each_client(metric),
+            ):
+                if (measure.split, measure.name) not in {(m.split, m.name) for m in MEASURES}:
+                    OWN[measure.split, measure.name] = measure
 
 
 def measures() -> tuple[Measure, ...]:

@@ -56,7 +56,7 @@ class Concept(ABC):
         )
 
     def accepts(self, setup: Setup) -> str:
-        if setup.classes == 0:
+        if setup.target != "classes":
             return "changes classes, and the targets are none; use a feature skew"
         if setup.simulated:
             return ""

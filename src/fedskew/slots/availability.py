@@ -18,9 +18,9 @@ Phase = Literal["random", "label"]
 
 def labels_needed(phase: Phase, setup: Setup) -> str:
     """Why a phase cannot work in this setup."""
-    if phase == "random" or (setup.labels_known and setup.classes != 0):
+    if phase == "random" or (setup.labels_known and setup.target == "classes"):
         return ""
-    if setup.classes == 0:
+    if setup.target != "classes":
         return "depends on the classes that clients hold, and the targets are none; use phase=random"
     return (
         "depends on the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "

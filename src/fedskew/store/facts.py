@@ -41,6 +41,7 @@ class Facts(TypedDict, total=False):
     """Facts of a run. It may have others."""
 
     engine: Engine
+    metrics: list[Json]  # of a task of users: `TaskMetric.given`
     primary: str  # the name of the task's primary metric
     defaults: Json  # the default options by section, which views leave out
     profile: dict[str, float]

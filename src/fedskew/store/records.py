@@ -4,7 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from fedskew.measure.registry import declare
+import msgspec
+
+from fedskew.core.metrics import TaskMetric
+from fedskew.measure.registry import declare, declare_metrics
 from fedskew.store.facts import Facts, Json, problem
 
 DAMAGED = "damaged"
@@ -42,6 +45,7 @@ def record_from(row: Sequence[object]) -> RunRecord:
         reason = problem(values)
         if not reason:
             declare(values["facts"].get("measures", ()))
+            declare_metrics(msgspec.convert(values["facts"].get("metrics", ()), tuple[TaskMetric, ...]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = str(error)
     if reason:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.contract import Setup
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import one_hot
 from fedskew.core.trees import Tree
@@ -20,17 +19,12 @@ class Classification:
     """Cross-entropy, in nats; the model has one output a class."""
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
-    has_classes: ClassVar[bool] = True
+    target: ClassVar[str] = "classes"
     metrics: ClassVar[tuple[TaskMetric, ...]] = CLASSIFICATION
     primary: ClassVar[str] = "accuracy"
 
-    def accepts(self, setup: Setup) -> str:
-        if setup.classes != 0:
-            return ""
-        return "needs classes, and the targets are numbers; use --task regression, or name a column of classes, label=COLUMN"
-
-    def num_outputs(self, num_classes: int) -> int:
-        return num_classes
+    def num_outputs(self, num_categories: int) -> int:
+        return num_categories
 
     def fitted(self, y: NDArray[np.generic]) -> Self:
         return self

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedskew.core.contract import Setup
 from fedskew.core.errors import require
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.trees import Tree
@@ -36,7 +35,7 @@ class Regression:
 
     takes: ClassVar[str] = "error"
     idea: ClassVar[str] = "a number for each row, by squared, absolute, Huber or quantile loss"
-    has_classes: ClassVar[bool] = False
+    target: ClassVar[str] = "number"
     metrics: ClassVar[tuple[TaskMetric, ...]] = REGRESSION
 
     def __post_init__(self) -> None:
@@ -47,19 +46,11 @@ class Regression:
             self.scale is None or 0 < self.scale < math.inf, f"scale must be a finite number above 0, got {self.scale}"
         )
 
-    def accepts(self, setup: Setup) -> str:
-        if not setup.classes:
-            return ""
-        return (
-            f"predicts numbers, and the targets are {setup.classes} classes; use --task classification, or name a column of "
-            "numbers, target=COLUMN, in place of the label"
-        )
-
     @property
     def primary(self) -> str:
         return {"squared": "rmse", "quantile": "pinball"}.get(self.error, "mae")
 
-    def num_outputs(self, num_classes: int) -> int:
+    def num_outputs(self, num_categories: int) -> int:
         return 1
 
     def fitted(self, y: NDArray[np.generic]) -> Self:

@@ -1,0 +1,196 @@
+"""The kinds of targets: what `Dataset.y` may hold, its checks, and the task that learns it by default."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedskew.core.errors import BadInput, require
+
+Rows: TypeAlias = NDArray[Any]
+"""(n, ...) floating-point numbers or integers."""
+Ints: TypeAlias = NDArray[np.int64]
+Numbered: TypeAlias = tuple[Ints, tuple[str, ...]]
+"""Numbers from 0 on, and the name of each number."""
+
+PADDING = -1
+"""A symbol of a row that is shorter than others."""
+
+SETS = 9
+"""The most frequent sets of labels that are strata of their own; the rows of all others are one more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One kind of target.
+
+    words: what messages call it. task: the default task. column: how a table names it.
+    check(what, y, size): raises `BadInput` unless y (n, ...) is of this kind; ``size`` is the number of classes, labels or symbols.
+    useless(y): why nothing can be learnt from these training targets; empty if something can.
+    strata(y, names): what label skews deal by.
+    """
+
+    words: str
+    task: str
+    column: str
+    check: Callable[[str, Rows, int], None]
+    useless: Callable[[Rows], str]
+    strata: Callable[[Rows, tuple[str, ...]], Numbered]
+
+
+def check_labels(what: str, y: Ints, classes: int) -> None:
+    """Raise `BadInput` unless the labels are integers in 0..classes - 1."""
+    require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
+    require(y.ndim == 1, f"{what} must be one integer a row, their shape is {y.shape}")
+    require(
+        bool(y.min() >= 0 and y.max() < classes),
+        f"{what} must lie in 0..{classes - 1}, found {y.min()}..{y.max()}",
+    )
+
+
+def check_numbers(what: str, y: Rows, size: int = 0) -> None:
+    """Raise `BadInput` unless the targets are numbers."""
+    require(y.ndim == 1, f"{what} must be one number a row, their shape is {y.shape}")
+    check_finite(what, y)
+
+
+def check_finite(what: str, y: Rows) -> None:
+    require(np.issubdtype(y.dtype, np.floating), f"{what} must be floating-point numbers, not {y.dtype}")
+    bad = int((~np.isfinite(y)).sum())
+    require(bad == 0, f"{what}: {bad} are not finite")
+
+
+def check_sets(what: str, y: Rows, labels: int) -> None:
+    """Raise `BadInput` unless each row has 0 or 1 for each label."""
+    require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, 0 or 1, not {y.dtype}")
+    require(y.shape[1:] == (labels,), f"{what} must be {labels} a row, one for each label; their shape is {y.shape}")
+    require(bool(np.isin(y, (0, 1)).all()), f"{what} must be 0 or 1, found {y.min()}..{y.max()}")
+
+
+def check_survival(what: str, y: Rows, size: int = 0) -> None:
+    """Raise `BadInput` unless each row has a time above 0, and 1 for an event or 0 for the end of observation."""
+    require(y.ndim == 2 and y.shape[1] == 2, f"{what} must be time and event of each row, their shape is {y.shape}")
+    check_finite(what, y)
+    require(bool((y[:, 0] > 0).all()), f"{what}: times must be above 0, found {y[:, 0].min():g}")
+    require(bool(np.isin(y[:, 1], (0, 1)).all()), f"{what}: events must be 0 or 1, found {y[:, 1].max():g}")
+
+
+def check_symbols(what: str, y: Rows, symbols: int) -> None:
+    """Raise `BadInput` unless each row has symbols 0..V-1, or padding."""
+    require(np.issubdtype(y.dtype, np.integer), f"{what} must be integers, not {y.dtype}")
+    require(y.ndim == 2, f"{what} must be a sequence of symbols a row, their shape is {y.shape}")
+    require(symbols > 1, f"{what}: a vocabulary of {symbols} leaves nothing to predict")
+    require(
+        bool(y.min() >= PADDING and y.max() < symbols),
+        f"{what} must lie in 0..{symbols - 1}, or be {PADDING} where a row has ended, found {y.min()}..{y.max()}",
+    )
+
+
+def tenths(y: Rows) -> Numbered:
+    """The tenth of the targets in which each lies, from 0 on, and the tenths' names. Equal targets are in one tenth."""
+    edges = np.unique(np.quantile(y, np.arange(1, 10) / 10))
+    found, held = np.unique(np.searchsorted(edges, y), return_inverse=True)
+    ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
+    names = [
+        f"{ends[i]} to {ends[i + 1]}"
+        if ends[i] and ends[i + 1]
+        else f"above {ends[i]}"
+        if ends[i]
+        else f"up to {ends[i + 1]}"
+        for i in found.tolist()
+    ]
+    return held.astype(np.int64), tuple(names)
+
+
+def label_sets(y: Rows, names: tuple[str, ...]) -> Numbered:
+    """The set of labels of each row; the sets beyond the `SETS` most frequent ones are one stratum."""
+    sets, held, count = np.unique(y, axis=0, return_inverse=True, return_counts=True)
+    rank = np.empty(len(sets), dtype=np.int64)
+    order = np.argsort(-count, kind="stable")
+    rank[order] = np.arange(len(sets))
+    called = [" + ".join(names[i] for i in np.flatnonzero(sets[at])) or "no label" for at in order[:SETS]]
+    return np.minimum(rank, SETS)[held.reshape(-1)], (*called, *(["other labels"] if len(sets) > SETS else []))
+
+
+def main_symbols(y: Rows, names: tuple[str, ...]) -> Numbered:
+    """The most frequent symbol of each row; a row of padding only has the first symbol."""
+    main = np.array([np.bincount(row[row >= 0], minlength=1).argmax() for row in y], dtype=np.int64)
+    found, held = np.unique(main, return_inverse=True)
+    return held.astype(np.int64), tuple(names[i] if names else str(i) for i in found.tolist())
+
+
+def constant(y: Rows) -> str:
+    return "" if float(np.ptp(y)) > 0 else f"all training targets are {y[0]:g}; there is nothing to predict"
+
+
+TARGETS: dict[str, Target] = {
+    "classes": Target(
+        words="classes",
+        task="classification",
+        column="label=COLUMN",
+        check=check_labels,
+        useless=lambda y: "",
+        strata=lambda y, names: (y, names),
+    ),
+    "number": Target(
+        words="numbers",
+        task="regression",
+        column="target=COLUMN",
+        check=check_numbers,
+        useless=constant,
+        strata=lambda y, names: tenths(y),
+    ),
+    "labels": Target(
+        words="sets of labels",
+        task="multi-label",
+        column="labels=COLUMN|COLUMN",
+        check=check_sets,
+        useless=lambda y: "" if y.any() else "no training row has a label; there is nothing to predict",
+        strata=label_sets,
+    ),
+    "survival": Target(
+        words="survival times",
+        task="survival",
+        column="",
+        check=check_survival,
+        useless=lambda y: "" if y[:, 1].any() else "no training row has an event; there is nothing to predict",
+        strata=lambda y, names: tenths(y[:, 0]),
+    ),
+    "symbols": Target(
+        words="symbols",
+        task="next-token",
+        column="",
+        check=check_symbols,
+        useless=lambda y: "" if (y >= 0).any() else "no training row has a symbol; there is nothing to predict",
+        strata=main_symbols,
+    ),
+}
+"""By name: `Dataset.target` and the ``target`` of a task."""
+
+
+def target_of(where: str, y: Rows, classes: int, vocabulary: int) -> str:
+    """The kind of these targets, from their type and shape. Raises `BadInput` if none fits."""
+    whole = np.issubdtype(y.dtype, np.integer)
+    if y.ndim == 1:
+        return "classes" if classes else "number"
+    if y.ndim == 2 and whole and y.shape[1] == classes and bool(np.isin(y, (0, 1)).all()):
+        return "labels"
+    if y.ndim == 2 and whole and (classes or vocabulary):
+        return "symbols"
+    if y.ndim == 2 and y.shape[1] == 2 and not whole:
+        return "survival"
+    raise BadInput(
+        f"{where}training targets of shape {y.shape} and type {y.dtype} are none of: classes (n,), numbers (n,), sets of labels "
+        "(n, labels) of 0 and 1 with their names, survival times (n, 2), symbols (n, length) with their names or a vocabulary"
+    )
+
+
+def refusal(wanted: str, held: str) -> str:
+    """Why a task that takes one kind of target cannot learn another, and what to use instead; empty if it can."""
+    if wanted == held:
+        return ""
+    need, have = TARGETS[wanted], TARGETS[held]
+    column = f", in a table {need.column}" if need.column else ""
+    return f"learns {need.words}, and the targets are {have.words}; use --task {have.task}, or data with {need.words}{column}"

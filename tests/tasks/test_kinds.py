@@ -1,0 +1,240 @@
+"""Every kind of target goes through data, engines and evaluation; a task from a file may use all of it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import fedskew as fs
+from fedskew.algorithms import FedAvg
+from fedskew.core.algorithm import local_loss
+from fedskew.core.batch import without_padding
+from fedskew.core.errors import BadInput
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.records import Batch
+from fedskew.core.task import ModelTask
+from fedskew.core.vectors import ParameterSpace
+from fedskew.data.dataset import Dataset
+from fedskew.engine import Sequential, Stacked
+from fedskew.experiment.components import check
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.given import suited
+from fedskew.loop.evaluate import evaluate, evaluate_clients
+from fedskew.loop.federation import Federation
+from fedskew.loop.plan import Local
+from fedskew.slots import Everyone
+from tests.methods import federation
+from tests.small import TinyNet, play
+
+ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+TARGETS = {
+    "classes": np.arange(40) % 3,
+    "number": ROWS[:, 0].astype(np.float64),
+    "labels": (ROWS[:, :3] > 0).astype(np.int64),
+    "survival": np.stack([np.exp(ROWS[:, 0]), np.arange(40) % 2], 1).astype(np.float64),
+    "symbols": np.where(np.arange(5) < 3 + np.arange(40)[:, None] % 3, np.arange(40)[:, None] % 3, -1),
+}
+
+
+def data(kind: str, **changes: object) -> Dataset:
+    y = TARGETS[kind]
+    names = ("a", "b", "c") if kind in ("classes", "labels", "symbols") else ()
+    return Dataset(**{"x": ROWS, "y": y, "x_test": ROWS[:9], "y_test": y[:9], "classes": names, **changes})
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_the_kind_of_target_is_found_from_type_and_shape(kind: str) -> None:
+    made = data(kind)
+    assert made.target == kind
+    assert data(kind, target=kind).target == kind
+    strata, names = made.strata
+    assert strata.shape == (40,)
+    assert set(strata.tolist()) == set(range(len(names)))
+
+
+def test_strata_of_label_sets_count_rows() -> None:
+    strata, names = data("labels").strata
+    wanted = (TARGETS["labels"] == [1, 0, 1]).all(1)
+    assert (strata == names.index("a + c")).tolist() == wanted.tolist()
+    assert data("symbols").strata[0].tolist() == TARGETS["symbols"][:, 0].tolist()
+
+
+def test_symbols_may_have_a_vocabulary_without_names() -> None:
+    made = data("symbols", classes=(), vocabulary=3)
+    assert (made.target, made.num_categories, made.num_classes) == ("symbols", 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "y", "message"),
+    [
+        ("labels", 2 * TARGETS["labels"], "training targets must be 0 or 1, found 0..2"),
+        ("labels", np.zeros((40, 3), dtype=int), "no training row has a label"),
+        ("labels", TARGETS["labels"][:, :2], r"must be 3 a row, one for each label; their shape is \(40, 2\)"),
+        ("survival", -TARGETS["survival"], "times must be above 0"),
+        ("survival", TARGETS["survival"] * [1, 0], "no training row has an event"),
+        ("survival", TARGETS["survival"] * [1, 2], "events must be 0 or 1, found 2"),
+        ("symbols", TARGETS["symbols"] + 3, "must lie in 0..2, or be -1 where a row has ended, found 2..5"),
+        ("number", np.array(["high"] * 40), "must be floating-point numbers, not <U4"),
+        ("", np.zeros((40, 3)), "are none of: classes"),
+        ("size", TARGETS["number"], "unknown target 'size'"),
+    ],
+)
+def test_bad_targets_are_one_line(kind: str, y: np.ndarray, message: str) -> None:
+    names = ("a", "b", "c") if kind in ("labels", "symbols") else ()
+    with pytest.raises(BadInput, match=f"^own data: .*{message}") as error:
+        Dataset(x=ROWS, y=y, x_test=ROWS, y_test=y, target=kind, classes=names)
+    assert "\n" not in str(error.value)
+
+
+def test_a_vocabulary_of_one_symbol_is_refused() -> None:
+    y = np.zeros((40, 2), dtype=int)
+    with pytest.raises(BadInput, match="a vocabulary of 1 leaves nothing to predict"):
+        Dataset(x=ROWS, y=y, x_test=ROWS, y_test=y, vocabulary=1)
+
+
+# the task that is used when none is given
+
+
+def test_the_targets_choose_the_task() -> None:
+    assert Experiment().default_task
+    assert not Experiment(task="classification").default_task
+    assert suited(Experiment(), data("number")).task == Experiment(task="regression").task
+    assert suited(Experiment(rounds=3).replace(lr=0.5), data("number")).task.target == "number"
+    assert suited(Experiment(task="classification"), data("number")).task.target == "classes"
+    assert Experiment().replace(dataset="parkinsons").task.target == "number"
+
+
+def test_own_arrays_choose_the_task(tmp_path: Path) -> None:
+    runs = fs.run(data=data("number"), rounds=1, clients=2, runs=tmp_path, progress=False)
+    assert runs.records[0].facts["primary"] == "rmse"
+
+
+def test_a_given_task_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match="task classification learns classes, and the targets are numbers; use --task regr"
+    ):
+        fs.run(data=data("number"), task="classification", rounds=1, clients=2, runs=tmp_path, progress=False)
+
+
+# a task with scores of several values, targets of two dimensions, and metrics of all rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranked:
+    """Pairs of numbers; a row's loss is its share of the batch's pairs that are in the wrong order."""
+
+    idea: ClassVar[str] = "an example"
+    target: ClassVar[str] = "survival"
+    joint: ClassVar[bool] = True
+    metrics: ClassVar[tuple[TaskMetric, ...]] = (
+        TaskMetric(name="order", title="order", better="higher", low=0, high=1, pooled=True),
+        TaskMetric(name="gap", title="gap", better="lower"),
+    )
+    primary: ClassVar[str] = "order"
+
+    def num_outputs(self, num_categories: int) -> int:
+        return 1
+
+    def fitted(self, y: np.ndarray) -> "Ranked":
+        return self
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs[..., 0]
+
+    def loss(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        s, time = outputs[..., 0], y[..., 0]
+        later = (time[..., None, :] > time[..., :, None]) & (time[..., :, None] > 0)
+        wrong = torch.nn.functional.softplus(s[..., None, :] - s[..., :, None])
+        return (wrong * later.to(wrong)).sum(-1)
+
+    def scores(self, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.loss(outputs, y), "both": torch.stack([outputs[..., 0], y[..., 0]], -1)}
+
+    def measured(self, means: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"loss": means["loss"], "gap": (means["both"][..., 0] - means["both"][..., 1]).abs()}
+
+    def pooled(self, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
+        s, time = outputs[..., 0], y[..., 0]
+        later = time[None, :] > time[:, None]
+        right = (s[None, :] < s[:, None]) & later
+        return {"order": float(right.sum() / later.sum())}
+
+
+def of_pairs(**changes: object) -> Federation:
+    """The ragged clients of other tests, with a time and an event for each row."""
+    fed = federation("fedavg", **changes)
+    net = TinyNet(outputs=1).double()
+    y = torch.stack([fed.x[:, 0].exp(), (fed.x[:, 1] > 0).double()], 1)
+    return replace(
+        fed, algorithm=FedAvg(), task=ModelTask(Ranked(), net, ParameterSpace(net), 1), y=y, server_data=None
+    )
+
+
+START = torch.randn(65, generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 2
+
+
+def test_targets_of_two_dimensions_train_alike_in_both_engines() -> None:
+    fed = of_pairs()
+    one, other = (play(fed, START, 2, engine=engine)[-1] for engine in (Sequential(), Stacked()))
+    torch.testing.assert_close(one.server.x, other.server.x, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(one.done.scores, other.done.scores, rtol=1e-12, atol=1e-12)
+
+
+def test_padding_sets_numbers_to_0_and_leaves_integers() -> None:
+    mask = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    assert without_padding(torch.ones(2, 2, 2), mask)[:, :, 1].tolist() == mask.tolist()
+    assert without_padding(torch.ones(2, 2, dtype=torch.long), mask).sum() == 4
+
+
+def test_padded_rows_change_no_loss_of_a_joint_task() -> None:
+    fed = of_pairs()
+    real = Batch(fed.x[:9], fed.y[:9], torch.ones(9, dtype=torch.float64))
+    mask = torch.cat([real.mask, 0 * real.mask])
+    y = without_padding(torch.cat([real.y, real.y]), mask)
+    padded = Batch(torch.cat([real.x, 1e3 * real.x]), y, mask)
+    assert float(local_loss(fed.task, START, padded)) == pytest.approx(float(local_loss(fed.task, START, real)), 1e-14)
+
+
+def test_one_full_batch_step_is_gradient_descent_on_the_clients_losses() -> None:
+    fed = of_pairs(solver="sgd", local=Local(epochs=1, batch_size="all"), selection=Everyone())
+    w, parts = START.clone(), [torch.as_tensor(fed.partition.rows(k)) for k in fed.clients]
+    batches = [Batch(fed.x[r], fed.y[r], torch.ones(len(r), dtype=torch.float64)) for r in parts]
+    for outcome in play(fed, START, 3):
+        slope = torch.func.grad(lambda v: sum(len(b.y) / len(fed.y) * local_loss(fed.task, v, b) for b in batches))
+        w = w - 0.1 * slope(w)
+        torch.testing.assert_close(outcome.server.x, w, rtol=1e-12, atol=1e-13)
+
+
+def test_a_client_is_measured_on_its_own_rows_only() -> None:
+    fed = of_pairs()
+    means = evaluate_clients(fed.task, START, fed.x, fed.y, fed.partition, fed.clients)
+    assert means["both"].shape == (len(fed.partition), 2)
+    found = fed.task.measured(means)
+    for k in (0, 3):
+        rows = torch.as_tensor(fed.partition.measured_rows(k))
+        alone = evaluate(fed.task, START, fed.x[rows], fed.y[rows])
+        assert {name: float(values[k]) for name, values in found.items()} == pytest.approx(
+            alone, rel=1e-12, nan_ok=True
+        )
+
+
+def test_a_task_of_a_file_brings_its_metrics(tmp_path: Path) -> None:
+    head = "from dataclasses import dataclass\nfrom typing import ClassVar\nimport numpy as np\nimport torch\n"
+    source = Path(__file__).read_text(encoding="utf-8")
+    body = source[source.index("@dataclass(frozen=True, kw_only=True)\nclass Ranked") : source.index("def of_pairs")]
+    (tmp_path / "mine.py").write_text(head + "from fedskew.core.metrics import TaskMetric\n\n" + body)
+    spec = f"{tmp_path}/mine.py::Ranked"
+    broken = [v for v in check(spec)[1] if not v.kept]
+    assert broken == []
+    runs = fs.compare(
+        ["fedavg", "ditto"], data=data("survival"), task=spec, rounds=2, clients=2, seeds=2, runs=tmp_path / "runs",
+        evaluation__every=1, held_out=0.3, progress=False,
+    )  # fmt: skip
+    table = runs.table()
+    assert {"order", "worst_client_order", "personal_order", "gap"} <= set(table.columns)
+    stored = runs.store.measurements(runs.ids)
+    measured = set(zip(stored["split"], stored["name"], strict=True))
+    assert {("test", "order"), ("global-model", "order"), ("clients", "order_worst")} <= measured

@@ -7,7 +7,9 @@ from fedskew.core.component import build, label
 from fedskew.core.contract import Metric
 from fedskew.core.errors import require, suggestion
 from fedskew.core.own import MARK
+from fedskew.core.task import TaskKind
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES
+from fedskew.tasks.metrics import METRICS
 
 KNOWN = Catalogue("metrics", {}, Metric, optional=tuple(DECLARED))
 
@@ -27,6 +29,11 @@ def metrics_of(spec: object) -> tuple[Metric, ...]:
             f"metric: {name} is a measure of fedskew; give the class another name",
         )
     return made
+
+
+def own_metrics(task: TaskKind) -> list[dict[str, object]]:
+    """What a run stores of the metrics of a task of users."""
+    return [metric.given() for metric in task.metrics if metric not in METRICS]
 
 
 def row_of(metric: Metric) -> dict[str, str | float]:

@@ -26,7 +26,7 @@ from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.measurements import measured_every, test_row_values
-from fedskew.experiment.metrics import row_of
+from fedskew.experiment.metrics import own_metrics, row_of
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import LocalClients, Site
@@ -40,7 +40,6 @@ from fedskew.store import checkpoints, test_rows
 from fedskew.store.lease import held
 from fedskew.store.owner import TakenOver
 from fedskew.store.runs import Row, RunRecord, RunStore
-from fedskew.tasks.metrics import METRICS
 
 SHOWN_CLIENTS = 1000
 """Maximum number of clients whose rows of each class are stored, for the report's picture."""
@@ -295,7 +294,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])
-    facts["metrics"] = [metric.given() for metric in experiment.task.metrics if metric not in METRICS]
+    facts["metrics"] = own_metrics(experiment.task)
     facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()

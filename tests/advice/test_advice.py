@@ -120,7 +120,7 @@ def test_evidence_on_the_same_data_set_is_said(monkeypatch):
     assert "itself" not in other
 
 
-def test_the_packaged_evidence_is_whole():
+def test_packaged_evidence_is_complete():
     assert {found["dominant"] for found in advice.evidence()["cases"]} == set(MEANINGS)
     for found in advice.evidence()["cases"]:
         assert set(found["strengths"]) == set(MEANINGS)

@@ -231,7 +231,7 @@ def test_bad_json_lines_are_one_line(tmp_path, line, words):
     refused(path, "t.jsonl: cannot be read as JSON lines: ", words)
 
 
-def test_brackets_in_json_text_are_not_depth(tmp_path):
+def test_brackets_in_json_text_do_not_count_as_nesting(tmp_path):
     path = write(frame(20).assign(colour="[{" * 100), tmp_path / "t.jsonl")
     assert read(path).counts.sum() == 20
 

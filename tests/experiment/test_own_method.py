@@ -110,7 +110,7 @@ def test_a_name_with_a_file_is_taken_apart() -> None:
     assert parse("fedprox:text=a::b", "") == ("fedprox", {"text": "a::b"})
 
 
-def test_every_way_to_name_it_is_the_same_experiment(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_name_a_class_gives_the_same_experiment(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = Experiment(algorithm="./mine.py::Carried:beta=0.3")
     assert named.name == "mine.py::Carried:beta=0.3"
     assert Experiment(algorithm={"name": str(mine) + "::Carried", "beta": 0.3}) == named

@@ -156,6 +156,6 @@ def test_other_frozen_weights_are_refused_on_resume(tmp_path):
     execute(runs.store, runs.ids[0], DATA)
     change(1)
     with pytest.raises(
-        BadInput, match=r"run 1: the model's frozen layers are not those it began with .* start a new run"
+        BadInput, match=r"run 1: the model's frozen layers have changed since it began .* start a new run"
     ):
         execute(runs.store, runs.ids[0], DATA)

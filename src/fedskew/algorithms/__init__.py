@@ -55,7 +55,7 @@ ALGORITHMS = {
     "fedpa": FedPa,
     # both
     "fedsmoo": FedSmoo,
-    # aggregation and who trains
+    # aggregation and selection
     "fedbs": FedBS,
     "fedpbs": FedPBS,
     "fedga": FedGA,

@@ -3,7 +3,7 @@
     client   as FedAvg
     server   x <- x + eta_g med_S (w_k - x), each coordinate by itself; of an even number, the mean of the two middle values
 
-Fewer than half of the clients may send anything. Under label skew the median removes what only a minority of the clients
+Fewer than half of the clients may send arbitrary updates. Under label skew the median removes what only a minority of the clients
 contributes, such as a class that only they hold. Updates that are not finite are left out.
 """
 

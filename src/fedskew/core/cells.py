@@ -35,7 +35,7 @@ def define(
     text, postponed = own_text(thing, place)
     if postponed:
         imports["from __future__ import annotations"] = None
-    parts[thing.__name__] = ""  # a name that it uses itself
+    parts[thing.__name__] = ""  # it refers to itself
     for name in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} & scope.keys()):
         value = scope[name]
         if name in parts:

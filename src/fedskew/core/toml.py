@@ -23,5 +23,5 @@ def toml_table(text: str, where: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise BadInput(f"{where}: not valid TOML: too many brackets within each other") from None
-    except ValueError as error:  # of numbers with thousands of digits, too
+    except ValueError as error:  # also raised for numbers with thousands of digits
         raise BadInput(f"{where}: not valid TOML: {error}") from None

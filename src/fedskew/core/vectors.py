@@ -143,7 +143,7 @@ def finite_rows(rows: Tensor) -> Tensor:
 
 
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
-    """The mean (P,) of (C, P) without the ``cut`` smallest and ``cut`` largest values of each column; at least the middle stays."""
+    """The mean (P,) of (C, P) without the ``cut`` smallest and ``cut`` largest values of each column. At least the median stays."""
     cut = min(cut, (len(rows) - 1) // 2)
     parts = [part.sort(dim=0).values[cut : len(rows) - cut].mean(0) for part in column_chunks(rows)]
     return torch.cat(parts).to(rows.dtype)

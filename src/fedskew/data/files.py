@@ -124,7 +124,7 @@ class Reading:
 
         try:
             reader = pacsv.open_csv(
-                # the other codec's name makes PyArrow decode, which finds bytes that are not UTF-8
+                # two different names: PyArrow then decodes the text, and finds bytes that are not UTF-8
                 pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
                 pacsv.ReadOptions(block_size=BLOCK),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),

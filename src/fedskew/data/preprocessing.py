@@ -184,7 +184,7 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
 
 
 class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
-    """The texts of ``column`` as ids of their first ``length`` words; a word's id is 2 and its place in ``vocabulary``."""
+    """The texts of ``column`` as ids of their first ``length`` words; a word's id is 2 plus its position in ``vocabulary``."""
 
     column: str
     vocabulary: tuple[str, ...]

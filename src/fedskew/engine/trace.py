@@ -187,7 +187,7 @@ class Recorder(TorchDispatchMode):
             # made of Python numbers: what the step does to it must not reach the constant
             func = aten.clone.default
         elif func is aten.ones_like.default:
-            # without the value, for which alone the loss would be computed
+            # leave out the value: the loss would be computed only for it
             kind = {"dtype": kwargs.get("dtype") or args[0].dtype, "device": args[0].device}
             func, args, kwargs = aten.ones.default, (list(args[0].shape),), kind
         # before the call, which may change them

@@ -259,7 +259,7 @@ def stop_on_signal() -> Iterator[Stopper]:
             raise KeyboardInterrupt
         stopper.requested = True
         if number == signal.SIGHUP:
-            # the terminal is gone; writing to it would raise an error
+            # the terminal is closed; writing to it would raise an error
             for fd in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
         print("\nstopping after this round (Ctrl-C again: at once)", file=sys.stderr)

@@ -302,7 +302,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         before, now = (part.get(what, {}).get("fingerprint") for part in (known, facts))
         if before not in (None, now):
             raise BadInput(
-                f"run {run}: the {name} are not those it began with (fingerprint {before}, now {now}); start a new run"
+                f"run {run}: the {name} have changed since it began (fingerprint {before}, now {now}); start a new run"
             )
     store.update(run, status="running", experiment=experiment.toml())
     store.add_facts(run, facts)

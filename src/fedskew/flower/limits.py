@@ -86,9 +86,7 @@ class Limits:
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
-    if isinstance(
-        experiment.model, OwnModel
-    ):  # the constructor of another package's module may not work without memory
+    if isinstance(experiment.model, OwnModel):  # another package's module may need real memory
         return
     with torch.device("meta"):
         net = experiment.model.build(shape, experiment.task.num_outputs(classes), torch.Generator(device="cpu"))

@@ -49,7 +49,9 @@ def read_rows(path: Path) -> Rows:
     found.setdefault("x_measured", found["x"][:0])
     found.setdefault("y_measured", found["y"][:0])
     for x, y in (("x", "y"), ("x_measured", "y_measured")):
-        require(y in found and x in found, f"rows {path}: x_measured and y_measured belong together")
+        require(
+            y in found and x in found, f"rows {path}: holds only one of x_measured and y_measured; write both, or none"
+        )
         require(len(found[x]) == len(found[y]), f"rows {path}: {len(found[x])} rows in {x}, {len(found[y])} in {y}")
         for name in (x, y):
             require(bool(np.isfinite(found[name]).all()), f"rows {path}: {name} holds values that are not finite")

@@ -181,7 +181,7 @@ class Faulty:
 
 
 def spoiled(delta: Tensor, kind: Kind | None) -> Tensor | None:
-    """What the server receives of an update (P,) with a fault of this kind, or None for nothing."""
+    """The update (P,) as the server receives it with a fault of this kind; None if nothing arrives."""
     if kind == "missing":
         return None
     if kind == "wrong_shape":

@@ -50,7 +50,7 @@ class Recipe:
     """Runs of one method whose experiments differ in their seeds only."""
 
     method: str
-    toml: str  # that of the first of them
+    toml: str  # the first run's
     runs: list[RunRecord]
 
 
@@ -133,7 +133,7 @@ def settings(records: Sequence[RunRecord]) -> list[Setting]:
     """The settings that differ from their defaults, with rounds and seeds; the most important first."""
     tables = {record.id: chosen(record) for record in records}
     for table in tables.values():
-        for section, key in (("training", "rounds"), ("evaluation", "every")):  # which the page shows elsewhere
+        for section, key in (("training", "rounds"), ("evaluation", "every")):  # the page shows these two elsewhere
             if isinstance(table.get(section), dict):
                 table[section].pop(key, None)
     sections = dict.fromkeys(key for table in tables.values() for key in table)

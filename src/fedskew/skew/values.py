@@ -120,7 +120,7 @@ class ColumnDirichlet(BinDirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBlocks:
-    """Rows in the order of time are cut into ``blocks`` x clients consecutive, nearly equal pieces; each client gets ``blocks``.
+    """Sort the rows by time and cut them into nearly equal pieces, ``blocks`` for each client.
 
     Time is the ``column`` of a table, by default the order of the rows. With one block, clients follow each other in time. With
     several, the pieces are dealt at random.

@@ -88,7 +88,7 @@ class BeijingAir:
 
 
 def words(values: NDArray[np.object_]) -> NDArray[np.object_]:
-    """The words, empty where missing."""
+    """The values as texts; a missing value becomes an empty text."""
     return np.array([value if isinstance(value, str) else "" for value in values], dtype=object)
 
 

@@ -31,10 +31,11 @@ ASKED = "json_valid(facts) AND json_extract(facts, '$.asked') IS NOT NULL"
 class Search:
     """What a search tries, on which seeds, and how it scores.
 
-    ``space`` holds values by option: SECTION.OPTION for every method, METHOD.OPTION for one. An empty space has three learning
-    rates. With 0 ``trials`` every point of the grid runs. Otherwise Optuna tries this many settings, numbers between the smallest and
-    the largest on a logarithmic scale, and ends bad trials early. ``held_out`` is the share (0..1) of each client's rows to
-    score on, if the experiment holds none out. ``by`` says whether the global model or the personal models are scored.
+    ``space`` holds values by option: SECTION.OPTION for every method, METHOD.OPTION for one. An empty space has three
+    learning rates. With 0 ``trials`` every point of the grid runs. Otherwise Optuna tries this many settings, numbers between
+    the smallest and the largest on a logarithmic scale, and ends bad trials early. ``held_out`` is the share (0..1) of each
+    client's rows to score on, if the experiment holds none out. ``by`` says whether the global model or the personal models
+    are scored.
     """
 
     space: Mapping[str, tuple[object, ...]]

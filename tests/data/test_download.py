@@ -228,7 +228,7 @@ def test_folder_that_cannot_be_made_is_one_line(server, folder):
 def test_list_shows_every_data_set(capsys):
     assert main(["data", "list", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table")}
+    assert set(rows) == {name for name in DATASETS if name not in ("own", "hf", "table", "text")}
     assert rows["cifar-10"]["bytes"] == 170052171
     assert rows["cifar-10"]["here"] == "not here; `fedskew data get cifar-10`"
     assert rows["digits"]["here"] == "always here"

@@ -15,6 +15,7 @@ from fedskew.data.datasets.ag_news import AgNews
 from fedskew.data.datasets.bitext import BitextSupport
 from fedskew.data.datasets.cifar import Cifar10
 from fedskew.data.datasets.digits import Digits, carried
+from fedskew.data.datasets.shakespeare import Shakespeare, read
 from fedskew.data.datasets.uci_har import FILE, UciHar
 from fedskew.data.images import mosaics, standardised
 from fedskew.data.texts import words
@@ -69,6 +70,31 @@ def test_parkinsons_has_the_published_people_and_scores():
     assert np.abs(data.x.mean(0)).max() < 1e-5
     motor = DATASETS["parkinsons"](target="motor").load()
     assert (motor.y.max(), np.concatenate([motor.y, motor.y_test]).min()) == (39.511, 5.0377)
+
+
+def test_shakespeare_has_the_published_characters_and_speakers_without_leaks():
+    data = loaded("shakespeare")
+    # published: 65 different characters
+    assert (len(data.classes), data.classes[:2], data.target, data.shape) == (
+        65,
+        ("newline", "space"),
+        "symbols",
+        (80,),
+    )
+    assert len(data.group_names) == len(np.unique(data.groups)) == 99
+    assert data.group_names[0] == "First Citizen"
+    # of each speaker's text all characters but the first are one target, of the first four fifths or of the last fifth
+    texts = {name: text for name, text in read(real_data() / "tinyshakespeare.txt").items() if len(text) >= 2000}
+    test = {name: int(0.2 * len(text) + 1e-9) for name, text in texts.items()}
+    assert (data.y >= 0).sum() == sum(len(texts[name]) - test[name] - 1 for name in texts)
+    assert (data.y_test >= 0).sum() == sum(test[name] - 1 for name in texts)
+    first = "".join({"newline": "\n", "space": " "}.get(data.classes[c], data.classes[c]) for c in data.x[0])
+    assert texts["First Citizen"].startswith(first)
+    assert "one is 16.3%, and the most frequent one after the present symbol predicts 27.7%" in data.notes
+    assert len(Shakespeare(smallest=25_000).load().group_names) == 5
+    assert len(Shakespeare(smallest=25_000, stride=20).load().y) > 3.9 * len(Shakespeare(smallest=25_000).load().y)
+    with pytest.raises(BadInput, match="no speaker has 90,000 characters, the longest text has"):
+        Shakespeare(smallest=90_000).load()
 
 
 @pytest.mark.slow

@@ -81,10 +81,11 @@ def made(model: Builds) -> tuple[nn.Module, Tensor]:
 
 
 def model_gives_features_and_logits(model: Builds) -> None:
-    """gives features (B, D) and logits (B, classes), each row's independent of the other rows"""
+    """gives features (B, D) and logits (B, classes), or (B, T, symbols); each row's are independent of the other rows"""
     net, x = made(model)
     z, logits = net(x)
-    holds(z.dim() == 2 and logits.shape == (5, CLASSES), f"shapes {tuple(z.shape)} and {tuple(logits.shape)}")
+    places = x.shape[1:] if getattr(net, "per_place", False) else ()
+    holds(z.dim() == 2 and logits.shape == (5, *places, CLASSES), f"shapes {tuple(z.shape)} and {tuple(logits.shape)}")
     alone = net(x[2:3])[1][0].detach()
     expect_same({"logits of one row": alone}, {"logits of one row": logits[2].detach()}, tolerance=1e-4)
 
@@ -101,7 +102,7 @@ def model_learns(model: Builds) -> None:
     space = ParameterSpace(net)
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
-        return functional_call(net, space.unflatten(w), (x,))[1].logsumexp(1).sum()
+        return functional_call(net, space.unflatten(w), (x,))[1].logsumexp(-1).sum()
 
     w = torch.stack([space.flatten(net), 0.9 * space.flatten(net)])
     slopes = torch.stack([grad(loss)(one, x) for one in w])

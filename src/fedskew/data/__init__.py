@@ -13,9 +13,11 @@ from fedskew.data.datasets.mnist import FashionMnist, Mnist
 from fedskew.data.datasets.newsgroups import Newsgroups
 from fedskew.data.datasets.own import Own
 from fedskew.data.datasets.parkinsons import Parkinsons
+from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.synthetic import Synthetic
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.text import Text
 from fedskew.data.datasets.uci_har import UciHar
 
 DATASETS = {
@@ -34,9 +36,11 @@ DATASETS = {
     "adult": Adult,
     "parkinsons": Parkinsons,
     "beijing-air": BeijingAir,
+    "shakespeare": Shakespeare,
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFace,
     "table": Table,
+    "text": Text,
     "own": Own,
 }

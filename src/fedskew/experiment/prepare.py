@@ -86,6 +86,7 @@ def prepared(
         f"model {experiment.labels('model')[0]}: treats the word ids of {dataset.name} as measurements; use text-cnn, "
         "or a pretrained encoder, minilm",
     )
+    check_places(f"model {experiment.labels('model')[0]}", task, dataset, x, x_test)
     net = model.build(shape, task.num_outputs, torch_stream(experiment.training.seed, "init"))
     frozen = frozen_of(task)
     train, test = (rows_of(part, dtype, device, task.ids) for part in (x, x_test))
@@ -95,6 +96,33 @@ def prepared(
         )
         tasks = (rest_of(task),)
     return Prepared(tasks, task.space.flatten(net).to(device, dtype), train, test, frozen)
+
+
+def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> None:
+    """Raise `BadInput` unless a model that predicts at each place of a row gets symbols that it knows, and targets there."""
+    sequences = dataset.target == "symbols"
+    if not getattr(task.module, "per_place", False):
+        require(
+            not sequences,
+            f"{name}: gives one answer a row, and {dataset.name} has a target at each place; use symbol-lstm or transformer",
+        )
+        return
+    require(
+        sequences,
+        f"{name}: predicts the next symbol at each place, and {dataset.name} has one target a row; use mlp or text-cnn",
+    )
+    require(
+        dataset.y.shape[1:] == dataset.shape,
+        f"{name}: rows of {dataset.name} have shape {dataset.shape}, their targets {dataset.y.shape[1:]}; give each place a "
+        "target, or -1",
+    )
+    for x in parts:
+        whole = np.issubdtype(x.dtype, np.integer)
+        require(
+            bool(whole and x.min() >= -1 and x.max() < task.num_outputs),
+            f"{name}: rows of {dataset.name} must be integers 0..{task.num_outputs - 1}, or -1 behind a row's end; found "
+            f"{x.dtype} {x.min()}..{x.max()}",
+        )
 
 
 def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:

@@ -7,6 +7,7 @@ from fedskew.models.mixed import Mixed
 from fedskew.models.mlp import Mlp
 from fedskew.models.resnet import ResNet
 from fedskew.models.softmax import Softmax
+from fedskew.models.symbols import SymbolLstm, Transformer
 from fedskew.models.textcnn import TextCnn
 
 MODELS = {
@@ -18,6 +19,8 @@ MODELS = {
     "cnn1d": Cnn1d,
     "lstm": Lstm,
     "text-cnn": TextCnn,
+    "symbol-lstm": SymbolLstm,
+    "transformer": Transformer,
     "minilm": MiniLm,
     "hf": HuggingFace,
     "mixed": Mixed,

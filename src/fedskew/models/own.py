@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 from fedskew.core.errors import BadInput, require
 from fedskew.core.vectors import ParameterSpace
 from fedskew.models.initial import draws_from
+from fedskew.models.symbols import mean_over_symbols
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -26,7 +27,7 @@ class OwnNet(nn.Module):
 
     def __init__(self, inner: nn.Module, classes: int) -> None:
         super().__init__()
-        self.inner, self.stacks, self.ids = inner, True, False
+        self.inner, self.stacks, self.ids, self.per_place = inner, True, False, False
         linear = [part for part in inner.modules() if isinstance(part, nn.Linear) and part.out_features == classes]
         require(
             bool(linear),
@@ -48,15 +49,17 @@ class OwnNet(nn.Module):
             f"model {type(self.inner).__name__}: its forward does not call the layer with one output for each class; call it, "
             "or return (features, logits)",
         )
-        return taken.pop(), result
+        z = taken.pop()
+        return mean_over_symbols(z, x) if z.dim() == 3 and self.ids else z, result
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnModel:
     """A `torch.nn.Module` class or a function of a user, called with the shape of a row, the number of classes, and its options.
 
-    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits). Integer rows stay integers if it takes no
-    others, like an embedding. Parameters without gradient are frozen. Dropout is off; BatchNorm is refused.
+    It takes rows (B, *shape) and returns logits (B, classes), or (features, logits); for rows (B, T) of symbols, logits
+    (B, T, symbols) of the next one. Integer rows stay integers if it takes no others, like an embedding. Parameters without
+    gradient are frozen. Dropout is off; BatchNorm is refused.
     """
 
     make: ClassVar[Callable[..., nn.Module]]
@@ -83,10 +86,14 @@ class OwnModel:
         x = x.long() if net.ids else x
         z, logits = called(net, f"model {cls.__name__}: fails on rows of shape {shape}", x)
         got = tuple(getattr(logits, "shape", ()))
+        net.per_place = net.ids and len(shape) == 1 and got == (2, *shape, classes)
         require(
-            got == (2, classes),
+            net.per_place or got == (2, classes),
             f"model {cls.__name__} gives an output of shape {got} for two rows, the {classes} classes need (2, {classes})",
         )
+        if net.per_place:
+            padded = f"model {cls.__name__}: fails on -1, which stands behind a row's last symbol; use x.clamp(min=0)"
+            z, _ = called(net, padded, torch.full_like(x, -1))
         require(
             z.dim() == 2, f"model {cls.__name__}: features must be (B, D), their shape for two rows is {tuple(z.shape)}"
         )

@@ -1,6 +1,7 @@
 """The tasks by name."""
 
 from fedskew.tasks.classification import Classification
+from fedskew.tasks.next_token import NextToken
 from fedskew.tasks.regression import Regression
 
-TASKS: dict[str, type] = {"classification": Classification, "regression": Regression}
+TASKS: dict[str, type] = {"classification": Classification, "regression": Regression, "next-token": NextToken}

@@ -26,4 +26,13 @@ REGRESSION = (
     ),
 )
 
-METRICS = (*CLASSIFICATION, *REGRESSION)
+PERPLEXITY = TaskMetric(
+    name="perplexity",
+    title="perplexity",
+    better="lower",
+    low=1.0,
+    note="among so many equally likely symbols a model would err as much",
+)
+NEXT_TOKEN = (*CLASSIFICATION, PERPLEXITY)
+
+METRICS = (*CLASSIFICATION, *REGRESSION, PERPLEXITY)

@@ -1,0 +1,79 @@
+"""Shakespeare's plays, a client for each speaker; which character comes next?"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.symbols import check_options, of_texts
+
+CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS = 1_115_394, 65, 7_222, 308
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare:
+    """Rows are ``length`` characters of a speaker's lines, the targets are the next characters. -1 stands behind the last one.
+
+    The clients are the speakers with at least ``smallest`` characters, in order of appearance; others are left out. A name that
+    several plays have, such as First Citizen, is one speaker. The last ``test_share`` of each speaker's text is for testing.
+    A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces`` above 256 the symbols are so
+    many word pieces in place of characters, which needs the extra text.
+    """
+
+    length: int = 80
+    stride: int = 0
+    smallest: int = 2000
+    test_share: float = 0.2
+    pieces: int = 0
+
+    task: ClassVar[str] = "next-token"
+    model: ClassVar[str] = "symbol-lstm"
+    cites: ClassVar[tuple[str, ...]] = ("shakespeare", "leaf")
+    idea: ClassVar[str] = "speakers of Shakespeare's plays: which character comes next?"
+    files: ClassVar[Files] = Files(
+        dataset="shakespeare",
+        licence="public domain",
+        classes=DIFFERENT,
+        source="A. Karpathy: tinyshakespeare, 40,000 lines of Shakespeare's plays, char-rnn, 2015",
+        natural="speakers",
+        remotes=(
+            Remote(
+                "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+                CHARACTERS,
+                "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+                "tinyshakespeare.txt",
+            ),
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        require(self.smallest >= 1, f"smallest must be at least 1 character, got {self.smallest}")
+
+    def load(self) -> Dataset:
+        [spoken] = self.files.read(read)
+        texts = {name: text for name, text in spoken.items() if len(text) >= self.smallest}
+        longest = max(map(len, spoken.values()))
+        require(
+            bool(texts),
+            f"data set shakespeare: no speaker has {self.smallest:,} characters, the longest text has {longest:,}; lower smallest",
+        )
+        left = len(spoken) - len(texts)
+        notes = f"{left} speakers with less than {self.smallest:,} characters left out"
+        return of_texts(self.files, texts, self, written=spoken.values(), notes=notes)
+
+
+def read(path: Path) -> dict[str, str]:
+    """What each speaker says, in order of appearance. A speech begins with the speaker's name and ends with an empty line."""
+    content = text_of(path).read()
+    blocks = re.split(r"\n\n+", content.rstrip("\n"))
+    found: dict[str, list[str]] = {}
+    for block in blocks:
+        head, _, speech = block.partition("\n")
+        found.setdefault(" ".join(head.rstrip(":").split()), []).append(speech)
+    if (len(content), len(set(content)), len(blocks), len(found)) != (CHARACTERS, DIFFERENT, SPEECHES, SPEAKERS):
+        raise ValueError(f"it does not have {CHARACTERS:,} characters in {SPEECHES:,} speeches of {SPEAKERS} speakers")
+    return {name: "\n".join(speeches) for name, speeches in found.items()}

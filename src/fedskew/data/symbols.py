@@ -1,0 +1,157 @@
+"""Texts as sequences of symbols, characters or word pieces, in windows; the target of each place is the next symbol."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+import numpy as np
+from scipy import sparse
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.find import Files
+from fedskew.data.targets import PADDING as END
+from fedskew.data.targets import Ints
+
+BYTES = 256
+"""Word pieces at the start of byte-pair encoding: every text can be written with them."""
+
+SPOKEN = {"\n": "newline", " ": "space", "\t": "tab"}
+"""Names of characters that cannot be seen."""
+
+
+class WindowOptions(Protocol):
+    """How a data set of sequences is cut into rows and symbols; see `check_options`."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def stride(self) -> int: ...
+
+    @property
+    def test_share(self) -> float: ...
+
+    @property
+    def pieces(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The names of the symbols 0, 1, ..., and the function that turns a text into symbols (n,)."""
+
+    names: tuple[str, ...]
+    encode: Callable[[str], Ints]
+
+
+def check_options(options: WindowOptions) -> None:
+    require(options.length >= 1, f"length must be at least 1 symbol, got {options.length}")
+    require(
+        0 <= options.stride <= options.length,
+        f"stride must be 1 to {options.length}, the length of a row, or 0 for that length, got {options.stride}",
+    )
+    require(0 < options.test_share < 1, f"test_share must be between 0 and 1, got {options.test_share}")
+    require(
+        options.pieces == 0 or options.pieces > BYTES,
+        f"pieces must be above {BYTES}, the number of bytes, or 0 for characters, got {options.pieces}",
+    )
+
+
+def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
+    """Rows (n, ``length``) of a sequence, and at each place the next symbol; `END` behind the sequence's end.
+
+    A row begins every ``stride`` symbols, until one reaches the end.
+    """
+    targets = len(symbols) - 1
+    if targets < 1:
+        nothing = np.empty((0, length), dtype=np.int64)
+        return nothing, nothing
+    starts = np.arange(0, max(targets - length, 0) + stride, stride)
+    places = starts[:, None] + np.arange(length)
+    padded = np.concatenate([symbols, np.full(length + stride, END, dtype=np.int64)])
+    y = padded[places + 1]
+    return np.where(y == END, END, padded[places]), y
+
+
+def characters(texts: Iterable[str]) -> Alphabet:
+    """Each different character of the texts is a symbol."""
+    found = sorted(set().union(*texts))
+    number = {character: at for at, character in enumerate(found)}
+    names = tuple(SPOKEN.get(character, character) for character in found)
+    return Alphabet(names, lambda text: np.fromiter(map(number.__getitem__, text), dtype=np.int64, count=len(text)))
+
+
+def word_pieces(texts: Sequence[str], count: int) -> Alphabet:
+    """At most ``count`` word pieces: all bytes, and the most frequent pairs of pieces in the texts (byte-pair encoding)."""
+    require(
+        find_spec("tokenizers") is not None,
+        "word pieces need the package tokenizers; install it with pip install 'fedskew[text]', or use pieces=0 for characters",
+    )
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=count, initial_alphabet=sorted(alphabet), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    # the encoder's own letters stand for bytes, such as Ġ for a space: no two names are the same
+    return Alphabet(
+        tuple(piece for piece, _ in pieces), lambda text: np.asarray(tokenizer.encode(text).ids, dtype=np.int64)
+    )
+
+
+def cut(text: str, share: float) -> tuple[str, str]:
+    """The text without its last ``share`` of characters, and that share."""
+    at = len(text) - int(share * len(text) + 1e-9)
+    return text[:at], text[at:]
+
+
+def of_texts(
+    files: Files,
+    texts: Mapping[str, str],
+    options: WindowOptions,
+    *,
+    written: Iterable[str] = (),
+    natural: bool = True,
+    notes: str = "",
+) -> Dataset:
+    """A data set of one long text a client, by name; the last share of each text is for testing.
+
+    Characters are those of all texts and of those ``written`` elsewhere; one that only test texts have counts as an error.
+    Word pieces are those of the training texts. Raises `BadInput` if there is nothing to predict.
+    """
+    where = f"data set {files.dataset}"
+    parts = [cut(text, options.test_share) for text in texts.values()]
+    train = [text for text, _ in parts]
+    alphabet = word_pieces(train, options.pieces) if options.pieces else characters((*texts.values(), *written))
+    require(
+        len(alphabet.names) > 1, f"{where}: all characters are {''.join(alphabet.names)!r}; there is nothing to predict"
+    )
+    stride = options.stride or options.length
+    rows = [windows(alphabet.encode(text), options.length, stride) for text in train]
+    tests = [windows(alphabet.encode(text), options.length, options.length) for _, text in parts]
+    (x, y), (x_test, y_test) = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in (rows, tests))
+    for part, found in (("training", x), ("test", x_test)):
+        require(len(found) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
+    owner = np.repeat(np.arange(len(texts)), [len(found) for found, _ in rows])
+    clients = (owner, tuple(texts)) if natural else None
+    one, pair = baselines((x, y), (x_test, y_test), len(alphabet.names))
+    tables = (
+        f"of the test symbols the most frequent one is {one:.1%}, and the most frequent one after the present symbol "
+        f"predicts {pair:.1%}"
+    )
+    notes = "; ".join(filter(None, (notes, tables)))
+    return files.build((x, y), (x_test, y_test), alphabet.names, target="symbols", clients=clients, notes=notes)
+
+
+def baselines(train: tuple[Ints, Ints], test: tuple[Ints, Ints], symbols: int) -> tuple[float, float]:
+    """Shares of the test targets that two tables of the training rows predict, which a model must beat.
+
+    They are the most frequent symbol, and the most frequent one after the present symbol.
+    """
+    (x, y), (now, then) = ((part[0][part[1] != END], part[1][part[1] != END]) for part in (train, test))
+    pairs = sparse.coo_array((np.ones(len(y)), (x, y)), shape=(symbols, symbols)).tocsr()
+    after = np.asarray(pairs.argmax(axis=1)).ravel()
+    return float((then == np.bincount(y).argmax()).mean()), float((then == after[now]).mean())

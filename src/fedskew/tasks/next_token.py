@@ -1,0 +1,58 @@
+"""Next token: the next symbol at each place of a row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.trees import Tree
+from fedskew.tasks.metrics import NEXT_TOKEN
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken:
+    """Cross-entropy at each place (B, T) that has a next symbol, in nats; the model has one output a symbol there.
+
+    The loss of a row is the mean over its places, so that every row counts alike in training. Accuracy and perplexity count
+    every symbol alike: perplexity is exp of the summed cross-entropy over the number of symbols.
+    """
+
+    idea: ClassVar[str] = "the next symbol at each place of a row, by cross-entropy: characters, word pieces"
+    target: ClassVar[str] = "symbols"
+    metrics: ClassVar[tuple[TaskMetric, ...]] = NEXT_TOKEN
+    primary: ClassVar[str] = "accuracy"
+
+    def num_outputs(self, num_categories: int) -> int:
+        return num_categories
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        return self
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The summed cross-entropy (B,) of outputs (B, T, V), and the number of places with a symbol (B,)."""
+        real = y >= 0
+        # `gather` needs a valid index where there is no symbol
+        losses = -outputs.log_softmax(-1).gather(-1, y.clamp(min=0)[..., None])[..., 0]
+        return losses.where(real, 0.0).sum(-1), real.to(outputs.dtype).sum(-1)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        total, symbols = self.sums(outputs, y)
+        return total / symbols.clamp(min=1)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        total, symbols = self.sums(outputs, y)
+        # no output is -1, so a place without a symbol is never right
+        right = (outputs.argmax(-1) == y).to(outputs.dtype).sum(-1)
+        return {"loss": total / symbols.clamp(min=1), "cross_entropy": total, "right": right, "symbols": symbols}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        symbols = means["symbols"]
+        perplexity = (means["cross_entropy"] / symbols).exp()
+        return {"loss": means["loss"], "accuracy": means["right"] / symbols, "perplexity": perplexity}

@@ -21,6 +21,7 @@ def pages() -> dict[str, str]:
         "reference/components.md": components(),
         "reference/settings.md": settings(),
         "reference/measurements.md": all_measurements(),
+        "reference/columns.md": all_columns(),
         "python/index.md": python(),
     }
 
@@ -93,8 +94,15 @@ def all_measurements() -> str:
     parts = [
         "# Measurements",
         "What a run stores, by split and name.",
+        "[Columns](columns.md) lists those of tables and figures.",
         measurements(),
-        "## Columns of tables and figures",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def all_columns() -> str:
+    parts = [
+        "# Columns of tables and figures",
         "These have a column in `fedskew show --json` and `runs.table()`. They are shown in these places: `table` is the "
         "terminal, LaTeX and Markdown; `page` the table of the report; `curve` a figure; `live` progress and `fedskew watch`.",
         columns(),

@@ -263,6 +263,17 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         )
         frame = run(experiment, data=numbers, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
+    ids = people.y[:, None]
+    symbols = dataclasses.replace(people, x=ids, y=ids, x_test=ids, y_test=ids, target="symbols", sensitive="")
+    experiment = Experiment(
+        model="transformer:width=2,layers=1,heads=1",
+        training={"rounds": 1},
+        evaluation={"adapt_steps": 1},
+        engine="stacked",
+        skew="iid",
+    )
+    frame = run(experiment, data=symbols, runs=tmp_path).measurements()
+    stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
     deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}
     assert stored | deployed == set(registered())

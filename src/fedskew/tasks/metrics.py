@@ -31,7 +31,7 @@ PERPLEXITY = TaskMetric(
     title="perplexity",
     better="lower",
     low=1.0,
-    note="among so many equally likely symbols a model would err as much",
+    note="exp of the cross-entropy of a symbol",
 )
 NEXT_TOKEN = (*CLASSIFICATION, PERPLEXITY)
 

@@ -32,6 +32,7 @@ PERPLEXITY = TaskMetric(
     better="lower",
     low=1.0,
     note="exp of the cross-entropy of a symbol",
+    aside=True,
 )
 NEXT_TOKEN = (*CLASSIFICATION, PERPLEXITY)
 

@@ -34,8 +34,14 @@ def test_advice_names_methods_that_helped_in_near_cases_and_hurt_in_none(monkeyp
     advised = advice.advise("label", {"label": 0.55, "quantity": 0.4})
     assert [line["method"] for line in advised["methods"]] == ["better", "good"]
     assert advised["command"] == "fedskew compare --held-out 0.2 --tuned --algorithms fedavg better good"
-    assert "The evidence is thin: digits only, 5 seeds" in advised["caution"]
-    assert "quantity" in advised["caution"]
+    assert advised["because"].startswith(
+        "Your clients differ mostly by label (strength 0.55). Compare FedAvg with better and good. In 2 experiments with such "
+        "differences, we tried no method with a model for each client"
+    )
+    assert advised["caution"] == (
+        "This rests on 2 experiments (digits; 5 seeds each), so compare before you choose. Your clients also differ by quantity, "
+        "theirs hardly did. Leave out --tuned for a quick look."
+    )
 
 
 def test_advice_separates_global_and_personal_models(monkeypatch):
@@ -50,7 +56,7 @@ def test_advice_separates_global_and_personal_models(monkeypatch):
         ("local", "own"),
         ("both", "own"),
     ]
-    assert "None of them" not in advised["because"]
+    assert "none of" not in advised["because"]
     assert advised["command"] == (
         "fedskew compare --dataset digits --held-out 0.2 --tuned --model mlp:norm=group --algorithms fedavg global local both"
     )
@@ -58,7 +64,7 @@ def test_advice_separates_global_and_personal_models(monkeypatch):
     advised = advice.advise("label", {"label": 0.55})
     assert {line["measure"] for line in advised["methods"]} == {"own"}
     assert (
-        "Tried for one model for all, on the test set: vain. None of them was better than FedAvg beyond chance."
+        "In 2 experiments with such differences, the only method was not better than FedAvg with one model for all clients"
         in advised["because"]
     )
 
@@ -79,8 +85,29 @@ def test_without_evidence_advice_says_so(monkeypatch):
     for face, strength in (("label", 0.2), ("concept", 0.9)):
         advised = advice.advise(face, {face: strength})
         assert advised["methods"] == []
-        assert "no runs of our own near that" in advised["caution"]
-    assert "plain averaging" in advice.advise("", dict.fromkeys(MEANINGS, 0.0))["because"]
+        assert advised["caution"].startswith("We cannot say which method is best here: ")
+        assert "Compare FedAvg with two widely used methods." in advised["because"]
+        assert advised["command"].endswith("--algorithms fedavg scaffold fedprox:mu=0.1")
+    assert "our experiments have other strengths (0.90)" in advice.advise("label", {"label": 0.2})["caution"]
+    assert "we have no experiment with this difference" in advised["caution"]
+    alone = advice.advise("", dict.fromkeys(MEANINGS, 0.0))
+    assert "Train with FedAvg, and tune its learning rate." in alone["because"]
+    assert alone["command"].endswith("--tuned --algorithms fedavg")
+
+
+def test_where_no_method_helped_the_command_has_none_of_them(monkeypatch):
+    tried = [case(0.5, ("vain", 0.01, "undecided")), case(0.5, ("vain", 0.01, "undecided"), measure="own")]
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": tried})
+    advised = advice.advise("label", {"label": 0.5})
+    assert "Train with FedAvg, and tune its learning rate." in advised["because"]
+    assert advised["command"].endswith("--tuned --algorithms fedavg")
+
+
+def test_evidence_on_classes_says_nothing_about_numbers(monkeypatch):
+    monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
+    advised = advice.advise("label", {"label": 0.5}, target="number")
+    assert advised["methods"] == []
+    assert advised["caution"] == "We cannot say which method is best here: all our experiments have classes."
 
 
 def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
@@ -92,16 +119,16 @@ def test_near_runs_that_show_another_face_are_named_as_the_reason(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
     advised = advice.advise("label", {"label": 0.74})["caution"]
     assert advised == (
-        "Our runs near that (0.65, 0.78) also show the face quantity and concept, which your data do not, "
-        "so no method is recommended: compare some."
+        "We cannot say which method is best here: in our experiments of about this strength (0.65 and 0.78) clients also differ by "
+        "quantity and concept, and yours do not."
     )
-    assert "only at 0.40, 0.65, 0.78" in advice.advise("label", {"label": 0.1})["caution"]
+    assert "(0.40, 0.65 and 0.78)" in advice.advise("label", {"label": 0.1})["caution"]
 
 
 def test_untried_methods_are_not_called_failed(monkeypatch):
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": [case(0.5, ("good", 0.02, "higher"))]})
     advised = advice.advise("label", {"label": 0.5})["because"]
-    assert "No method was tried for each client with its own model" in advised
+    assert "we tried no method with a model for each client" in advised
 
 
 def test_only_gains_are_listed_as_better_than_fedavg(monkeypatch):
@@ -116,7 +143,7 @@ def test_evidence_on_the_same_data_set_is_said(monkeypatch):
     cases = [case(0.5, ("good", 0.02, "higher"), data="uci-har:form=features")]
     monkeypatch.setattr(advice, "evidence", lambda: {"cases": cases})
     same, other = (advice.advise("label", {"label": 0.5}, name=name)["caution"] for name in ("uci-har", "heart"))
-    assert "1 of the experiments used uci-har itself" in same
+    assert "1 experiment used uci-har itself" in same
     assert "itself" not in other
 
 

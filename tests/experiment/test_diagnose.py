@@ -17,7 +17,9 @@ from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import Subject, arguments_of, diagnosis, table_arguments
+from fedskew.experiment.holdings import Targets, events_and_times, holdings, log_rank
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
+from fedskew.report.diagnosis import page
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
@@ -92,14 +94,87 @@ def test_routine_notes_are_one_line_on_the_terminal(quick, capsys):
     assert "note:" not in out
     assert "10 routine notes on columns" in out
     assert "4 clients with 123 to 303 rows" in out
-    assert "clients: Budapest, Cleveland, Long Beach, Switzerland" in out
+    table = [line.split() for line in out.splitlines()]
+    assert ["client", "rows", "0", "1", "2", "3", "4"] in table
+    assert ["Cleveland", "303", "54", "%", "18", "%", "12", "%", "12", "%", "4", "%"] in table
 
 
 def test_numbers_as_labels_are_called_classes(quick, capsys):
     assert main(["diagnose", str(CSV), "--label", "age", "--client", "hospital"]) == 0
-    assert "note: 'age' has 50 different numbers, and each one is a class of its own" in " ".join(
-        capsys.readouterr().out.split()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "note: 'age' has 50 different numbers, and each one is a class of its own" in out
+    assert "name the column by target=age (--target age)" in out
+
+
+def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick, capsys):
+    assert main(["diagnose", str(CSV), "--target", "age", "--client", "hospital", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["target"] == "number"
+    assert found["sizes"] == [294, 303, 200, 123]
+    assert found["holdings"]["columns"] == ["mean", "10 %", "median", "90 %"]
+    assert found["holdings"]["rows"][1] == pytest.approx([54.44, 42, 56, 66], abs=0.5)
+    assert "by tenths" in found["faces"][0]["meaning"]
+    assert "target=age,client=hospital" in found["advice"]["command"]
+    assert found["advice"]["methods"] == []
+    assert main(["diagnose", str(CSV), "--target", "age", "--client", "hospital"]) == 0
+    assert "targets are numbers" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_data_set_of_any_target_is_diagnosed(quick, tmp_path):
+    rng = np.random.default_rng(0)
+    x, groups = rng.normal(size=(120, 3)).astype(np.float32), np.arange(120) % 4
+    survival = np.column_stack([rng.exponential(size=120) + 0.1, groups % 2]).astype(float)
+    found = diagnosis(subject(x, survival, groups))
+    assert found["holdings"]["rows"] == [[g % 2, pytest.approx(np.median(survival[groups == g, 0]))] for g in range(4)]
+    assert found["dominant"] == "label"
+    assert found["classes"][0].startswith("no event, time up to ")
+    page(found)
+
+
+def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> Subject:
+    targets = Targets(*events_and_times(y), log_rank(y))
+    counts = np.stack([np.bincount(targets.strata[groups == g], minlength=len(targets.names)) for g in range(4)])
+    names = ("a", "b", "c", "d")
+    return Subject(
+        "s",
+        x,
+        targets.strata,
+        groups,
+        counts,
+        targets.names,
+        names,
+        kind="survival",
+        targets=y,
+        response=targets.response,
     )
+
+
+def test_symbols_are_diagnosed_and_shown(quick):
+    y, client = np.array([[0, 1, 2, -1], [3, 1, -1, -1]] * 40), np.arange(80) % 2
+    counts = np.zeros((2, 4), dtype=np.int64)
+    found = diagnosis(
+        Subject("s", y, y[:, 0], client, counts, (), ("a", "b"), kind="symbols", targets=y, sizes=np.array([40, 40]))
+    )
+    assert [face["face"] for face in found["faces"]] == ["label", "quantity", "concept"]
+    assert found["label_counts"] == [[40, 40, 40, 0], [0, 40, 0, 40]]
+    assert found["holdings"]["columns"] == ["symbol 0", "symbol 1", "symbol 2", "symbol 3"]
+    assert found["holdings"]["rows"][1] == [0, 0.5, 0, 0.5]
+    assert found["target_in_words"] == "4 symbols"
+    page(found)
+
+
+def test_scores_of_survival_times_by_hand():
+    assert log_rank(np.array([[1.0, 1], [2, 1], [3, 1]])) == pytest.approx([2 / 3, 1 / 6, -5 / 6])
+    # the second row leaves before the third has its event
+    assert log_rank(np.array([[1.0, 1], [2, 0], [3, 1]])) == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    rng = np.random.default_rng(0)
+    assert abs(log_rank(np.column_stack([rng.integers(1, 9, 50), rng.integers(0, 2, 50)]).astype(float)).sum()) < 1e-12
+
+
+def test_shares_of_sets_of_labels_are_the_rates_of_each_label():
+    y, client = np.array([[1, 0], [1, 1], [0, 0], [0, 1]]), np.array([0, 0, 1, 1])
+    found = holdings("labels", y, client, np.ones((2, 3), dtype=np.int64), ("fever", "cough"))
+    assert found == {"columns": ["fever", "cough"], "shares": [True, True], "rows": [[1.0, 0.5], [0.0, 0.5]]}
 
 
 def test_diagnosis_uses_one_thread(monkeypatch):
@@ -116,7 +191,16 @@ def test_diagnosis_uses_one_thread(monkeypatch):
     ("arguments", "words"),
     [
         ([], "give files"),
-        (["a.csv"], "the column with the labels by label"),
+        (["same.csv"], "name the column of classes by label, or the column of numbers by target"),
+        (["same.csv", "--label", "y", "--target", "z"], "not both"),
+        (["same.csv", "--target", "y", "--client", "k"], "all targets in 'y' are 2; name a column whose values differ"),
+        (["word.csv", "--target", "y", "--client", "k"], "column 'y' is the target and holds words, such as 'hot'"),
+        (
+            ["far.csv", "--target", "y", "--client", "k"],
+            "column 'y' is the target and holds 1 infinite number; leave out",
+        ),
+        (["none.csv", "--target", "y", "--client", "k"], "no row has both a target ('y') and a client"),
+        (["same.csv", "--target", "k", "--client", "k"], "'k' cannot be both the target and the client"),
         (["a.csv", "--dataset", "digits"], "one of the two"),
         (["a.csv", "--label", "y", "--skew", "iid"], "the column of the clients by client"),
         (["--dataset", "digits", "--label", "y"], "has its own"),
@@ -129,6 +213,8 @@ def test_bad_requests_are_one_line(arguments, words, capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     if "iid" in arguments:
         (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    for name, values in {"same": "22", "word": ("1", "hot"), "far": ("1", "inf"), "none": ("", "")}.items():
+        (tmp_path / f"{name}.csv").write_text("x,y,k\n" + "".join(f"{i},{v},{i % 2}\n" for i, v in enumerate(values)))
     assert main(["diagnose", *arguments]) == 2
     message = capsys.readouterr().err
     assert words in message

@@ -5,10 +5,12 @@ faces, and each method's gain in accuracy over FedAvg on the same seeds, with it
 ways, which are never mixed: one model for all on the test set, or each client's model on the client's held-out rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
 from fedskew.advice.evidence import Case, Line, Measure, evidence
+from fedskew.core.counting import count
+from fedskew.core.titles import title
 
 NEAR = 0.25
 """Maximum difference in the dominant face's strength between the data and a case that counts."""
@@ -20,13 +22,16 @@ MOST = 3
 """Maximum number of recommended methods for each measure."""
 
 MEASURES: dict[Measure, str] = {
-    "test": "one model for all, on the test set",
-    "own": "each client with its own model, or the one for all, on its own held-out rows",
+    "test": "with one model for all clients, on the test set",
+    "own": "with a model for each client, on its held-out rows",
 }
 
 FAIR = "--held-out 0.2 --tuned"
 """Options of an advised comparison: models look too good on the rows that they were trained on, and each method needs its own
 learning rate."""
+
+COMMON = ("scaffold", "fedprox:mu=0.1")
+"""What is compared where no evidence speaks for a method."""
 
 PLAIN = "mlp"
 """The model of the evidence unless a method needs another."""
@@ -59,40 +64,48 @@ class Advice(TypedDict):
     command: str
 
 
-def advise(dominant: str, strengths: Mapping[str, float], data: str = "", name: str = "") -> Advice:
+def advise(
+    dominant: str, strengths: Mapping[str, float], data: str = "", name: str = "", target: str = "classes"
+) -> Advice:
     """Recommend methods: ``methods`` (best first), ``because``, ``caution``, and a ``command`` that compares them.
 
     A method is recommended for a measure if, by the corrected verdicts, its accuracy was higher than FedAvg's in some near case and
     lower in none. The order is by mean gain over the near cases. ``data`` are the arguments of ``fedskew compare`` that name the
-    data, ``name`` is the data set's name if it has one: evidence on the data set itself is marked as such.
+    data, ``name`` is the data set's name if it has one: evidence on the data set itself is marked as such. All evidence is on
+    ``target`` classes.
     """
     if not dominant:
         return {
             "methods": [],
-            "because": "Nothing differs beyond chance: plain averaging has nothing to correct.",
-            "caution": "Differences too small for clients of these sizes to show are not excluded.",
+            "because": "Nothing differs beyond chance. Train with FedAvg, and tune its learning rate.",
+            "caution": "Differences that are too small to show in so few rows may exist.",
             "command": command(["fedavg"], data),
         }
     strength = strengths[dominant]
-    cases = [c for c in evidence()["cases"] if c["dominant"] == dominant]
+    differ = f"Your clients differ mostly by {dominant} (strength {strength:.2f})."
+    cases = [c for c in evidence()["cases"] if c["dominant"] == dominant and target == "classes"]
     close = [c for c in cases if abs(c["strengths"][c["dominant"]] - strength) <= NEAR]
     near = [c for c in close if not foreign(c, strengths)]
     if not near:
         return {
             "methods": [],
-            "because": f"The {dominant} face dominates at strength {strength:.2f}.",
-            "caution": f"{missing(cases, close, strengths)}, so no method is recommended: compare some.",
-            "command": command(["fedavg", "scaffold", "fedprox:mu=0.1"], data),
+            "because": f"{differ} Compare FedAvg with two widely used methods.",
+            "caution": f"We cannot say which method is best here: {missing(cases, close, strengths, target)}.",
+            "command": command(["fedavg", *COMMON], data),
         }
     methods = [line for measure in MEASURES for line in helpful(near, measure)]
     order = list(dict.fromkeys(line["method"] for line in methods))
     models = {e["model"] for line in methods for e in line["evidence"]} - {PLAIN}
+    advised = (
+        f"Compare FedAvg with {listed([title(method.partition(':')[0]) for method in order])}."
+        if order
+        else "Train with FedAvg, and tune its learning rate."
+    )
     return {
         "methods": methods,
-        "because": f"The {dominant} face dominates at strength {strength:.2f}. {counted(len(near))} near it."
-        + "".join(f" {nothing(near, m)}" for m in MEASURES if not any(line["measure"] == m for line in methods)),
+        "because": " ".join([differ, advised, *nothing(near, {line["measure"] for line in methods})]),
         "caution": caution(near, dominant, strengths, name),
-        "command": command(["fedavg", *(order or ["scaffold", "fedprox:mu=0.1"])], data, *sorted(models)[:1]),
+        "command": command(["fedavg", *order], data, *sorted(models)[:1]),
     }
 
 
@@ -101,17 +114,15 @@ def foreign(case: Case, strengths: Mapping[str, float]) -> list[str]:
     return [face for face, value in case["strengths"].items() if value >= SHOWS and not strengths.get(face)]
 
 
-def missing(
-    cases: Sequence[Case],
-    close: Sequence[Case],
-    strengths: Mapping[str, float],
-) -> str:
-    """Why no run on this face is evidence for these data."""
-    at = ", ".join(sorted(f"{c['strengths'][c['dominant']]:.2f}" for c in close or cases))
+def missing(cases: Sequence[Case], close: Sequence[Case], strengths: Mapping[str, float], target: str) -> str:
+    """Why no run of our own says anything about these data."""
+    if target != "classes":
+        return "all our experiments have classes"
+    at = listed(sorted(f"{c['strengths'][c['dominant']]:.2f}" for c in close or cases))
     if close:
-        others = dict.fromkeys(face for case in close for face in foreign(case, strengths))
-        return f"Our runs near that ({at}) also show the face {' and '.join(others)}, which your data do not"
-    return f"We have no runs of our own near that ({f'only at {at}' if at else 'none for this face'})"
+        others = listed(list(dict.fromkeys(face for case in close for face in foreign(case, strengths))))
+        return f"in our experiments of about this strength ({at}) clients also differ by {others}, and yours do not"
+    return f"our experiments have other strengths ({at})" if at else "we have no experiment with this difference"
 
 
 def helpful(near: Sequence[Case], measure: Measure) -> list[Recommended]:
@@ -140,34 +151,37 @@ def helpful(near: Sequence[Case], measure: Measure) -> list[Recommended]:
     ]
 
 
-def nothing(near: Sequence[Case], measure: Measure) -> str:
-    """A sentence: no method helped on the measure, and these were tried."""
-    tried = sorted({line["method"] for case in near for line in case["methods"] if line["measure"] == measure})
-    if not tried:
-        return f"No method was tried for {MEASURES[measure]}."
-    return f"Tried for {MEASURES[measure]}: {', '.join(tried)}. None of them was better than FedAvg beyond chance."
-
-
-def counted(cases: int) -> str:
-    return "One of our own experiments is" if cases == 1 else f"{cases} of our own experiments are"
+def nothing(near: Sequence[Case], helped: Collection[Measure]) -> list[str]:
+    """Sentences on the measures on which no method helped."""
+    said = []
+    for measure in MEASURES:
+        tried = {line["method"] for case in near for line in case["methods"] if line["measure"] == measure}
+        if measure not in helped:
+            few = "the only method was not" if len(tried) == 1 else f"none of {len(tried)} methods was"
+            what = f"{few} better than FedAvg" if tried else "we tried no method"
+            said.append(f"In {count(len(near), 'experiment')} with such differences, {what} {MEASURES[measure]}.")
+    return said
 
 
 def caution(near: Sequence[Case], dominant: str, strengths: Mapping[str, float], name: str) -> str:
-    """A sentence on how thin the evidence is."""
-    data = " and ".join(sorted({c["data"] for c in near}))
+    """Sentences on how thin the evidence is."""
+    data = listed(sorted({c["data"] for c in near}))
     seeds = min(line["seeds"] for case in near for line in case["methods"])
+    said = [
+        f"This rests on {count(len(near), 'experiment')} ({data}; {seeds} seeds each), so compare before you choose."
+    ]
     others = [face for face, strength in strengths.items() if face != dominant and strength >= strengths[dominant] / 2]
-    mixed = (
-        f" Your data also show the face {' and '.join(others)}, which few or none of those runs did." if others else ""
-    )
+    if others:
+        said.append(f"Your clients also differ by {listed(others)}, theirs hardly did.")
     itself = sum(c["data"].partition(":")[0] == name for c in near)
     if itself:
-        mixed += f" {itself} of the experiments used {name} itself: they repeat a known result and say nothing about other data."
-    return (
-        f"The evidence is thin: {data} only, {seeds} seeds each, accuracy at a learning rate tuned for each method.{mixed} "
-        "Other data may differ: compare before you choose. --tuned finds each method's learning rate first; leave it out for a "
-        "quick look."
-    )
+        said.append(f"{count(itself, 'experiment')} used {name} itself.")
+    return " ".join([*said, "Leave out --tuned for a quick look."])
+
+
+def listed(words: Sequence[str]) -> str:
+    """The words, with commas and "and"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def command(methods: Sequence[str], data: str = "", model: str = "") -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedskew.cli.output import print_json
@@ -17,7 +18,13 @@ from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of
 
 SOME_CLIENTS = 6
-"""Number of clients that are named."""
+"""Number of clients in the table: the largest."""
+
+FEW_NOTES = 3
+"""Up to so many routine notes are printed."""
+
+WIDTH = 14
+"""Characters of a name in the table of clients."""
 
 BAR = 12
 """Characters of a face's bar."""
@@ -39,6 +46,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
             parsed.partition_seed,
             parsed.seed,
             on_progress,
+            parsed.target or "",
         )
         found = diagnosis(subject, parsed.seed, on_progress)
     if parsed.html:
@@ -57,9 +65,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     console.print(answer(found), style="bold")
     sizes = f"{found['smallest']:,} to {found['largest']:,} rows, median {found['median']:,g}"
     names = found["client_names"]
-    some = ", ".join(names[:SOME_CLIENTS]) + (", ..." if len(names) > SOME_CLIENTS else "")
-    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {len(found['classes'])} classes")
-    console.print(f"clients: {some}\n", style="dim")
+    console.print(f"\n{found['data']}: {found['clients']:,} clients with {sizes}; {found['target_in_words']}")
+    console.print()
     table = Table(box=None, pad_edge=False)
     for title in ("face", "0", "interval", "chance", "p", "strength", "verdict"):
         table.add_column(
@@ -80,13 +87,17 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print()
+    console.print(table_of_clients(found))
+    if len(names) > SOME_CLIENTS:
+        console.print(f"and {len(names) - SOME_CLIENTS:,} smaller clients: see --html or --json", style="dim")
+    console.print()
     for face in found["faces"]:
         console.print(f"{face['face']:9}{face['meaning']}", style="dim")
     console.print(
         f"Each number is a total variation distance, 0 alike, at most {1 - 1 / found['clients']:.2f} where these "
         f"{found['clients']:,} clients have nothing in common (each is part of everybody), with its 95 % interval over resampled "
         "clients. Chance: rows dealt at random to clients of these sizes. Strength: (number - chance) / (1 - chance). p is "
-        "corrected for the four tests.",
+        f"corrected for the {len(found['faces'])} tests.",
         style="dim",
     )
     if found["rows_of_a_class_held_by_one_client"]:
@@ -102,15 +113,16 @@ def show(found: Mapping[str, Any], console: Console) -> None:
     console.print()
     for note in found["notes"]:
         console.print(f"note: {note}")
-    if found["column_notes"]:
-        console.print(
-            f"{count(len(found['column_notes']), 'routine note')} on columns: see --json or --html", style="dim"
-        )
+    routine = found["column_notes"]
+    for note in routine if len(routine) <= FEW_NOTES else ():
+        console.print(f"note: {note}", style="dim")
+    if len(routine) > FEW_NOTES:
+        console.print(f"{count(len(routine), 'routine note')} on columns: see --html or --json", style="dim")
     advice = found["advice"]
     console.print("\nWhat to try", style="bold")
     console.print(advice["because"])
     for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
-        console.print(f"Better than FedAvg in our experiments; {meaning}:")
+        console.print(f"Better than FedAvg in our experiments {meaning}:")
         for at, line in enumerate(lines, 1):
             shown = "; ".join(
                 f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
@@ -120,6 +132,20 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             console.print(f"{at}. {name_of(line['method'])}: {shown}{rest}")
     console.print(advice["caution"])
     console.print(advice["command"], style="bold", soft_wrap=True)
+
+
+def table_of_clients(found: Mapping[str, Any]) -> Table:
+    """The largest clients: their rows, and what they hold."""
+    held, sizes = found["holdings"], found["sizes"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("client", max_width=WIDTH, no_wrap=True)
+    for title in ("rows", *held["columns"]):
+        table.add_column(escape(title), justify="right", max_width=WIDTH, no_wrap=True)
+    for at in sorted(sorted(range(len(sizes)), key=lambda k: -sizes[k])[:SOME_CLIENTS]):
+        values = zip(held["rows"][at], held["shares"], strict=True)
+        cells = (f"{100 * value:.0f} %" if share else f"{value:,.4g}" for value, share in values)
+        table.add_row(escape(found["client_names"][at]), f"{sizes[at]:,}", *cells)
+    return table
 
 
 def between(face: Mapping[str, Any]) -> str:

@@ -56,6 +56,7 @@ means - on one scale, with intervals and the value expected by chance.
 
   fedskew diagnose visits.csv --label outcome --client hospital
   fedskew diagnose folder-with-one-file-a-client --label outcome
+  fedskew diagnose air.csv --target pm25 --client station
   fedskew diagnose --dataset uci-har --skew natural --html har.html
 """,
     "resume": """\

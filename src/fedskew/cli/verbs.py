@@ -67,6 +67,7 @@ WATCH = (
 DIAGNOSE = (
     option("paths", "PATH", "CSV, JSON lines, Parquet or Arrow files, or a folder", nargs="*", type=Path),
     option("--label", "COLUMN", "column with the classes"),
+    option("--target", "COLUMN", "column with the numbers to predict, in place of --label"),
     option("--client", "COLUMN", "column with the client of each row (default: one file a client)"),
     option("--dataset", "D", "a named data set instead of files"),
     repeated("--skew", "S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)"),

@@ -147,7 +147,8 @@ def survey(
     require(rows > 0, f"{files[0]}: no rows" + (f" in {len(files)} files" if len(files) > 1 else ""))
     require(
         bool(owners.of),
-        f"{files[0]}: no row has both a label ({label!r}) and a client" + (f", and {text!r}" if text else ""),
+        f"{files[0]}: no row has both a {'target' if numeric else 'label'} ({label!r}) and a client"
+        + (f", and {text!r}" if text else ""),
     )
     require(
         len(labels.of) <= max(FEW_LABELS, rows // 2),
@@ -163,7 +164,8 @@ def survey(
     if len(y) < counts.sum() and fair:
         each = level(counts.sum(1), len(y))
         notes.append(
-            f"labels and sizes of all {counts.sum()} rows; inputs of {len(y)} random rows, at most {each} of a client"
+            f"{'sizes' if numeric else 'labels and sizes'} of all {counts.sum()} rows; "
+            f"{'targets and inputs' if numeric else 'inputs'} of {len(y)} random rows, at most {each} of a client"
         )
     elif len(y) < counts.sum():
         notes.append(f"{len(y)} of {counts.sum()} rows taken at random")
@@ -280,13 +282,20 @@ def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 def numbers(part: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
     """A column's values as numbers. Raises `BadInput` for words, with one of them."""
     try:
-        return np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
+        found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
         held = next(iter(words(part, name, path).unique().to_pylist()))
         raise BadInput(
             f"{path}: column {name!r} is the target and holds words, such as {held!r}; name a column of numbers, or write "
             f"label={name} for classes"
         ) from None
+    infinite = int(np.isinf(found).sum())
+    require(
+        infinite == 0,
+        f"{path}: column {name!r} is the target and holds {count(infinite, 'infinite number')}; leave out these rows or write them "
+        "as missing",
+    )
+    return found
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:

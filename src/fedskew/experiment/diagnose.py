@@ -2,8 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +18,18 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.columns import Fact
-from fedskew.data.dataset import Dataset
+from fedskew.data.dataset import Dataset, tenths
 from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, kind_of, said, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.columns import differences
-from fedskew.measure.heterogeneity.details import details
-from fedskew.measure.heterogeneity.diagnose import MEANINGS, MOST_ROWS, Diagnosis, diagnose
+from fedskew.measure.heterogeneity.details import details, of_counts
+from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
+from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
+from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 Ints = NDArray[np.int64]
 OnProgress = Callable[[str, float], None]
@@ -34,7 +37,12 @@ OnProgress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Clients' rows, or a sample of them with the ``counts`` (clients, classes) of all rows."""
+    """Clients' rows, or a sample of them with the ``counts`` (clients, classes) of all rows.
+
+    Where targets are not classes, ``y`` (n,) are their strata, ``classes`` the strata's names, ``targets`` (n, ...) the targets,
+    and ``response`` (n,) numbers that stand for them. ``sizes`` (clients,) are all rows of each client, if ``counts`` is of a
+    sample.
+    """
 
     title: str
     x: NDArray[Any]
@@ -48,27 +56,40 @@ class Subject:
     facts: tuple[Fact, ...] = ()  # about the columns, in their own units
     name: str = ""  # of the data set, if it has one
     arguments: str = ""  # of `fedskew compare`, that name these data
+    kind: str = CLASSES  # of the targets
+    targets: NDArray[Any] | None = None
+    response: NDArray[np.float64] | None = None
+    sizes: Ints | None = None
+    categories: tuple[str, ...] = ()  # names of the labels of sets, or of the symbols of sequences
 
 
 def from_files(
     paths: Sequence[Path],
-    label: str,
+    label: str = "",
     client: str = "",
     seed: int = 0,
     on_progress: OnProgress = lambda stage, fraction: None,
+    target: str = "",
 ) -> Subject:
-    """Read clients' rows from CSV, JSON lines, Parquet or Arrow; memory use does not grow with the files."""
-    require(label != client, f"diagnose: {label!r} cannot be both the label and the client")
+    """Read clients' rows from CSV, JSON lines, Parquet or Arrow; memory use does not grow with the files.
+
+    ``label`` is a column of classes; ``target`` is a column of numbers.
+    """
+    column = label or target
+    require(
+        column != client, f"diagnose: {column!r} cannot be both the {'label' if label else 'target'} and the client"
+    )
     found = survey(
         paths,
-        label,
+        column,
         client,
+        numeric=bool(target),
         most=MOST_ROWS,
         seed=seed,
         on_progress=lambda share, rows: on_progress(f"reading, {rows:,} rows", share),
     )
     encode = columns.fit(found.table, str(paths[0]))
-    return Subject(
+    subject = Subject(
         title=", ".join(path.name for path in paths),
         x=encode(found.table),
         y=found.y,
@@ -79,17 +100,40 @@ def from_files(
         notes=(*found.notes, *many_numbers(found, label)),
         column_notes=encode.notes,
         facts=tuple(encode.features(found.table)),
-        arguments=table_arguments(paths, label, client, fitting(found)),
+        arguments=table_arguments(paths, label, client, fitting(found), target),
+    )
+    return of_numbers(subject, column) if target else subject
+
+
+def of_numbers(subject: Subject, column: str) -> Subject:
+    """The subject whose ``y`` are numbers of a sample of all rows, by tenths."""
+    y = subject.y.astype(np.float64)
+    require(bool(np.ptp(y) > 0), f"diagnose: all targets in {column!r} are {y[0]:g}; name a column whose values differ")
+    strata, names = tenths(y)
+    counts = counts_of(strata[:, None], subject.client, len(subject.clients), len(names))
+    return replace(
+        subject,
+        y=strata,
+        classes=names,
+        counts=counts,
+        sizes=subject.counts.sum(1),
+        kind="number",
+        targets=y,
+        response=y,
     )
 
 
 def many_numbers(found: Survey, label: str) -> list[str]:
     """A warning if the labels look like measured numbers."""
-    if len(found.classes) <= FEW_LABELS or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes):
+    if (
+        not label
+        or len(found.classes) <= FEW_LABELS
+        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes)
+    ):
         return []
     return [
-        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, put them "
-        "into a few bins and name that column"
+        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, name the "
+        f"column by target={label} (--target {label})"
     ]
 
 
@@ -99,12 +143,12 @@ def fitting(found: Survey) -> int:
     return round_down(max(1, rows * MOST_BYTES // found.bytes)) if found.bytes > MOST_BYTES else 0
 
 
-def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0) -> str:
+def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0, target: str = "") -> str:
     """The arguments of `fedskew compare` for one file or folder; empty for several, which it does not take."""
     if len(paths) != 1:
         return ""
     spec = (
-        f"table:path={shown(str(paths[0]))},label={shown(label)}"
+        f"table:path={shown(str(paths[0]))},{f'label={shown(label)}' if label else f'target={shown(target)}'}"
         + (f",client={shown(client)}" if client else "")
         + (f",rows={rows}" if rows else "")
     )
@@ -121,6 +165,7 @@ def subject_of(
     partition_seed: int | None,
     seed: int,
     on_progress: OnProgress,
+    target: str = "",
 ) -> Subject:
     """The files, or a data set under a skew; one of the two."""
     require(seed >= 0, f"diagnose: seed must be at least 0, got {seed}")
@@ -129,13 +174,19 @@ def subject_of(
         "diagnose: give files with label and client, or dataset with skew (one of the two)",
     )
     if paths:
-        require(bool(label), "diagnose: name the column with the labels by label")
+        require(
+            bool(label) != bool(target),
+            "diagnose: name the column of classes by label, or the column of numbers by target"
+            + (", not both" if label else ""),
+        )
         require(
             skew is None and clients is None,
             "diagnose: skew and clients need dataset; for files, name the column of the clients by client",
         )
-        return from_files(paths, label, client, seed, on_progress)
-    require(not (label or client), "diagnose: label and client need files; a named data set has its own")
+        return from_files(paths, label, client, seed, on_progress, target)
+    require(
+        not (label or client or target), "diagnose: label, target and client need files; a named data set has its own"
+    )
     data = dataset if isinstance(dataset, Dataset) else None
     given = {"skew": skew, "clients": clients, "partition_seed": partition_seed, "dataset": None if data else dataset}
     made = {key: value for key, value in given.items() if value is not None}
@@ -150,25 +201,31 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
     own, data = data is not None, data or experiment.dataset.load()
     held = client_data(experiment, data)
-    partition, y = held.partition, held.labels.at(0) if data.classes else data.strata[0]
+    kind, partition = kind_of(data), held.partition
+    y = held.labels.at(0) if kind == CLASSES else data.y
     client = np.repeat(np.arange(len(partition)), partition.sizes)
     notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []
     notes += [f"{count(partition.empty, 'client')} without rows left out"] if partition.empty else []
-    notes += [] if data.classes else ["labels are the tenths of the target"]
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
     x = held.x[partition.indices]
     if held.dataset.texts is not None:
         texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
         x = columns.fit_texts(texts).encode(texts.to_numpy())
         notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
+    found = targets_of(kind, y, data)
+    strata = found.strata[partition.indices]
     return Subject(
         title=title,
         x=x,
-        y=y[partition.indices],
+        y=strata,
         client=client,
-        counts=held.label_counts(),
-        classes=data.strata[1],
+        counts=counts_of(strata[:, None], client, len(partition), len(found.names)),
+        classes=found.names,
         clients=partition.names,
+        kind=kind,
+        categories=data.classes if kind in ("labels", "symbols") else (),
+        targets=y[partition.indices],
+        response=None if found.response is None else found.response[partition.indices],
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=tuple((name, "mean", "", x[:, at].astype(np.float64)) for at, name in enumerate(data.columns)),
         name=data.name,
@@ -194,45 +251,62 @@ def diagnosis(
 
 
 def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, Any]:
-    found = diagnose(
-        subject.x,
-        subject.y,
-        subject.client,
-        counts=subject.counts,
-        seed=seed,
-        on_progress=lambda fraction: on_progress("measuring against chance", fraction),
-    )
-    on_progress("further measures", 1.0)
-    more = details(subject.x, subject.y, subject.client, subject.counts, seed)
+    sizes = subject.counts.sum(1) if subject.sizes is None else subject.sizes
+    kind, targets = subject.kind, subject.y if subject.targets is None else subject.targets
+
+    def on_share(fraction: float) -> None:
+        on_progress("measuring against chance", fraction)
+
+    if kind == "symbols":
+        symbols = max(len(subject.categories), int(targets.max()) + 1)
+        found = diagnose_symbols(targets, subject.client, sizes, symbols, seed=seed, on_progress=on_share)
+        more = of_counts(found.counts, sizes)
+    else:
+        found = diagnose(
+            subject.x,
+            subject.y,
+            subject.client,
+            counts=subject.counts,
+            response=subject.response,
+            sizes=sizes,
+            seed=seed,
+            on_progress=on_share,
+        )
+        on_progress("further measures", 1.0)
+        more = details(subject.x, subject.y, subject.client, subject.counts, seed)
     strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
-    sizes = subject.counts.sum(1)
+    names = subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
     return {
         "data": subject.title,
         "clients": len(sizes),
         "rows": int(sizes.sum()),
+        "target": kind,
+        "target_in_words": said(kind, names),
+        "holdings": holdings(kind, targets, subject.client, found.counts, names),
         "measured_rows": found.measured_rows,
         "rows_of_a_class_held_by_one_client": found.alone,
-        "classes": list(subject.classes),
+        "classes": list(names if kind == "symbols" else subject.classes),
+        "sizes": sizes.tolist(),
         "smallest": int(sizes.min()),
         "median": float(np.median(sizes)),
         "largest": int(sizes.max()),
         "dominant": found.dominant or None,
-        "faces": [face_of(found, name, subject.clients) for name in MEANINGS],
+        "faces": [face_of(found, face.name, subject.clients, MEANINGS.get(kind, {})) for face in found.faces],
         "measures": more,
         "columns": [{**asdict(d), "text": d.text} for d in differences(subject.facts, subject.client, subject.clients)],
         "notes": list(subject.notes),
         "column_notes": list(subject.column_notes),
-        "advice": advise(found.dominant, strengths, subject.arguments, subject.name),
+        "advice": advise(found.dominant, strengths, subject.arguments, subject.name, kind),
         "client_names": list(subject.clients),
-        "label_counts": subject.counts.tolist(),
+        "label_counts": found.counts.tolist(),
     }
 
 
-def face_of(found: Diagnosis, name: str, clients: Sequence[str]) -> dict[str, Any]:
+def face_of(found: Diagnosis, name: str, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
     face = found.face(name)
     return {
         "face": name,
-        "meaning": MEANINGS[name],
+        "meaning": meanings.get(name, OF_CLASSES[name]),
         "value": face.value,
         "low": face.low,
         "high": face.high,

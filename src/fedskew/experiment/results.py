@@ -213,10 +213,12 @@ def diagnose(
     partition_seed: int | None = None,
     seed: int = 0,
     progress: bool = True,
+    target: str = "",
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
-    Or those of a data set: ``diagnose(dataset="uci-har")``, also a `Dataset`, dealt by ``skew`` to ``clients`` clients.
+    ``target`` names a column of numbers in place of the label. Or those of a data set: ``diagnose(dataset="uci-har")``, also a
+    `Dataset`, dealt by ``skew`` to ``clients`` clients.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
@@ -227,7 +229,16 @@ def diagnose(
             show(f"{what}: {100 * share:.0f} %")
 
         subject = subject_of(
-            [Path(path) for path in paths], label, client, dataset, skew, clients, partition_seed, seed, on_progress
+            [Path(path) for path in paths],
+            label,
+            client,
+            dataset,
+            skew,
+            clients,
+            partition_seed,
+            seed,
+            on_progress,
+            target,
         )
         return Found(diagnosis(subject, seed, on_progress))
 

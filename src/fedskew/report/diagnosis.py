@@ -21,8 +21,11 @@ from fedskew.report.tips import Tip, Tips
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_LABELS = 100
+"""Maximum number of labels in the picture of clients: the most frequent."""
+
 MOST_CLIENTS = 24
-"""Maximum number of clients in the picture of columns: those that differ most."""
+"""Maximum number of clients in the picture of columns, those that differ most, and in the table, the largest."""
 
 
 def answer(found: Mapping[str, Any]) -> str:
@@ -72,6 +75,7 @@ def page(found: Mapping[str, Any]) -> str:
         answer=answer(found),
         faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),
         columns=column_figure(found),
+        largest=sorted(np.argsort(-np.array(found["sizes"]), kind="stable")[:MOST_CLIENTS].tolist()),
         partition=partition_figure(partition(found), found["clients"]),
     )
 
@@ -85,11 +89,12 @@ def partition(found: Mapping[str, Any]) -> Any:
     """The rows of each client and label, for the picture."""
     import pandas as pd
 
+    counts = np.array(found["label_counts"])
+    common = np.sort(np.argsort(-counts.sum(0), kind="stable")[:MOST_LABELS])
     rows = [
         {"client": k, "client_name": name, "label": label, "rows": count}
-        for k, (name, counts) in enumerate(zip(found["client_names"], found["label_counts"], strict=True))
-        if k < 200
-        for label, count in zip(found["classes"], counts, strict=True)
+        for k, name in enumerate(found["client_names"][:200])
+        for label, count in ((found["classes"][at], int(counts[k, at])) for at in common)
     ]
     return pd.DataFrame(rows)
 

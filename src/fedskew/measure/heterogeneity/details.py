@@ -36,13 +36,7 @@ def details(
     rows = sample(client, rng)
     y, client = y[rows], client[rows]
     z = embed(x[rows])
-    sizes = counts.sum(1)
-    by_client = label_measures(counts)
-    label = {name: float(sizes @ values / sizes.sum()) for name, values in by_client.items()}
-    label["total variation, unweighted"] = float(by_client["total variation"].mean())
-    label["total variation, pairs"] = pairwise_variation(counts)
-    label["Dirichlet alpha"] = dirichlet_alpha(counts)
-    chosen = rng.permutation(len(sizes))[:COMPARED_CLIENTS]
+    chosen = rng.permutation(len(counts))[:COMPARED_CLIENTS]
     slices = int(rng.integers(2**31))
     ways: dict[str, tuple[Distance, Ints, int]] = {
         "sliced Wasserstein": (lambda a, b: sliced_wasserstein(a, b, np.random.default_rng(slices), 64), chosen, 5),
@@ -54,15 +48,25 @@ def details(
     for name, (distance, compared, fewest) in ways.items():
         for title, owner in ((name, client), (f"{name} by chance", dealt)):
             feature[title] = within_classes(distance, z, y, owner, compared, fewest)
-    found: dict[str, dict[str, float]] = {
-        "label": label,
-        "quantity": size_measures(sizes),
-        "feature": feature,
-        "gradient": gradients(z, y, client, counts),
-    }
+    found: dict[str, dict[str, float]] = {"feature": feature, "gradient": gradients(z, y, client, counts)}
     first = slice(FITTED_ROWS)
     for title, owner in (("optimum gap", client), ("optimum gap by chance", rng.permutation(client))):
         found["gradient"][title] = softmax_gap(z[first], y[first], owner[first], counts.shape[1], chosen)
+    return {**of_counts(counts, counts.sum(1)), **finite(found)}
+
+
+def of_counts(counts: Ints, sizes: Ints) -> dict[str, dict[str, float | None]]:
+    """Compute the measures of the label and quantity faces from counts (clients, classes) and sizes (clients,)."""
+    by_client = label_measures(counts)
+    label = {name: float(sizes @ values / sizes.sum()) for name, values in by_client.items()}
+    label["total variation, unweighted"] = float(by_client["total variation"].mean())
+    label["total variation, pairs"] = pairwise_variation(counts)
+    label["Dirichlet alpha"] = dirichlet_alpha(counts)
+    return finite({"label": label, "quantity": size_measures(sizes)})
+
+
+def finite(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
+    """Replace undefined values by None."""
     return {face: {k: v if np.isfinite(v) else None for k, v in of.items()} for face, of in found.items()}
 
 

@@ -107,7 +107,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             "cannot be measured apart from the labels.",
         )
     if found["columns"]:
-        console.print("\nColumns that differ most", style="bold")
+        console.print("\nWhat differs most, and for whom", style="bold")
     for column in found["columns"]:
         console.print(f"- {column['text']}")
     console.print()

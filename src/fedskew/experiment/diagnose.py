@@ -17,7 +17,6 @@ from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
-from fedskew.data.columns import Fact
 from fedskew.data.dataset import Dataset, tenths
 from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
 from fedskew.experiment.config import Experiment
@@ -25,7 +24,7 @@ from fedskew.experiment.deal import client_data
 from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, kind_of, said, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.measure.heterogeneity.columns import differences
+from fedskew.measure.heterogeneity.columns import Difference, Fact, copied, explained
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
 from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
@@ -275,6 +274,7 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, 
         on_progress("further measures", 1.0)
         more = details(subject.x, subject.y, subject.client, subject.counts, seed)
     strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
+    listed, of_clients = explained(facts_of(subject), subject.client, subject.clients)
     names = subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
     return {
         "data": subject.title,
@@ -293,13 +293,31 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, 
         "dominant": found.dominant or None,
         "faces": [face_of(found, face.name, subject.clients, MEANINGS.get(kind, {})) for face in found.faces],
         "measures": more,
-        "columns": [{**asdict(d), "text": d.text} for d in differences(subject.facts, subject.client, subject.clients)],
+        "columns": [asdict(one) for one in listed],
+        "by_client": [[named(one) for one in own] for own in of_clients],
         "notes": list(subject.notes),
         "column_notes": list(subject.column_notes),
         "advice": advise(found.dominant, strengths, subject.arguments, subject.name, kind),
         "client_names": list(subject.clients),
         "label_counts": found.counts.tolist(),
     }
+
+
+def named(one: Difference) -> dict[str, str | float]:
+    """A difference of one client as plain values."""
+    return {"column": one.column, "text": one.text, "effect": one.effect, "p": one.p}
+
+
+def facts_of(subject: Subject) -> list[Fact]:
+    """What clients may differ in: columns, classes or numbers to predict, and rows that occur more than once."""
+    facts: list[Fact] = [*subject.facts]
+    if subject.kind == CLASSES:
+        facts += [
+            ("label", "share", word, (subject.y == at).astype(np.float64)) for at, word in enumerate(subject.classes)
+        ]
+    if subject.kind == "number" and subject.response is not None:
+        facts.append(("target", "mean", "", subject.response))
+    return [*facts, copied(subject.x)]
 
 
 def face_of(found: Diagnosis, name: str, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:

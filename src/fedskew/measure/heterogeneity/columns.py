@@ -1,34 +1,45 @@
-"""Which columns differ between clients, for whom, and by how much."""
+"""In what clients differ: columns, words, missing values, classes and copied rows, for whom and by how much."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.stats import norm
+from numpy.typing import NDArray
+from scipy.special import bdtr, bdtrc, ndtr
+from scipy.stats import rankdata
 
-from fedskew.measure.heterogeneity.rows import Floats, Ints
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 LEVEL = 0.01
-"""Probability that chance puts any column into the list, about: the level of all tests together (Bonferroni)."""
+"""Probability that chance puts anything into the lists, about: the level of all tests together (Bonferroni)."""
 
 SMALL = 0.2
 """Smallest effect that is listed, in standard deviations of all rows (Cohen's "small")."""
 
-MOST = 5
-"""Number of listed columns."""
+MOST, MOST_OF_CLIENT = 5, 3
+"""Number of listed columns, and of those of each client."""
 
+MOSTLY = 0.5
+"""A number that this share of the rows holds is a value of its own: rows with other values are counted."""
 
-Kind: TypeAlias = Literal["mean", "share", "missing"]
-Fact: TypeAlias = tuple[str, Kind, str, Floats]
+SHIFTED = 1e-4
+"""Up to this p value of its mean (not corrected), a client's deviation is not compared."""
+
+UNIT, CLOSE = 1.5, 0.1
+"""A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation differ by about `CLOSE`."""
+
+Kind: TypeAlias = Literal["mean", "spread", "share", "missing", "copied"]
+Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing", "copied"], str, Floats]
 """Of each row: a column's number, or 1 if the column holds a word, or 1 if its value is missing; NaN where it is not known."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A column's mean, or share of rows, of one client and of all other clients. ``effect``: in standard deviations of all rows.
+    """A column's mean, deviation or share of rows, of one client and of all other clients.
 
+    ``effect``: in standard deviations of all rows. ``p``: corrected for all tests. ``text``: a sentence that says what it is.
     ``each`` holds the effect of every client that is beyond chance, and 0 of the others.
     """
 
@@ -39,23 +50,22 @@ class Difference:
     here: float
     elsewhere: float
     effect: float
+    p: float
+    text: str = ""
     each: tuple[float, ...] = ()
 
-    @property
-    def text(self) -> str:
-        """As a sentence."""
-        if self.kind == "mean":
-            way = "higher" if self.effect > 0 else "lower"
-            return (
-                f"{self.column} is {way} in {self.client}: mean {self.here:,.4g}, elsewhere {self.elsewhere:,.4g} "
-                f"({abs(self.effect):.1f} standard deviations)"
-            )
-        fact = "is missing" if self.kind == "missing" else f"is {self.word}"
-        return f"{self.column} {fact} in {percent(self.here)} of {self.client}'s rows, elsewhere in {percent(self.elsewhere)}"
 
+class Tested(NamedTuple):
+    """A fact with its numbers for each client, (clients,)."""
 
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    column: str
+    kind: Kind
+    word: str
+    values: Floats  # (n,)
+    here: Floats
+    elsewhere: Floats
+    effect: Floats  # in standard deviations of all rows
+    p: Floats
 
 
 def differences(facts: Iterable[Fact], client: Ints, names: Sequence[str]) -> list[Difference]:
@@ -63,27 +73,157 @@ def differences(facts: Iterable[Fact], client: Ints, names: Sequence[str]) -> li
 
     A column is listed once, if its difference is beyond chance and not `SMALL`.
     """
-    found: dict[str, Difference] = {}
-    tests = 0
-    for column, kind, word, all_values in facts:
-        known = np.isfinite(all_values)
-        values, owner = all_values[known], client[known]
-        rows = np.bincount(owner, minlength=len(names))
-        deviation = float(values.std()) if len(values) else 0.0
-        tests += len(names)
-        if not deviation or not math.isfinite(deviation):
-            continue
-        total = np.bincount(owner, weights=values, minlength=len(names))
-        others = len(values) - rows
-        with np.errstate(divide="ignore", invalid="ignore"):
-            here, elsewhere = total / rows, (values.sum() - total) / others
-            # chance is unknown for clients with one row, and with all rows but one
-            z = np.abs(here - elsewhere) / deviation / np.sqrt(1 / rows + 1 / others)
-            effect = np.where((rows > 1) & (others > 1), (here - elsewhere) / deviation, 0.0)
-        effect = np.where(z > norm.isf(LEVEL / 2 / tests), effect, 0.0)
-        far = int(np.argmax(np.abs(effect)))
-        before = found.get(column)
-        if abs(effect[far]) >= SMALL and (before is None or abs(before.effect) < abs(effect[far])):
-            numbers = (float(here[far]), float(elsewhere[far]), float(effect[far]))
-            found[column] = Difference(column, kind, word, names[far], *numbers, tuple(effect.tolist()))
-    return sorted(found.values(), key=lambda one: -abs(one.effect))[:MOST]
+    return explained(facts, client, names)[0]
+
+
+def explained(
+    facts: Iterable[Fact], client: Ints, names: Sequence[str]
+) -> tuple[list[Difference], list[list[Difference]]]:
+    """As `differences`, and for each client the columns in which it differs most, strongest first."""
+    found = [one for fact in facts for one in tests(fact, client, len(names))]
+    if not found:
+        return [], [[] for _ in names]
+    number = len(found) * len(names)
+    effects = np.stack([np.where(one.p * number <= LEVEL, one.effect, 0.0) for one in found])
+    size = np.where(np.abs(effects) >= SMALL, np.abs(effects), 0.0)
+
+    def difference(at: int, k: int) -> Difference:
+        one = found[at]
+        numbers = (
+            float(one.here[k]),
+            float(one.elsewhere[k]),
+            float(one.effect[k]),
+            min(1.0, float(one.p[k]) * number),
+        )
+        made = Difference(one.column, one.kind, one.word, names[k], *numbers)
+        return replace(made, text=said(made, one.values[client == k], one.values[client != k]))
+
+    columns: dict[str, Difference] = {}
+    for at in np.argsort(-size.max(1), kind="stable").tolist():
+        name = found[at].column
+        if size[at].max() > 0 and name not in columns and len(columns) < MOST:
+            columns[name] = replace(difference(at, int(size[at].argmax())), each=tuple(effects[at].tolist()))
+    of_clients: list[list[Difference]] = []
+    for k in range(len(names)):
+        mine: dict[str, Difference] = {}
+        for at in np.argsort(-size[:, k], kind="stable").tolist():
+            if not size[at, k] or len(mine) == MOST_OF_CLIENT:
+                break
+            if found[at].column not in mine:
+                mine[found[at].column] = difference(at, k)
+        of_clients.append([*mine.values()])
+    return [*columns.values()], of_clients
+
+
+def tests(fact: Fact, client: Ints, clients: int) -> list[Tested]:
+    """Compare each client's rows with all others: means and deviations by ranks, shares of rows by binomial tails."""
+    column, kind, word, values = fact
+    known = np.isfinite(values)
+    own = values[known]
+    if not len(own) or not math.isfinite(own.std()) or own.std() <= 0:
+        return []
+    owner = client[known]
+    if kind != "mean":
+        return [compared(column, kind, word, values, (own, own), owner, clients)]
+    mean = compared(column, "mean", "", values, (own, own), owner, clients)
+    found = [mean]
+    distance = np.abs(own - np.median(own))
+    if np.ptp(distance) > 0:
+        one = compared(column, "spread", "", values, (distance, distance), owner, clients)
+        here, elsewhere = deviations(own, owner, clients)
+        # a client whose mean differs is far from the median, too
+        p = np.where(mean.p <= SHIFTED, 1.0, one.p)
+        found.append(one._replace(here=here, elsewhere=elsewhere, p=p))
+    common, often = np.unique(own, return_counts=True)
+    if often.max() >= MOSTLY * len(own):
+        # ranks of mostly equal numbers are no longer nearly normal
+        other = (own != common[often.argmax()]).astype(float)
+        found = [compared(column, "mean", "", values, (own, other), owner, clients)]
+    return found
+
+
+def compared(
+    column: str, kind: Kind, word: str, values: Floats, of: tuple[Floats, Floats], owner: Ints, clients: int
+) -> Tested:
+    """Compare the clients' means of the first numbers; the second ones, 0 and 1 or ranked, give the p values."""
+    numbers, tested = of
+    rows = np.bincount(owner, minlength=clients)
+    others = len(owner) - rows
+    here, elsewhere = means(numbers, owner, rows)
+    effect = (here - elsewhere) / numbers.std()
+    binary = bool(np.isin(tested, (0, 1)).all())
+    ranks = tested if binary else rankdata(tested)
+    a, b = means(ranks, owner, rows)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.abs(a - b) / ranks.std() / np.sqrt(1 / rows + 1 / others)
+    # of clients with one row, and of all rows but one, chance is not known
+    p = np.where((rows > 1) & (others > 1), 2 * ndtr(-z), 1.0)
+    if binary:
+        # rare words are not normal; the tails of draws without replacement are no wider than binomial ones
+        hits, share = np.rint(a * rows), tested.mean()
+        above = np.where(hits > 0, bdtrc(np.maximum(hits - 1, 0), rows, share), 1.0)
+        p = np.maximum(p, np.minimum(1, 2 * np.minimum(bdtr(hits, rows, share), above)))
+    return Tested(column, kind, word, values, here, elsewhere, effect, p)
+
+
+def means(values: Floats, owner: Ints, rows: Ints) -> tuple[Floats, Floats]:
+    """Return the mean of each client, and of all others, (clients,)."""
+    total = np.bincount(owner, weights=values, minlength=len(rows))
+    return divided(total, rows), divided(values.sum() - total, len(values) - rows)
+
+
+def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Floats]:
+    """Return the standard deviation of each client, and of all others, (clients,)."""
+    centred = values - values.mean()
+    rows = np.bincount(owner, minlength=clients)
+    (one, other), (square, others) = (means(v, owner, rows) for v in (centred, centred**2))
+    return np.sqrt(np.maximum(square - one**2, 0)), np.sqrt(np.maximum(others - other**2, 0))
+
+
+def said(found: Difference, mine: Floats, others: Floats) -> str:
+    """What the difference is, as a sentence."""
+    mine, others = mine[np.isfinite(mine)], others[np.isfinite(others)]
+    column, client = found.column, found.client
+    if found.kind == "copied":
+        return f"{percent(found.here)} of {client}'s rows occur more than once, elsewhere {percent(found.elsewhere)}"
+    if found.kind not in ("mean", "spread"):
+        fact = "is missing" if found.kind == "missing" else f"is {found.word}"
+        return f"{column} {fact} in {percent(found.here)} of {client}'s rows, elsewhere in {percent(found.elsewhere)}"
+    mean, rest = mine.mean(), others.mean()
+    if not np.ptp(mine):
+        return f"{column} is {mine[0]:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
+    factor = unit(mine, others)
+    if factor:
+        return f"{column} is {factor:.3g} times as large in {client}, as in another unit: mean {mean:,.4g}, elsewhere {rest:,.4g}"
+    if found.kind == "spread":
+        way = "more" if found.effect > 0 else "less"
+        return (
+            f"{column} varies {way} in {client}: standard deviation {found.here:,.4g}, elsewhere {found.elsewhere:,.4g}"
+        )
+    way = "higher" if found.effect > 0 else "lower"
+    return (
+        f"{column} is {way} in {client}: mean {mean:,.4g}, elsewhere {rest:,.4g} "
+        f"({abs(found.effect):.1f} standard deviations)"
+    )
+
+
+def unit(mine: Floats, others: Floats) -> float:
+    """The factor between two columns of the same distribution in different units; 0 if mean and deviation give different ones."""
+    mean, rest, deviation, spread = mine.mean(), others.mean(), mine.std(), others.std()
+    if not spread or not deviation or abs(rest) < spread / 2 or mean * rest <= 0:
+        return 0.0
+    by_mean, by_spread = math.log(mean / rest), math.log(deviation / spread)
+    gap = min(abs(by_mean) / 2, CLOSE + 2 / math.sqrt(len(mine)))
+    far = abs(by_mean) >= math.log(UNIT) and abs(by_mean - by_spread) <= gap
+    return float(math.exp(by_mean)) if far else 0.0
+
+
+def copied(x: NDArray[np.generic]) -> Fact:
+    """Whether each row (n, ...) is equal to another one."""
+    keys = [row.tobytes() for row in np.ascontiguousarray(x)]
+    _, group, often = np.unique(list(map(hash, keys)), return_inverse=True, return_counts=True)
+    return "rows", "copied", "", (often[group] > 1).astype(np.float64)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

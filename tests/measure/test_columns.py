@@ -112,17 +112,19 @@ def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: s
     assert hits >= 19
 
 
-def test_nothing_is_named_on_shuffled_clients_in_ninety_five_of_a_hundred_seeds() -> None:
-    """200 seeds; the columns have tails, rare words, copies and gaps of all clients."""
+@pytest.mark.parametrize("seeds", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_nothing_is_named_on_shuffled_clients_in_ninety_five_of_a_hundred_seeds(seeds: int) -> None:
+    """The columns have tails, rare words, copies and gaps of all clients."""
     named = 0
-    for seed in range(200):
+    for seed in range(seeds):
         rng = np.random.default_rng(seed)
         heavy, rare = rng.standard_cauchy(300), (rng.random(300) < 0.02).astype(float)
         some = np.where(rng.random(300) < 0.8, 0.0, rng.exponential(size=300))
         rows = copied(np.repeat(rng.normal(size=(150, 2)), 2, axis=0)[rng.permutation(300)])
         facts = [("heavy", "mean", "", heavy), ("rare", "share", "x", rare), ("some", "mean", "", some), rows]
         named += bool(explained([*planted("none", seed)[0][:-1], *facts], rng.permutation(CLIENTS), HOSPITALS)[0])
-    assert named <= 10
+    print(f"shuffled clients: something is named in {named} of {seeds} seeds")
+    assert named <= seeds / 20
 
 
 def test_the_factor_between_units_needs_mean_and_deviation() -> None:

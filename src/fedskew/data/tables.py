@@ -284,7 +284,7 @@ def numbers(part: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
     try:
         found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
-        held = next(iter(words(part, name, path).unique().to_pylist()))
+        held = next((word for word in words(part, name, path).unique().to_pylist() if not number_like(word)), "")
         raise BadInput(
             f"{path}: column {name!r} is the target and holds words, such as {held!r}; name a column of numbers, or write "
             f"label={name} for classes"
@@ -296,6 +296,15 @@ def numbers(part: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
         "as missing",
     )
     return found
+
+
+def number_like(word: str) -> bool:
+    """Whether the word is a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def grown(counts: Ints, shape: tuple[int, int]) -> Ints:

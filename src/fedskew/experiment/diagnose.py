@@ -87,6 +87,10 @@ def from_files(
         seed=seed,
         on_progress=lambda share, rows: on_progress(f"reading, {rows:,} rows", share),
     )
+    require(
+        not target or bool(np.ptp(found.y) > 0),
+        f"diagnose: all targets in {column!r} are {found.y[0]:g}; name a column whose values differ",
+    )
     encode = columns.fit(found.table, str(paths[0]))
     subject = Subject(
         title=", ".join(path.name for path in paths),
@@ -101,13 +105,12 @@ def from_files(
         facts=tuple(encode.features(found.table)),
         arguments=table_arguments(paths, label, client, fitting(found), target),
     )
-    return of_numbers(subject, column) if target else subject
+    return of_numbers(subject) if target else subject
 
 
-def of_numbers(subject: Subject, column: str) -> Subject:
+def of_numbers(subject: Subject) -> Subject:
     """The subject whose ``y`` are numbers of a sample of all rows, by tenths."""
     y = subject.y.astype(np.float64)
-    require(bool(np.ptp(y) > 0), f"diagnose: all targets in {column!r} are {y[0]:g}; name a column whose values differ")
     strata, names = tenths(y)
     counts = counts_of(strata[:, None], subject.client, len(subject.clients), len(names))
     return replace(

@@ -156,7 +156,7 @@ def compared(
     a, b = means(ranks, owner, rows)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.abs(a - b) / ranks.std() / np.sqrt(1 / rows + 1 / others)
-    # of clients with one row, and of all rows but one, chance is not known
+    # chance is unknown for clients with one row, and with all rows but one
     p = np.where((rows > 1) & (others > 1), 2 * ndtr(-z), 1.0)
     if binary:
         # rare words are not normal; the tails of draws without replacement are no wider than binomial ones

@@ -17,11 +17,12 @@ from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
-from fedskew.data.dataset import Dataset, tenths
+from fedskew.data.dataset import Dataset
 from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
+from fedskew.data.targets import tenths
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
-from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, kind_of, said, targets_of
+from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
 from fedskew.measure.heterogeneity.columns import Difference, Fact, copied, explained
@@ -203,7 +204,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
     own, data = data is not None, data or experiment.dataset.load()
     held = client_data(experiment, data)
-    kind, partition = kind_of(data), held.partition
+    kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
     client = np.repeat(np.arange(len(partition)), partition.sizes)
     notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []

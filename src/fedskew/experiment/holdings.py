@@ -63,16 +63,6 @@ class Targets:
     response: Floats | None = None
 
 
-def kind_of(dataset: Dataset) -> str:
-    """The kind of the targets."""
-    y = dataset.y
-    if y.ndim == 1:
-        return CLASSES if dataset.classes else "number"
-    if np.issubdtype(y.dtype, np.floating):
-        return "survival"
-    return "labels" if y.shape[1] == len(dataset.classes) and bool(np.isin(y, (0, 1)).all()) else "symbols"
-
-
 def targets_of(kind: str, y: NDArray[Any], dataset: Dataset) -> Targets:
     """The strata of the targets (n, ...) of a data set's training rows."""
     if kind == CLASSES:

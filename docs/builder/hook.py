@@ -80,6 +80,7 @@ def on_page_content(content: str, **_: object) -> str:
     """Formulas as MathML, which browsers show without a script. What scrolls can be reached with the keyboard."""
     content = content.replace("<table>", '<table tabindex="0">')
     content = content.replace('<div class="output">', '<div class="output" tabindex="0">')
+    content = content.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
     return re.sub(r"MATH(block|inline)([0-9a-f]+)END", lambda m: drawn(m[1], bytes.fromhex(m[2]).decode()), content)
 
 

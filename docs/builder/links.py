@@ -4,6 +4,8 @@ import posixpath
 import re
 
 PAGES = {
+    "docs/gallery": "gallery/index.md",
+    "docs/tutorials": "tutorials/index.md",
     "src/fedskew/__init__.py": "python/index.md",
     "src/fedskew/advice/evidence.py": "methods/choose.md",
     "src/fedskew/algorithms": "methods/index.md",

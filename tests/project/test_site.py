@@ -23,7 +23,9 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path, monk
         assert not re.findall(
             r'<(?:script|img|iframe)[^>]* src="https?://|<link[^>]* href="https?://[^"]*\.css', text
         ), page
-        assert "<pre><span></span><code>" not in text, f"{page}: a code block that scrolls cannot be reached with the keyboard"
+        assert "<pre><span></span><code>" not in text, (
+            f"{page}: a code block that scrolls cannot be reached with the keyboard"
+        )
         assert "<table>" not in text, f"{page}: a table that scrolls cannot be reached with the keyboard"
         assert 'role="dialog" aria-label="Search"' in text, f"{page}: the search has no name for screen readers"
     drift = (tmp_path / "explanations" / "client-drift" / "index.html").read_text(encoding="utf-8")

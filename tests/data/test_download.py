@@ -117,7 +117,7 @@ def test_file_that_cannot_be_checked_is_refused(server, folder):
     fails(server.files(sha256=""), "does not say how long the file is", "put thing.bin from")
     assert names(folder) == []
     fails(server.files(sha256="", size=len(CONTENT)), "the connection ended after 65,536 of 327,697 bytes")
-    fails(server.files(), "was altered or damaged")
+    fails(server.files(), "was changed or damaged")
     assert names(folder) == []
     server.cut = 0
     assert fetch(server.files(sha256="", size=len(CONTENT)))[0].read_bytes() == CONTENT
@@ -152,7 +152,7 @@ def test_parts_of_two_versions_are_not_joined(server, folder):
     server.cut = CHUNK
     fails(server.files(), "the connection ended")
     server.cut, server.content = 0, bytes(len(CONTENT))
-    fails(server.files(), "altered", "SHA-256", "nothing was kept")
+    fails(server.files(), "changed", "SHA-256", "nothing was kept")
     assert names(folder) == []
     server.content = CONTENT
     assert fetch(server.files())[0].read_bytes() == CONTENT
@@ -161,7 +161,7 @@ def test_parts_of_two_versions_are_not_joined(server, folder):
 @pytest.mark.parametrize("at", [0, len(CONTENT) // 2, len(CONTENT) - 1])
 def test_altered_file_is_not_kept(server, folder, at):
     server.content = CONTENT[:at] + bytes([CONTENT[at] ^ 1]) + CONTENT[at + 1 :]
-    fails(server.files(), "thing.bin", "altered", "nothing was kept")
+    fails(server.files(), "thing.bin", "changed", "nothing was kept")
     assert names(folder) == []
 
 

@@ -235,12 +235,13 @@ def test_a_task_of_ones_own_brings_its_loss(air, tmp_path) -> None:
 def compared_with_names(tree: ast.AST, names: set[str]) -> Iterator[int]:
     """Lines that compare something with a task's name, or ask whether it is a task's class."""
     for node in ast.walk(tree):
-        texts = {
-            part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)
-        }
-        called = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
-        if (isinstance(node, ast.Compare | ast.match_case) and texts & names) or (asks and called & names):
+        if isinstance(node, ast.Compare | ast.match_case):
+            found = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        else:
+            continue
+        if found & names:
             yield getattr(node, "lineno", 0)
 
 

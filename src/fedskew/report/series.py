@@ -55,6 +55,8 @@ def curves_of(
     import pandas as pd
 
     found = rows_of(frame, measure).dropna(subset="value")
+    if found.empty:  # as for most measures, and pandas takes as long over nothing
+        return pd.DataFrame(columns=["method", "round", "mean", "low", "high", "runs", "stopped"])
     ordered = found.assign(method=pd.Categorical(found["method"], categories=methods(records)))
     seeds = ordered.groupby([*OBSERVATION, "round"], observed=True)["value"].mean()
     table = over_seeds(seeds.groupby(["method", "round"], observed=True), spread)

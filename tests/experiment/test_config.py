@@ -24,6 +24,7 @@ def test_every_component_is_written_to_toml_and_read_back(section: str, name: st
         "dataset hf": ":somewhere",
         "selection uniform": ":clients=3",
         "skew quantity-sizes": ":rows=[5,3]",
+        "skew column-dirichlet": ":column=x",
         "skew from-folder": ":path=there",
         "model module": ":torch.nn.Flatten",
     }

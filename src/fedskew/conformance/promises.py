@@ -291,24 +291,29 @@ def reduces(subject: Subject, own: str, other: str) -> None:
     theirs = build("algorithm", subject.catalogue, other, "reduces_to")
     # the guarantee of a privacy mechanism depends on how clients are drawn
     privacy = ours.contract().privacy or theirs.contract().privacy
-    selection: Selection = Poisson(rate=privacy.q) if privacy else Uniform(clients=5)
+    rate = privacy.q if privacy else 0.0
     for name, kind in REDUCED:
         solver, planner = SOLVERS[name], SeededPlanner(LOCAL[kind], seed=7)
         if not (trains_with(ours, solver) and trains_with(theirs, solver)):
             continue
-        fed = replace(subject.federation, algorithm=ours, solver=solver, planner=planner, selection=selection)
-        for one, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, selection), strict=True):
+        fed = replace(subject.federation, algorithm=ours, solver=solver, planner=planner, selection=drawn(rate))
+        for one, x in zip(play(fed, Sequential()), models(theirs, subject.server, name, kind, rate), strict=True):
             try:
                 expect_same({"x": one.server.x}, {"x": x})
             except Broken as broken:
                 raise Broken(f"round {one.server.round}, solver {name}, {kind}: {broken}") from None
 
 
+def drawn(rate: float) -> Selection:
+    """Draw each client with this probability; five clients a round if it is 0."""
+    return Poisson(rate=rate) if rate else Uniform(clients=5)
+
+
 @lru_cache(maxsize=32)
-def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, selection: Selection) -> list[Tensor]:
+def models(method: Algorithm, server: ServerOptimiser, solver: str, kind: str, rate: float) -> list[Tensor]:
     """The global model after each round, kept because many methods reduce to the same one."""
     planner = SeededPlanner(LOCAL[kind], seed=7)
-    made = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=selection)
+    made = federation(method, server_optimiser=server, solver=SOLVERS[solver], planner=planner, selection=drawn(rate))
     return [outcome.server.x for outcome in play(made, Sequential())]
 
 

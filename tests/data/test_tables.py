@@ -17,6 +17,7 @@ from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.diagnose import from_files
 from fedskew.experiment.results import run
+from fedskew.skew.values import ColumnDirichlet
 from tests.tables import frame, refused, write
 
 
@@ -148,7 +149,9 @@ def test_text_model_learns_the_user_texts(tmp_path):
 def test_models_of_numbers_refuse_word_ids(tmp_path):
     path = reviews(tmp_path / "t.csv")
     words = Experiment(dataset=f"table:path={path},label=stars,text=review", skew="iid", model="mlp:hidden=[8]")
-    with pytest.raises(BadInput, match=r"^model mlp:hidden=\[8\]: would take the numbers of t.csv's words .* text-cnn"):
+    with pytest.raises(
+        BadInput, match=r"^model mlp:hidden=\[8\]: treats the word ids of t.csv as measurements; use text-cnn"
+    ):
         assemble(words, words.dataset.load())
 
 
@@ -169,3 +172,13 @@ def test_bad_text_options_are_one_line(tmp_path):
         Table(path=str(path), label="stars", text="review", length=0)
     words = "no row has both a label ('stars') and a client, and 'review'"
     refused(path, words, label="stars", client="", text="review", fair=False)
+
+
+def test_inputs_of_a_table_have_names_and_a_skew_deals_by_them(tmp_path):
+    rows = [f"{20 + i % 7},{'mf'[i % 2]},{i if i % 5 else ''},{i % 3}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,sex,dose,out", *rows]) + "\n")
+    data = Table(path=str(tmp_path / "t.csv"), label="out").load()
+    assert data.columns == ("age", "sex = f", "sex = m", "dose", "dose is missing")
+    held = ColumnDirichlet(column="sex").values(data)
+    assert np.array_equal(held, data.x[:, 2])
+    assert len(np.unique(ColumnDirichlet(column="age").values(data))) == 7

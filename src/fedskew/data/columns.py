@@ -35,6 +35,19 @@ class Columns:
         """(rows, width) standardised numbers; missing ones are 0, the mean."""
         return self.preprocessing(cells_of(to_pandas(table), self.preprocessing))
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The name of each input: a column of numbers, or "column = word"; the inputs of a text are numbered."""
+        names: list[str] = []
+        for part in self.preprocessing.columns:
+            if isinstance(part, Number):
+                names += [part.name, *([f"{part.name} is missing"] if part.marked else [])]
+            elif isinstance(part, Words):
+                names += [f"{part.name} = {word}" for word in part.known]
+            else:
+                names += [f"{part.name} ({number})" for number in range(TEXT_WIDTH)]
+        return tuple(names)
+
     def features(self, table: pa.Table) -> Iterator[Fact]:
         """Each column's numbers, words (1 for a row that has it) and gaps (1), in their own units. Texts and times are left out."""
         frame = to_pandas(table)

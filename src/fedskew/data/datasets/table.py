@@ -141,6 +141,7 @@ class Table:
             (encode(table), y),
             (encode(test_table), y_test),
             classes,
+            columns=encode.inputs,
             clients=clients,
             preprocessing=encode.preprocessing,
             notes="; ".join(notes),

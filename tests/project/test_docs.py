@@ -112,9 +112,13 @@ def test_commands_on_pages_of_methods_fit_the_method(made: dict[str, str]) -> No
     assert refused == {}
 
 
+COMPLETE = "reference/measurements.md"
+"""A table with a row for each stored number, which nobody reads from start to end."""
+
+
 def test_no_page_is_longer_than_3000_words(made: dict[str, str]) -> None:
     words = {path: len(text.split()) for path, text in {**made, **committed()}.items()}
-    assert {path: number for path, number in words.items() if number > 3000} == {}
+    assert {path: number for path, number in words.items() if number > 3000 and path != COMPLETE} == {}
 
 
 def test_the_readme_is_short() -> None:
@@ -273,6 +277,12 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         skew="iid",
     )
     frame = run(experiment, data=symbols, runs=tmp_path).measurements()
+    stored |= set(zip(frame["split"], frame["name"], strict=True))
+    sets = dataclasses.replace(
+        numbers, y=(rows > 0).astype(int), y_test=(rows < 1).astype(int), classes=tuple("abcd"), target="labels"
+    )
+    experiment = Experiment(training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid")
+    frame = run(experiment, data=sets, runs=tmp_path).measurements()
     stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py
     deployed = {("round", "rejected"), *(key for key in registered() if key[0] == "fault")}

@@ -11,10 +11,12 @@ from fedskew.experiment.diagnose import Subject, diagnosis
 from fedskew.report import plots
 from fedskew.report.html import write_report
 from fedskew.store.runs import Row, RunStore
-from fedskew.tasks.metrics import REGRESSION
+from fedskew.tasks.metrics import METRICS
 
-OF_NUMBERS = {metric.name for metric in REGRESSION}
-OF_ONE_DATA_SET = [what for what in plots.pictures() if what != "ranks" and not OF_NUMBERS & {*what.split("-")}]
+OTHERS = [metric.name.replace("_", "-") for metric in METRICS if metric.name != "accuracy"]
+OF_ONE_DATA_SET = [
+    what for what in plots.pictures() if what != "ranks" and not any(f"-{name}-" in f"-{what}-" for name in OTHERS)
+]
 
 
 def toml(name: str, seed: int, partition_seed: int, rounds: int, **more: Any) -> str:

@@ -13,13 +13,14 @@ from torch.func import functional_call, grad, vmap
 
 from fedskew.algorithms import FedAvg
 from fedskew.conformance import promises, slots
-from fedskew.conformance.miniature import normal
+from fedskew.conformance.miniature import normal, slots_of
 from fedskew.conformance.promises import Subject, Verdict, examined
 from fedskew.conformance.records import Broken, expect_same
 from fedskew.conformance.slots import holds
 from fedskew.conformance.tasks import TASK_PROMISES
 from fedskew.core.contract import Metric
 from fedskew.core.errors import BadInput
+from fedskew.core.task import TaskKind
 from fedskew.core.vectors import ParameterSpace
 from fedskew.data.dataset import Dataset
 from fedskew.skew.concept import Concept, labels_of
@@ -213,11 +214,13 @@ def check(section: str, component: object) -> Iterator[Verdict]:
     """Yield the verdicts on a component of this kind, one by one."""
     for promise in KINDS[section]:
         yield examined(promise.__doc__ or "", promise, component)
-    if section in SLOTS:
-        subject = Subject(FedAvg(), ServerSgd(), {}, {SLOTS[section]: component})
+    if section in SLOTS or section == "task":
+        held = slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
+        subject = Subject(FedAvg(), ServerSgd(), {}, held)
         for test in (
             promises.trains,
             promises.resume_is_exact,
-            *(OF_CLIENTS if section in ("solver", "codec") else ()),
+            *(OF_CLIENTS if section in ("solver", "codec", "task") else ()),
+            *((promises.padding_changes_nothing,) if section == "task" else ()),
         ):
             yield examined(test.__doc__ or "", test, subject)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Selection, ServerOptimiser, Solver
 from fedskew.core.records import Batch, Server
-from fedskew.core.task import ModelTask, Task
+from fedskew.core.task import ModelTask, Task, TaskKind
 from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.states import ClientStates
 from fedskew.loop.federation import Federation
@@ -22,21 +23,24 @@ from fedskew.slots import ServerSgd, Sgd, Uniform
 from fedskew.tasks.classification import Classification
 
 SIZES = (5, 17, 40, 3, 1, 9, 24)
-CLASSES, FEATURES, INPUTS = 3, 5, 4
+CLASSES, FEATURES, INPUTS, LENGTH = 3, 5, 4, 5
 PUBLIC = 24
 """Number of the server's rows."""
 
 
 class Net(nn.Module):
-    """43 parameters, a prime: no other size in a method is a multiple of it."""
+    """43 parameters, a prime: no other size in a method is a multiple of it. ``length`` gives outputs for so many places."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int = CLASSES, length: int = 0) -> None:
         super().__init__()
+        self.length = length
         self.hidden = nn.Linear(INPUTS, FEATURES)
-        self.out = nn.Linear(FEATURES, CLASSES)
+        self.out = nn.Linear(FEATURES, outputs)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.tanh(self.hidden(x))
+        if self.length:
+            z = z[..., None, :] * torch.arange(1, self.length + 1).to(z)[:, None] / self.length
         return z, self.out(z)
 
 
@@ -52,7 +56,27 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 X0 = normal(3, SPACE.size) / 2
-"""Where training starts, (P,)."""
+"""Where training of the 43 parameters starts, (P,)."""
+
+
+def start_of(fed: Federation) -> Tensor:
+    """Where training starts, (P,)."""
+    return normal(3, fed.task.space.size) / 2
+
+
+def targets(kind: str, rows: int) -> Tensor:
+    """Targets (rows, ...) of this kind."""
+    row = torch.arange(rows)
+    if kind == "classes":
+        return row % CLASSES
+    if kind == "number":
+        return normal(2, rows)
+    if kind == "labels":
+        return (normal(2, rows, CLASSES) > 0).long()
+    if kind == "survival":
+        return torch.stack([normal(2, rows).exp(), (row % 3 > 0).double()], 1)
+    symbols = (row[:, None] + torch.arange(LENGTH)) % CLASSES
+    return symbols.where(torch.arange(LENGTH) < LENGTH - row[:, None] % 3, -1)
 
 
 LOCAL: Planner = SeededPlanner(Local(epochs=2, batch_size=7), seed=7)
@@ -87,6 +111,16 @@ def federation(
     )
 
 
+def slots_of(kind: TaskKind) -> dict[str, Any]:
+    """The fields of the federation on this task."""
+    length = LENGTH if kind.target == "symbols" else 0
+    outputs = kind.num_outputs(CLASSES if kind.target in ("classes", "labels", "symbols") else 0)
+    net, y = Net(outputs, length).double(), targets(kind.target, sum(SIZES))
+    task = ModelTask(kind.fitted(y.numpy()), net, ParameterSpace(net), outputs)
+    data = server_rows(PUBLIC)
+    return {"task": task, "y": y, "server_data": data._replace(y=targets(kind.target, PUBLIC))}
+
+
 def server_rows(count: int) -> Batch:
     """Return the server's rows: balanced classes, in two groups of people for the methods of group fairness."""
     x, row = normal(4, count, INPUTS), torch.arange(count)
@@ -114,7 +148,7 @@ def play(
 ) -> list[Outcome]:
     """Play the rounds up to ``rounds``, by default all planned ones, and return their outcomes; fills ``states``."""
     states = ClientStates() if states is None else states
-    server = server or start(fed, X0)
+    server = server or start(fed, start_of(fed))
     outcomes = []
     while server.round < (fed.rounds if rounds is None else rounds):
         outcomes.append(play_round(fed, engine, server, states))

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.miniature import SIZES, X0, federation, one_thread, play
+from fedskew.conformance.miniature import SIZES, federation, one_thread, play, start_of
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build, from_table, parse, plain
 from fedskew.core.contract import Selection, ServerOptimiser, Solver, linear_solver, plain_solver
 from fedskew.core.records import OWN, Cohort, Plan, Server
+from fedskew.core.task import joint
 from fedskew.core.trees import leaves, pick
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
@@ -119,7 +120,8 @@ def engines_agree(subject: Subject) -> None:
     for engine in (Stacked(), Stacked(width=3)):
         expect_same(played(subject.federation, engine), subject.reference)
     for solver in (SOLVERS["momentum"], SOLVERS["adamw"]):
-        if trains_with(subject.algorithm, solver):
+        # a loss of differences of rows has gradients that are 0 but for rounding, which AdamW divides by their size
+        if trains_with(subject.algorithm, solver) and (solver.linear or not joint(subject.federation.task)):
             fed = replace(subject.federation, solver=solver)
             expect_same(played(fed, Stacked()), played(fed, Sequential()))
 
@@ -151,7 +153,7 @@ def resume_is_exact(subject: Subject) -> None:
         read, _ = checkpoints.load(checkpoints.save(Path(folder), server.round, tree, {}))
     kept = {"x": read["x"], "opt": read.get("opt", {}), "state": read.get("state", {}), "round": server.round}
     again = ClientStates.restore(read["clients"]["ids"].numpy(), read["clients"].get("states", {}))
-    rest = play(fed, Sequential(), server=start(fed, X0)._replace(**kept), states=again)
+    rest = play(fed, Sequential(), server=start(fed, start_of(fed))._replace(**kept), states=again)
     ours = record(rest, again)
     expect_same(ours, {name: subject.reference[name] for name in ours}, tolerance=0.0)
 
@@ -202,7 +204,7 @@ def padding_changes_nothing(subject: Subject) -> None:
 def states_keep_their_shape(subject: Subject) -> None:
     """keeps the names, shapes and types of its states over the rounds"""
     fed = subject.federation
-    server = start(fed, X0)
+    server = start(fed, start_of(fed))
     client, own = shapes(fresh(fed, server.x)), shapes((server.state, server.opt))
     for outcome in subject.course[0]:
         at = f"after round {outcome.server.round}"

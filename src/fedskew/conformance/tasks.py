@@ -6,35 +6,20 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedskew.conformance.miniature import normal
+from fedskew.conformance.miniature import CLASSES, LENGTH, normal, targets
 from fedskew.conformance.records import expect_same
 from fedskew.conformance.slots import holds
 from fedskew.core.task import Pooling, TaskKind
 
-ROWS, CATEGORIES, LENGTH = 6, 4, 5
-"""Of the example: rows, classes or labels or symbols, and symbols of a row."""
-
-
-def targets(kind: str, rows: int = ROWS) -> Tensor:
-    """Targets (rows, ...) of this kind."""
-    row = torch.arange(rows)
-    if kind == "classes":
-        return row % CATEGORIES
-    if kind == "number":
-        return normal(2, rows)
-    if kind == "labels":
-        return (normal(2, rows, CATEGORIES) > 0).long()
-    if kind == "survival":
-        return torch.stack([normal(2, rows).exp(), (row % 3 > 0).double()], 1)
-    symbols = (row[:, None] + torch.arange(LENGTH)) % CATEGORIES
-    return symbols.where(torch.arange(LENGTH) < LENGTH - row[:, None] % 3, -1)
+ROWS = 6
+"""Of the example."""
 
 
 def example(task: TaskKind, rows: int = ROWS) -> tuple[TaskKind, Tensor, Tensor]:
     """The fitted task, outputs (rows, ..., K) and targets (rows, ...)."""
     y = targets(task.target, rows)
     sizes = (rows, LENGTH) if task.target == "symbols" else (rows,)
-    count = task.num_outputs(CATEGORIES if task.target in ("classes", "labels", "symbols") else 0)
+    count = task.num_outputs(CLASSES if task.target in ("classes", "labels", "symbols") else 0)
     return task.fitted(y.numpy()), normal(1, *sizes, count), y
 
 

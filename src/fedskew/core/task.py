@@ -25,6 +25,7 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     return (y[..., None] == torch.arange(num_classes, device=y.device)).to(dtype)
 
 
+@runtime_checkable
 class TaskKind(Protocol):
     """What is learnt, whatever the model: the loss of a model's outputs (B, ..., K), and its metrics.
 

@@ -23,7 +23,7 @@ def on_test_rows(metric: TaskMetric) -> Measure:
         "test",
         metric.name,
         f"{metric.title} of the global model on the test set, which no client has seen{metric.meaning}",
-        shown=BESIDE if metric.aside else ALL,
+        shown=("page",) if metric.aside and metric.pooled else BESIDE if metric.aside else ALL,
         title=metric.title,
         label=f"test {metric.title}",
         unit=metric.unit,
@@ -94,12 +94,19 @@ def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterato
 
 
 def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
-    """The metric of each client: of the global model, of its local model and of its personal model."""
+    """The metric of each client: of the global model, of its local model and of its personal model.
+
+    A pooled metric is computed for clients only if it is the primary one, and never of local models.
+    """
+    if metric.pooled and metric.aside:
+        return
     places = {
         "global-model": f"of the global model on the client's rows{metric.meaning}",
         "local-model": f"of its local model on its rows, before aggregation{metric.meaning}",
         "personal-model": f"of its personal model on its rows, after `evaluation.adapt_steps` steps{metric.meaning}",
     }
+    if metric.pooled:
+        del places["local-model"]
     for split, where in places.items():
         better = metric.better if split == "global-model" else ""
         yield Measure(split, metric.name, f"per client: {metric.title} {where}", better=better, low=metric.low)

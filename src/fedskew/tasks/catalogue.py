@@ -1,7 +1,13 @@
 """The tasks by name."""
 
 from fedskew.tasks.classification import Classification
+from fedskew.tasks.multilabel import MultiLabel
 from fedskew.tasks.next_token import NextToken
 from fedskew.tasks.regression import Regression
 
-TASKS: dict[str, type] = {"classification": Classification, "regression": Regression, "next-token": NextToken}
+TASKS: dict[str, type] = {
+    "classification": Classification,
+    "regression": Regression,
+    "multi-label": MultiLabel,
+    "next-token": NextToken,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +29,8 @@ class Table:
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
-    ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead.
+    ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
+    for each row, name their columns of 0 and 1: ``labels=a|b|c``.
 
     With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
     text, or as the tokens of a pretrained encoder; other columns are not used.
@@ -38,6 +39,7 @@ class Table:
     path: str
     label: str = ""
     target: str = ""
+    labels: str = ""
     client: str = ""
     text: str = ""
     test: str = ""
@@ -53,9 +55,14 @@ class Table:
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
         require(
-            bool(self.label) != bool(self.target),
-            "needs label=COLUMN for classes, or target=COLUMN for numbers" + (", not both" if self.label else ""),
+            sum(map(bool, (self.label, self.target, self.labels))) == 1,
+            "needs one of label=COLUMN for classes, target=COLUMN for numbers, and labels=COLUMN|COLUMN for sets of labels",
         )
+        require(
+            not self.labels or (len(self.label_columns) > 1 and len({*self.label_columns}) == len(self.label_columns)),
+            f"labels={self.labels} must be two or more different columns; for one column write label={self.labels}",
+        )
+        require(not self.labels or not self.text, "labels of texts are not read from tables yet; use label=COLUMN")
         require(self.column != self.client, f"column {self.column!r} cannot be both the label and the client")
         require(
             self.text not in (self.column, self.client) or not self.text,
@@ -68,13 +75,18 @@ class Table:
 
     @property
     def column(self) -> str:
-        """The column to predict."""
-        return self.label or self.target
+        """The column to predict, or the first of several."""
+        return self.label or self.target or self.label_columns[0]
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of a set of labels."""
+        return tuple(filter(None, self.labels.split("|")))
 
     @property
     def task(self) -> str:
         """The default task."""
-        return "regression" if self.target else "classification"
+        return "multi-label" if self.labels else "regression" if self.target else "classification"
 
     @property
     def model(self) -> str:
@@ -87,14 +99,15 @@ class Table:
         from fedskew.data.tables import survey
 
         def surveyed(path: str, client: str = "") -> Survey:
-            most, numeric = self.rows or None, bool(self.target)
-            return survey([Path(path)], self.column, client, text=self.text, numeric=numeric, most=most, fair=False)
+            most, numeric = self.rows or None, not self.label
+            made = survey([Path(path)], self.column, client, text=self.text, numeric=numeric, most=most, fair=False)
+            return with_labels(made, self.label_columns, path) if self.labels else made
 
         found = surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
         classes, notes = [*found.classes], [*found.notes]
         require(
-            len(classes) > 1 or bool(self.target),
+            len(classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
         )
         if self.test:
@@ -108,7 +121,7 @@ class Table:
             absent = sorted(set(table.column_names) - set(other.table.column_names))
             require(bool(self.text) or not absent, f"{self.test}: lacks the columns {absent[:5]}")
             test_table, y_test = other.table, other.y
-            if not self.target:
+            if self.label:
                 y_test = np.array([classes.index(word) for word in other.classes])[y_test]
         else:
             held = held_out(client, self.test_share)
@@ -118,6 +131,7 @@ class Table:
             )
             test_table, y_test = table.filter(held), y[held]
             table, y, client = table.filter(~held), y[~held], client[~held]
+        classes = [*self.label_columns] or classes
         natural = bool(self.client) or len(found.clients) > 1
         clients = (client, found.clients) if natural else None
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)
@@ -146,6 +160,19 @@ class Table:
             preprocessing=encode.preprocessing,
             notes="; ".join(notes),
         )
+
+
+def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
+    """The survey with the columns of all ``labels`` as targets (rows, labels); that of the first is the target so far."""
+    from fedskew.data.tables import numbers, require_columns
+
+    require_columns(Path(path), found.table, labels[1:])
+    columns = [found.y, *(numbers(found.table, name, Path(path)) for name in labels[1:])]
+    for name, values in zip(labels, columns, strict=True):
+        odd = ~np.isin(values, (0, 1))
+        require(not odd.any(), f"{path}: column {name!r} is a label and must hold 0 or 1, {int(odd.sum())} rows do not")
+    y = np.stack(columns, axis=1).astype(np.int64)
+    return replace(found, table=found.table.drop_columns(list(labels[1:])), y=y)
 
 
 def held_out(client: Ints, fraction: float) -> NDArray[np.bool_]:

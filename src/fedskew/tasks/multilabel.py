@@ -1,0 +1,54 @@
+"""Multi-label classification: each row has any number of the labels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.trees import Tree
+from fedskew.tasks.metrics import MULTI_LABEL
+from fedskew.tasks.ranking import areas, f1, mean_of_defined
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabel:
+    """Binary cross-entropy, in nats, mean over the labels; the model has one output a label, and answers yes from 0 on."""
+
+    idea: ClassVar[str] = "any number of labels for each row, by binary cross-entropy"
+    target: ClassVar[str] = "labels"
+    metrics: ClassVar[tuple[TaskMetric, ...]] = MULTI_LABEL
+    primary: ClassVar[str] = "f1_micro"
+
+    def num_outputs(self, num_categories: int) -> int:
+        return num_categories
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        return self
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return (softplus(outputs) - y.to(outputs) * outputs).mean(-1)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        yes, true = (outputs >= 0).to(outputs), y.to(outputs)
+        return {"loss": self.loss(outputs, y), "right": (yes * true).sum(-1), "both": (yes + true).sum(-1)}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        both = means["both"]
+        return {"loss": means["loss"], "f1_micro": 2 * means["right"] / both.where(both > 0, float("nan"))}
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        return {name: mean_of_defined(values) for name, values in self.by_category(outputs, y).items()}
+
+    def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
+        """AUC and F1 of each label (L,)."""
+        scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
+        yes = scores >= 0
+        return {"auc": areas(scores, true), "f1_macro": f1((yes & true).sum(0), yes.sum(0), true.sum(0))}

@@ -110,6 +110,13 @@ REPRODUCE = (
     switch("--as-stored", "start no runs: judge the stored ones"),
 )
 
+PREDICT = (
+    option("run", "RUN", "number or tag of a run, or latest"),
+    option("rows", "FILE", "new rows: CSV, Parquet, Arrow or JSON lines; npy or npz for images", type=Path),
+    option("--output", "FILE", "table to write, .csv or .parquet (default: CSV on standard output)", type=Path),
+    option("--client", "NAME", "use this client's personal model"),
+)
+
 FORMATS = ("safetensors", "torchscript", "onnx")
 EXPORT = (
     option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
@@ -193,6 +200,7 @@ VERBS = (
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
+    Verb("predict", "predict.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
     Verb("export", "export.export", "write a run's model to a file", (*EXPORT, TRUST, STORE[0])),
     Verb("flower init", "deploy.init", "write a Flower app that runs an experiment", INIT),
     Verb("flower node", "deploy.node", "run one client next to a SuperNode", NODE),

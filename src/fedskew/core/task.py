@@ -78,6 +78,14 @@ class Pooling(Protocol):
         """Those metrics, from the outputs (n, ...) and targets of all rows; one that is undefined is NaN or left out."""
 
 
+@runtime_checkable
+class Probabilistic(Protocol):
+    """A task that predicts a probability for each of several names: classes, labels or symbols."""
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """(B, K) from the outputs of a model."""
+
+
 class Task(Protocol):
     """Functions of a model at parameters ``w`` (P,) on inputs ``x`` (B, ...)."""
 

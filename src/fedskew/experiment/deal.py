@@ -13,7 +13,7 @@ from fedskew.core.component import label
 from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Preprocessing
+from fedskew.data.preprocessing import Preprocessing, as_it_is
 from fedskew.data.texts import reworded
 from fedskew.experiment.config import Experiment
 from fedskew.measure.heterogeneity import label_distance, label_distance_by_chance
@@ -79,7 +79,7 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
         labels=concept.labels_of(skews.concepts, changes, x, dataset.y, owner, seed, part=1),
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
         drawn=named(skews, own, changes),
-        preprocessing=preprocessing,
+        preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
     )
 
 

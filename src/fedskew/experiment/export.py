@@ -13,14 +13,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.records import rows_of
-from fedskew.core.task import TaskKind
+from fedskew.core.task import ModelTask, TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
-from fedskew.experiment.config import from_toml
+from fedskew.experiment.config import Architecture, from_toml
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.landscape import state_of
-from fedskew.experiment.prepare import fitted, tasks_of
+from fedskew.experiment.learned import Learned, kept, learned_of
+from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.personal import measures_personal, personal_model
 from fedskew.models.own import OwnNet
@@ -66,9 +66,7 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":
-            own = isinstance(made.net, OwnNet)
-            named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
-            path.write_bytes(save({name.removeprefix("inner.") if own else name: v for name, v in named.items()}))
+            path.write_bytes(save(named_weights(made)))
         else:
             write_program(Answers(made.net, made.kind).eval(), made.example, form, path)
     except OSError as error:
@@ -77,12 +75,30 @@ def export(
 
 
 class Trained(NamedTuple):
-    """A module with the weights of a run."""
+    """A model with the weights of a run."""
 
-    net: nn.Module
-    parameters: dict[str, Tensor]  # those that were trained
-    example: Tensor  # two rows
-    kind: TaskKind
+    task: ModelTask
+    w: Tensor  # (P,)
+    net: nn.Module  # with these weights
+    model: Architecture
+    learned: Learned
+    dtype: torch.dtype
+
+    @property
+    def kind(self) -> TaskKind:
+        return self.task.kind
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Those that were trained, by name."""
+        return self.task.space.unflatten(self.w)
+
+    @property
+    def example(self) -> Tensor:
+        """Two rows."""
+        shape = 2, *self.learned.shape
+        # ones: an encoder cuts its rows at padding
+        return torch.zeros(shape, dtype=torch.long) if self.task.ids else torch.ones(shape, dtype=self.dtype)
 
 
 def trained(
@@ -94,6 +110,7 @@ def trained(
 ) -> Trained:
     """The global model of a run's newest checkpoint, or the personal model of a ``client``.
 
+    The data are loaded for a personal model, and if the run's folder does not have the preprocessing.
     Raises `BadInput` if there is none: clients may share no whole model, or have no model of their own.
     """
     experiment = from_toml(store.run(run).experiment, f"run {run}")
@@ -101,13 +118,18 @@ def trained(
     if found is None:
         raise BadInput(f"run {run}: it has no checkpoint yet")
     tell_where(warn, store, run, found[1]["round"])
-    dataset = dataset or experiment.dataset.load()
-    held = client_data(experiment, dataset)
-    model, x, x_test = fitted(experiment.model, held.dataset, held.x, held.x_test)
-    shape, dtype = tuple(x.shape[1:]), DTYPES[experiment.training.dtype]
-    tasks = tasks_of(
-        experiment.task.fitted(dataset.y), model, shape, dataset.num_categories, dtype, torch.device("cpu"), False
+    learned = kept(store, run)
+    if learned is None or client is not None:
+        dataset = dataset or experiment.dataset.load()
+        learned = learned or learned_of(experiment, client_data(experiment, dataset))
+    options = {"task": learned.task, "model": learned.model}
+    experiment = experiment.replace(
+        **{f"{part}__{name}": v for part, found in options.items() for name, v in found.items()}
     )
+    kind, model = experiment.task, experiment.model
+    dtype = DTYPES[experiment.training.dtype]
+    bf16 = experiment.training.precision == "bf16"
+    tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)
     if client is None:
         require(
             len(tasks) == 1 and experiment.algorithm.contract().shares_model,
@@ -119,11 +141,18 @@ def trained(
         )
         w = found[0]["x"]
     else:
+        assert dataset is not None
         w = of_client(store, run, dataset, client)
-    named = tasks[0].space.unflatten(w)
-    net = model.build(shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
-    net.load_state_dict(named, strict=False)
-    return Trained(net, named, rows_of(x_test[:2], dtype, torch.device("cpu"), tasks[0].ids), tasks[0].kind)
+    net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
+    net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
+    return Trained(tasks[0], w, net, model, learned, dtype)
+
+
+def named_weights(made: Trained) -> dict[str, Tensor]:
+    """The trained parameters by their names in the module."""
+    own = isinstance(made.net, OwnNet)
+    named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
+    return {name.removeprefix("inner.") if own else name: value for name, value in named.items()}
 
 
 def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tensor:

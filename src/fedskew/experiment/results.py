@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedskew.experiment.answers import Checked, Dealt, Found, Tuning
     from fedskew.experiment.export import Format
     from fedskew.experiment.landscape import Kind, Landscape
+    from fedskew.experiment.predict import TrainedModel
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -305,6 +306,20 @@ def export(runs: Runs | int | str = "latest", path: str | Path | None = None, fo
     wanted = chosen(runs)
     require(format in SUFFIX, f"export: format must be {', '.join(SUFFIX)}, got {format!r}")
     return write(wanted.store, wanted.one("export"), format, Path(path) if path else None, dataset=wanted.data)
+
+
+@plainly
+def load_model(
+    run: Runs | int | str = "latest", client: int | str | None = None, runs: str | Path = "runs"
+) -> TrainedModel:
+    """The model of a run, by number, tag or `Runs`: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
+
+    It applies the preprocessing that training fitted. ``client`` asks for a client's personal model, by number or name.
+    """
+    from fedskew.experiment.predict import load
+
+    wanted = run if isinstance(run, Runs) else open(runs)[run]
+    return load(wanted.store, wanted.one("load_model"), client, dataset=wanted.data)
 
 
 @plainly

@@ -25,6 +25,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
+from fedskew.experiment.learned import keep
 from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import own_metrics, row_of
 from fedskew.experiment.plan import Plan
@@ -307,6 +308,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     store.update(run, status="running", experiment=experiment.toml())
     store.add_facts(run, facts)
     write_toml(store, run, experiment)
+    keep(store, run, assembly)
     counts = assembly.label_counts()
     classes = assembly.strata
     store.set_partition(

@@ -170,6 +170,16 @@ class Runs:
         net = made.net.eval()
         return net.inner if isinstance(net, OwnNet) and made.kind.target == "classes" else Answers(net, made.kind)
 
+    @plainly
+    def predict(self, rows: object, client: int | str | None = None) -> pd.DataFrame:
+        """The model's answer for each row of a data frame, a table, a file or an array, preprocessed as in training.
+
+        ``client`` asks for a client's personal model, by number or name. See `fedskew.load_model`.
+        """
+        from fedskew.experiment.predict import load
+
+        return load(self.store, self.one("predict"), client, dataset=self.data).predict(rows)
+
     def one(self, what: str) -> int:
         """The number of the only run."""
         if len(self.ids) == 1:

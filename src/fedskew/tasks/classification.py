@@ -36,6 +36,9 @@ class Classification:
     def predictions(self, outputs: Tensor) -> Tensor:
         return outputs
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1)
+
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         log_p = outputs.log_softmax(-1)
         return -(log_p * one_hot(y, outputs.shape[-1], log_p.dtype)).sum(-1)

@@ -1,0 +1,58 @@
+"""``predict``: a run's model on a file of new rows."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedskew.cli.output import print_json, warn
+from fedskew.cli.request import confirm
+from fedskew.cli.terminal import say
+from fedskew.core.counting import count
+from fedskew.core.errors import FedskewError, require
+from fedskew.store.runs import RunStore
+
+TABLES = (".csv", ".parquet")
+
+
+def predict(parsed: argparse.Namespace) -> int:
+    """Write the answers for the rows of a file, with its columns where it has any; on standard output without ``--output``."""
+    output: Path | None = parsed.output
+    require(
+        output is None or output.suffix in TABLES,
+        f"predict --output {output}: unknown kind of file; write {' or '.join(TABLES)}",
+    )
+    store = RunStore(parsed.runs, read_only=True)
+    chosen = store.select([parsed.run])
+    require(len(chosen) == 1, f"predict: {parsed.run} names {len(chosen)} runs; name one")
+    confirm(parsed, chosen)
+    # imported on first use: PyTorch takes longer than the checks above
+    import numpy as np
+    import pandas as pd
+
+    from fedskew.experiment.predict import load
+
+    model = load(store, chosen[0].id, parsed.client, warn)
+    rows = model.read(parsed.rows)
+    answers = model.predict(rows, warn)
+    metrics = model.evaluate(rows) if model.has_targets(rows) else {}
+    if not isinstance(rows, np.ndarray):
+        twice = [name for name in answers if name in rows]
+        require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")
+        answers = pd.concat([rows, answers], axis=1)
+    if output is None:
+        answers.to_csv(sys.stdout, index=False)
+    else:
+        try:
+            answers.to_parquet(output, index=False) if output.suffix == ".parquet" else answers.to_csv(
+                output, index=False
+            )
+        except OSError as error:
+            raise FedskewError(f"predict {output}: cannot be written: {error.strerror or error}") from None
+    if parsed.json:
+        print_json({"run": chosen[0].id, "rows": len(answers), "output": str(output or ""), "metrics": metrics})
+    elif output is not None:
+        say(f"wrote {output}: {count(len(answers), 'row')} with the answers of run {chosen[0].id}")
+    if metrics and not parsed.json:
+        found = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        print(f"against column {model.target!r}: {found}", file=sys.stderr)
+    return 0

@@ -1,0 +1,68 @@
+"""What a run's model needs besides its weights to answer for new rows: one JSON file in the run's folder."""
+
+from typing import Any
+
+import msgspec
+
+from fedskew.core.component import plain
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.data.preprocessing import Preprocessing
+from fedskew.experiment.build import Assembly
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.deal import ClientData
+from fedskew.experiment.prepare import fitted
+from fedskew.store.runs import RunStore
+
+FILE = "preprocessing.json"
+VERSION = 1
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """The preprocessing (None: it is not known), the shape of its result, the classes, and what training rows set.
+
+    ``categories`` is the number of classes, labels or symbols; ``task`` and ``model`` are options.
+    """
+
+    preprocessing: Preprocessing | None
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    categories: int
+    task: dict[str, Any]
+    model: dict[str, Any]
+    version: int = VERSION
+
+
+def learned_of(experiment: Experiment, held: ClientData) -> Learned:
+    """From the rows of an experiment."""
+    model, x, _ = fitted(experiment.model, held.dataset, held.x, held.x_test)
+    return Learned(
+        preprocessing=held.preprocessing,
+        shape=tuple(x.shape[1:]),
+        classes=held.dataset.classes,
+        categories=held.dataset.num_categories,
+        task=plain(experiment.task.fitted(held.dataset.y)),
+        model=plain(model),
+    )
+
+
+def keep(store: RunStore, run: int, assembly: Assembly) -> None:
+    """Write the file. Nothing is written where the rows are on other machines: their preprocessing is known there only."""
+    if not len(assembly.data.x):
+        return
+    path = store.run_folder(run) / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(learned_of(assembly.experiment, assembly.data)))
+    except OSError as error:
+        raise FedskewError(f"run {run}: cannot write {path}: {error.strerror}") from None
+
+
+def kept(store: RunStore, run: int) -> Learned | None:
+    """The file's content; None if there is no file. Raises `BadInput` if it is damaged, or of a later version."""
+    path = store.run_folder(run) / FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Learned)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"run {run}: cannot read {path}, it is damaged or of another version: {error}") from None

@@ -1,0 +1,265 @@
+"""A run's model in use: answers for new rows, with exactly the preprocessing that its training fitted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.counting import count
+from fedskew.core.errors import BadInput, require
+from fedskew.core.records import channels_last, rows_of, targets_of
+from fedskew.core.task import ModelTask, Probabilistic
+from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
+from fedskew.data.texts import UNKNOWN, encoded
+from fedskew.experiment.export import Trained, trained
+from fedskew.loop.evaluate import CHUNK, evaluate
+from fedskew.models.encoder import Encoder
+from fedskew.store.runs import RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PREDICTION, PROBABILITY, OUTPUT, OUTSIDE = "prediction", "probability_", "output_", "outside"
+"""Columns of the answers; the name of a class follows `PROBABILITY`, or `OUTPUT` if the task has no probabilities."""
+
+
+def warn_python(line: str) -> None:
+    warnings.warn(line, UserWarning, stacklevel=5)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TrainedModel:
+    """The model of a run, which takes rows as a file of new rows has them; see `predict`."""
+
+    run: int
+    made: Trained
+
+    def __repr__(self) -> str:
+        return f"model of run {self.run}: {self.reads}; predict(rows) gives {', '.join(self.made.learned.classes) or 'numbers'}"
+
+    @property
+    def reads(self) -> str:
+        """What a new row has."""
+        known = self.made.learned.preprocessing
+        if isinstance(known, Array):
+            return f"rows of shape {known.shape}"
+        return f"columns {', '.join(known.names)}" if known else "rows as the data set holds them"
+
+    @property
+    def target(self) -> str:
+        """The column of the targets in a file; empty if it has no name."""
+        known = self.made.learned.preprocessing
+        return "" if known is None or isinstance(known, Array) else known.target
+
+    def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
+        """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
+
+        Columns: ``prediction``, a class or a number in the target's unit; for classes the probability of each; ``outside``, what
+        no training row held. ``warn`` gets one line for each kind of such rows. Raises `BadInput` if columns are missing.
+        """
+        import pandas as pd
+
+        given = self.read(rows)
+        answers = self.answers(self.inputs(given))
+        found = self.unseen(given)
+        for strange, what in found:
+            warn(f"{count(int(strange.sum()), 'row')} of {len(strange)}: {what}; no training row was like that")
+        outside = ["; ".join(what for strange, what in found if strange[i]) for i in range(len(answers))]
+        index = given.index if isinstance(given, pd.DataFrame) else None
+        return pd.DataFrame({**columns_of(self.made, answers), OUTSIDE: outside}, index=index)
+
+    def evaluate(self, rows: object) -> dict[str, float]:
+        """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
+        name = self.target
+        given = self.read(rows)
+        require(
+            not isinstance(given, np.ndarray) and bool(name) and name in given,
+            f"evaluate: the rows have no column {name!r} of targets"
+            if name
+            else "evaluate: no column of targets is known",
+        )
+        assert not isinstance(given, np.ndarray)
+        held = given[given[name].notna()]
+        require(len(held) > 0, f"evaluate: no row has a value in {name!r}")
+        y = targets_of(self.targets(held, name), self.made.dtype, torch.device("cpu"))
+        return evaluate(self.made.task, self.made.w, self.inputs(held), y)
+
+    def has_targets(self, rows: pd.DataFrame | NDArray[Any]) -> bool:
+        """Whether `evaluate` can be called on the rows."""
+        return bool(self.target) and not isinstance(rows, np.ndarray) and self.target in rows
+
+    def targets(self, rows: pd.DataFrame, name: str) -> NDArray[Any]:
+        from fedskew.data.columns import numbers, strings
+
+        if self.made.kind.target != "classes":
+            return numbers(rows[name])
+        places = {word: at for at, word in enumerate(self.made.learned.classes)}
+        words = strings(rows[name]).str.strip()
+        strange = sorted(set(words) - set(places))
+        require(
+            not strange,
+            f"evaluate: column {name!r} holds {''.join(strange[:1])!r}, which is no class of run {self.run}: {', '.join(places)}",
+        )
+        return np.array([places[word] for word in words], dtype=np.int64)
+
+    def read(self, rows: object) -> pd.DataFrame | NDArray[Any]:
+        """The rows as a data frame, or as an array where the run was trained on arrays. Raises `BadInput`."""
+        known = self.made.learned.preprocessing
+        require(
+            known is not None,
+            f"run {self.run}: its preprocessing is not known here; model() takes rows as the data set holds them",
+        )
+        if isinstance(known, Array):
+            found = array_of(rows)
+            require(
+                found.shape[1:] == known.shape,
+                f"predict: rows have shape {found.shape[1:]}, those of run {self.run} {known.shape}",
+            )
+            return found
+        assert known is not None
+        text = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {known.column}
+        frame = frame_of(rows, {*text, known.target})
+        missing = [name for name in known.names if name not in frame]
+        columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        require(
+            not missing, f"predict: the rows lack the {columns}, which the model of run {self.run} was trained with"
+        )
+        return frame
+
+    def inputs(self, rows: pd.DataFrame | NDArray[Any]) -> Tensor:
+        """The inputs of the network."""
+        from fedskew.data.columns import cells_of, strings
+
+        known, model = self.made.learned.preprocessing, self.made.model
+        if isinstance(known, Array) or isinstance(rows, np.ndarray):
+            assert isinstance(known, Array)
+            assert isinstance(rows, np.ndarray)
+            x = known(rows)
+        elif isinstance(known, Tabular):
+            x = known(cells_of(rows, known))
+        else:
+            assert isinstance(known, Texts)
+            texts = strings(rows[known.column]).tolist()
+            x = model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
+        return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
+
+    def answers(self, x: Tensor) -> NDArray[Any]:
+        """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
+        task, made = self.made.task, []
+        with torch.no_grad():
+            for part in x.split(CHUNK):
+                made.append(answered(task, task.logits(self.made.w, channels_last(part))))
+        return torch.cat(made).numpy()
+
+    def unseen(self, rows: pd.DataFrame | NDArray[Any]) -> list[Unseen]:
+        """What no training row held, with the name of the column."""
+        from fedskew.data.columns import cells_of, strings
+
+        known = self.made.learned.preprocessing
+        if isinstance(rows, np.ndarray):
+            assert isinstance(known, Array)
+            found = known.unseen(rows)
+        elif isinstance(known, Tabular):
+            cells = cells_of(rows, known)
+            found = [(at, f"{p.name} {what}") for p in known.columns for at, what in p.unseen(cells[p.name])]
+        else:
+            assert isinstance(known, Texts)
+            ids = encoded(strings(rows[known.column]).tolist(), ids_of(known), known.length)
+            found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
+        return [(at, what) for at, what in found if at.any()]
+
+
+def ids_of(known: Texts) -> dict[str, int]:
+    """The id of each word; 0 and 1 are padding and unknown words."""
+    return {word: at for at, word in enumerate(known.vocabulary, start=2)}
+
+
+def answered(task: ModelTask, outputs: Tensor) -> Tensor:
+    """Probabilities, where the task gives any, or numbers."""
+    return task.kind.probabilities(outputs) if isinstance(task.kind, Probabilistic) else task.kind.predictions(outputs)
+
+
+def columns_of(made: Trained, answers: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The columns of a table of answers."""
+    if answers.ndim == 1:
+        return {PREDICTION: answers}
+    require(answers.ndim == 2, f"predict: the task {type(made.kind).__name__} has no single answer for a row")
+    names = made.learned.classes or tuple(map(str, range(answers.shape[1])))
+    if not isinstance(made.kind, Probabilistic):
+        return {f"{OUTPUT}{name}": answers[:, at] for at, name in enumerate(names)}
+    chosen = np.array(names, dtype=object)[answers.argmax(1)]
+    return {PREDICTION: chosen, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
+
+
+def array_of(rows: object) -> NDArray[Any]:
+    """Rows of numbers from an array, or from the array or the array ``x`` of a file."""
+    if isinstance(rows, str | Path):
+        path = Path(rows)
+        try:
+            found = np.load(path, allow_pickle=False)
+            return np.asarray(found if isinstance(found, np.ndarray) else found["x"])
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise BadInput(f"predict {path}: cannot be read as npy, or npz with an array x: {error}") from None
+    return np.asarray(rows)
+
+
+def frame_of(rows: object, words: set[str]) -> pd.DataFrame:
+    """Rows as a data frame; columns of ``words`` in a CSV file stay text."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if isinstance(rows, pd.DataFrame):
+        return rows
+    if isinstance(rows, str | Path):
+        from fedskew.data.columns import to_pandas
+        from fedskew.data.files import Reading, files_of
+        from fedskew.data.tables import joined
+
+        [path] = files_of([Path(rows)])[:1]
+        reading = Reading([path], frozenset(words))
+        parts = [part for _, part in reading.tables()]
+        require(bool(parts), f"predict {path}: no rows")
+        require(
+            not reading.malformed,
+            f"predict {path}: {count(reading.malformed, 'line')} with too few or too many cells; correct them first",
+        )
+        return to_pandas(joined(parts))
+    if isinstance(rows, pa.Table):
+        return pd.DataFrame(rows.to_pandas())
+    if isinstance(rows, Mapping):
+        return pd.DataFrame(dict(rows))
+    raise BadInput("predict: give a data frame, a table, or a file with the columns of the training rows")
+
+
+def load(
+    store: RunStore,
+    run: int,
+    client: int | str | None = None,
+    warn: Callable[[str], None] = warn_python,
+    dataset: Dataset | None = None,
+) -> TrainedModel:
+    """The global model of a run's newest checkpoint, or the personal model of a ``client``, by number or name."""
+    return TrainedModel(run, trained(store, run, warn, dataset, number_of(store, run, client)))
+
+
+def number_of(store: RunStore, run: int, client: int | str | None) -> int | None:
+    """A client's number, from its name or the number itself."""
+    if client is None or isinstance(client, int):
+        return client
+    known = store.partition(run).drop_duplicates("client")
+    names = dict(zip(known["client_name"], known["client"], strict=True))
+    if client in names:
+        return int(names[client])
+    require(
+        client.isdigit(), f"run {run}: there is no client {client!r}; they are {', '.join(map(str, list(names)[:20]))}"
+    )
+    return int(client)

@@ -1,0 +1,151 @@
+"""A run's model on files of new rows: the stored test metrics to the last digit, warnings, and one-line errors."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.dataset import Dataset
+from fedskew.data.datasets.digits import Digits, carried
+from fedskew.experiment.learned import FILE
+from fedskew.experiment.predict import OUTSIDE, PREDICTION
+from fedskew.experiment.runs import Runs
+from tests.data.test_preprocessing import visits
+
+QUICK = {"rounds": 2, "epochs": 1, "engine": "sequential", "progress": False}
+
+
+def trained_on(folder: Path, target: str = "label=ill", **keywords: object) -> Runs:
+    visits(folder / "train.csv", 90, 0)
+    visits(folder / "test.csv", 40, 1)
+    data = f"table:path={folder / 'train.csv'},test={folder / 'test.csv'},{target}"
+    return fs.run(dataset=data, skew="iid", clients=2, runs=folder / "runs", **{**QUICK, **keywords})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs]:
+    folder = tmp_path_factory.mktemp("predict")
+    return folder, trained_on(folder)
+
+
+def stored(runs: Runs, name: str) -> float:
+    frame = runs.measurements()
+    found = frame[(frame.split == "test") & (frame.name == name)]
+    return float(found.value.iloc[-1])
+
+
+def test_predictions_of_the_test_file_give_the_stored_accuracy(made: tuple[Path, Runs]) -> None:
+    folder, runs = made
+    answers = runs.predict(folder / "test.csv")
+    truth = pd.read_csv(folder / "test.csv")["ill"]
+    assert float((answers[PREDICTION] == truth).mean()) == stored(runs, "accuracy")
+    assert answers.columns.tolist() == [PREDICTION, "probability_no", "probability_yes", OUTSIDE]
+    assert answers[["probability_no", "probability_yes"]].sum(axis=1).to_numpy() == pytest.approx(np.ones(40), abs=1e-6)
+    model = fs.load_model(1, runs=folder / "runs")
+    assert model.evaluate(folder / "test.csv") == {name: stored(runs, name) for name in ("loss", "accuracy")}
+    frame = pd.read_csv(folder / "test.csv", index_col=False).set_index(np.arange(100, 140))
+    assert model.predict(frame).equals(answers.set_index(frame.index))
+
+
+def test_a_regression_predicts_in_the_unit_of_the_target(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path, "target=age", task="regression")
+    answers = runs.predict(tmp_path / "test.csv")
+    off = answers[PREDICTION] - pd.read_csv(tmp_path / "test.csv")["age"]
+    assert float(np.sqrt((off**2).mean())) == pytest.approx(stored(runs, "rmse"), rel=1e-6)
+    assert fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")["rmse"] == stored(runs, "rmse")
+
+
+def test_texts_use_the_vocabulary_of_the_run(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path, "label=ill,text=note", model="text-cnn:filters=4,embedding=4", held_out=0.3)
+    answers = runs.predict(tmp_path / "test.csv")
+    truth = pd.read_csv(tmp_path / "test.csv")["ill"]
+    assert float((answers[PREDICTION] == truth).mean()) == stored(runs, "accuracy")
+    with pytest.warns(UserWarning, match="no word of note is known"):
+        assert runs.predict({"note": ["zzz", "good"]})[OUTSIDE].tolist() == ["no word of note is known", ""]
+
+
+def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
+    runs = fs.run(dataset="digits", runs=tmp_path, **QUICK)
+    pixels, labels = carried()
+    data = Digits().load()
+    places = [np.flatnonzero((data.x_test == row).all(1))[:1] for row in (pixels / 16).astype(np.float32)]
+    test = np.array([len(at) > 0 for at in places])
+    np.savez(tmp_path / "rows.npz", x=pixels[test])
+    answers = runs.predict(tmp_path / "rows.npz")
+    assert float((answers[PREDICTION].astype(int) == labels[test]).mean()) == stored(runs, "accuracy")
+    with pytest.raises(BadInput, match=r"^predict: rows have shape \(8,\), those of run 1 \(64,\)$"):
+        runs.predict(np.zeros((3, 8)))
+
+
+def test_own_arrays_need_no_data_to_predict(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    data = Dataset(x=x, y=y, x_test=x, y_test=y, classes=("a", "b"), columns=("p", "q", "r"))
+    fs.run(data=data, skew="iid", clients=2, runs=tmp_path, **QUICK)
+    answers = fs.load_model("latest", runs=tmp_path).predict(dict(zip("pqr", x.T, strict=True)))
+    expected = fs.open(tmp_path)[1]
+    assert float((answers[PREDICTION] == np.array(["a", "b"])[y]).mean()) == stored(expected, "accuracy")
+
+
+def test_what_no_training_row_held_is_named(made: tuple[Path, Runs]) -> None:
+    folder, runs = made
+    frame = pd.read_csv(folder / "test.csv").head(3)
+    frame.loc[0, "age"], frame.loc[1, "ward"] = 700.0, "Z"
+    with pytest.warns(UserWarning, match="no training row was like that") as told:
+        answers = runs.predict(frame)
+    assert [str(one.message).partition(";")[0] for one in told] == [
+        answers[OUTSIDE][0].join(["1 row of 3: ", ""]),
+        "1 row of 3: ward unknown, such as 'Z'",
+    ]
+    assert answers[OUTSIDE][0].startswith("age outside ")
+    assert answers[OUTSIDE].tolist()[1:] == ["ward unknown, such as 'Z'", ""]
+
+
+def test_missing_columns_are_one_line(made: tuple[Path, Runs]) -> None:
+    folder, runs = made
+    frame = pd.read_csv(folder / "test.csv").drop(columns=["age", "seen"])
+    with pytest.raises(BadInput, match=r"^predict: the rows lack the columns age, seen, which the model of run 1"):
+        runs.predict(frame)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_predict_writes_the_rows_with_their_answers(made: tuple[Path, Runs], tmp_path: Path, kind: str, capsys) -> None:
+    folder, runs = made
+    new, out = tmp_path / f"new.{kind}", tmp_path / f"out.{kind}"
+    frame = pd.read_csv(folder / "test.csv")
+    frame.to_csv(new, index=False) if kind == "csv" else frame.to_parquet(new)
+    assert main(["predict", "1", str(new), "--runs", str(folder / "runs"), "--output", str(out)]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"wrote {out}: 40 rows with the answers of run 1\n"
+    assert f"accuracy {stored(runs, 'accuracy'):.6g}" in told.err
+    written = pd.read_csv(out) if kind == "csv" else pd.read_parquet(out)
+    assert written.columns.tolist()[:7] == frame.columns.tolist()
+    assert written[PREDICTION].tolist() == runs.predict(frame)[PREDICTION].tolist()
+    assert main(["predict", "1", str(out), "--runs", str(folder / "runs")]) == 2
+    assert "has a column 'prediction' already; rename it" in capsys.readouterr().err
+
+
+def test_runs_without_the_file_load_their_data(made: tuple[Path, Runs]) -> None:
+    folder, runs = made
+    path = runs.store.run_folder(1) / FILE
+    before = runs.predict(folder / "test.csv")
+    text = path.read_text()
+    path.unlink()
+    try:
+        assert runs.predict(folder / "test.csv").equals(before)
+        path.write_text(text.replace('"type":"words"', '"type":"later"'))
+        with pytest.raises(BadInput, match="damaged or of another version"):
+            runs.predict(folder / "test.csv")
+    finally:
+        path.write_text(text)
+
+
+def test_personal_models_are_named_by_their_client(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path, algorithm="ditto")
+    each = [runs.predict(tmp_path / "test.csv", client=name) for name in ("0", 1)]
+    assert not each[0].equals(each[1])
+    with pytest.raises(BadInput, match=r"^run 1: there is no client 'Rome'; they are 0, 1$"):
+        runs.predict(tmp_path / "test.csv", client="Rome")

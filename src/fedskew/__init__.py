@@ -24,9 +24,7 @@ if TYPE_CHECKING:
         clients,
         compare,
         diagnose,
-        export,
         landscape,
-        load_model,
         open,
         resume,
         run,
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     )
     from fedskew.experiment.runs import Runs
     from fedskew.experiment.shortcuts import from_toml, load, partition
+    from fedskew.experiment.use import export, load_model
     from fedskew.store.runs import RunStore
 
     __version__: str
@@ -53,12 +52,12 @@ PLACES = {
     "clients": "experiment.results",
     "compare": "experiment.results",
     "diagnose": "experiment.results",
-    "export": "experiment.results",
+    "export": "experiment.use",
     "from_toml": "experiment.shortcuts",
     "from_torch": "data.datasets.own",
     "landscape": "experiment.results",
     "load": "experiment.shortcuts",
-    "load_model": "experiment.results",
+    "load_model": "experiment.use",
     "open": "experiment.results",
     "partition": "experiment.shortcuts",
     "resume": "experiment.results",

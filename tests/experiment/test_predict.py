@@ -19,9 +19,10 @@ from tests.data.test_preprocessing import visits
 QUICK = {"rounds": 2, "epochs": 1, "engine": "sequential", "progress": False}
 
 
-def trained_on(folder: Path, target: str = "label=ill", **keywords: object) -> Runs:
-    visits(folder / "train.csv", 90, 0)
-    visits(folder / "test.csv", 40, 1)
+def trained_on(folder: Path, target: str = "label=ill", leave_out: str = "", **keywords: object) -> Runs:
+    for part, rows in (("train", 90), ("test", 40)):
+        path = visits(folder / f"{part}.csv", rows, rows)
+        pd.read_csv(path).drop(columns=leave_out or []).to_csv(path, index=False)
     data = f"table:path={folder / 'train.csv'},test={folder / 'test.csv'},{target}"
     return fs.run(dataset=data, skew="iid", clients=2, runs=folder / "runs", **{**QUICK, **keywords})
 

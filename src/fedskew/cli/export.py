@@ -10,13 +10,23 @@ from fedskew.store.runs import RunStore
 
 
 def export(parsed: argparse.Namespace) -> int:
-    """Write the newest checkpoint's model to a file."""
+    """Write the newest checkpoint's model to a folder, or to a file."""
+    from fedskew.experiment.export import SUFFIX
     from fedskew.experiment.export import export as write
+    from fedskew.experiment.folder import write_folder
+    from fedskew.experiment.predict import number_of
 
     store = RunStore(parsed.runs, read_only=True)
     chosen = store.select([parsed.run])
     require(len(chosen) == 1, f"export: {parsed.run} names {len(chosen)} runs; name one")
     confirm(parsed, chosen)
-    path = write(store, chosen[0].id, parsed.format, parsed.output, warn)
+    run, output = chosen[0].id, parsed.output
+    of_name = {suffix: form for form, suffix in SUFFIX.items()}
+    form = parsed.format or of_name.get(output.suffix if output else "", "folder")
+    client = number_of(store, run, parsed.client)
+    if form == "folder":
+        path = write_folder(store, run, output, client, warn)
+    else:
+        path = write(store, run, form, output, warn, client=client)
     Console().print(f"wrote {path}")
     return 0

@@ -117,11 +117,17 @@ PREDICT = (
     option("--client", "NAME", "use this client's personal model"),
 )
 
-FORMATS = ("safetensors", "torchscript", "onnx")
+FORMATS = ("folder", "safetensors", "torchscript", "onnx")
 EXPORT = (
     option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
-    option("--format", "FORMAT", f"{', '.join(FORMATS)} (default: {FORMATS[0]})", choices=FORMATS, default=FORMATS[0]),
-    option("--output", "FILE", "file to write (default: in the run's folder)", type=Path),
+    option(
+        "--format",
+        "FORMAT",
+        f"{', '.join(FORMATS)} (default: by the ending of --output, or {FORMATS[0]})",
+        choices=FORMATS,
+    ),
+    option("--output", "PATH", "folder or file to write (default: in the run's folder)", type=Path),
+    option("--client", "NAME", "export this client's personal model"),
 )
 
 RECIPE = option("--recipe", "NAME|FILE.toml", "method, or experiment file (default: fedavg)", default="fedavg")
@@ -201,7 +207,7 @@ VERBS = (
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "predict.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
-    Verb("export", "export.export", "write a run's model to a file", (*EXPORT, TRUST, STORE[0])),
+    Verb("export", "export.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),
     Verb("flower init", "deploy.init", "write a Flower app that runs an experiment", INIT),
     Verb("flower node", "deploy.node", "run one client next to a SuperNode", NODE),
     Verb("flower check", "deploy.check", "test the connection to a SuperLink and its certificate", CONNECTION),

@@ -3,7 +3,8 @@
 import io
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedskew.core.errors import BadInput, FedskewError, require
-from fedskew.core.task import ModelTask, TaskKind
+from fedskew.core.task import ModelTask, Probabilistic, TaskKind
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import DTYPES, kept_of
 from fedskew.experiment.config import Architecture, from_toml
@@ -49,20 +50,17 @@ def export(
     path: Path | None = None,
     warn: Callable[[str], None] = lambda _: None,
     dataset: Dataset | None = None,
+    client: int | None = None,
 ) -> Path:
-    """Write the global model of a run's newest checkpoint; the file.
+    """Write the global model of a run's newest checkpoint, or a client's personal model; the file.
 
     ``safetensors`` holds the parameters by their names in the model, ``torchscript`` and ``onnx`` a program from rows (n, ...) to
     logits (n, K). ``dataset`` is the data that a program gave to the run, if it did. ``warn`` gets a line if the newest checkpoint
     is damaged and the previous one is used. Raises `BadInput` if the model cannot be written in this format, or if the clients
     do not share a whole model.
     """
-    require(
-        form != "onnx" or find_spec("onnxscript") is not None,
-        "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
-    )
     path = path or store.run_folder(run) / f"model{SUFFIX[form]}"
-    made = trained(store, run, warn, dataset)
+    made = trained(store, run, warn, dataset, client)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if form == "safetensors":
@@ -172,29 +170,49 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
 
 def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:
     """Write a model that takes any number of rows such as those of the example."""
-    try:
-        if form == "torchscript":
-            program = io.BytesIO()
-            torch.jit.save(torch.jit.trace(net, example), program)
-            path.write_bytes(program.getvalue())
-            return
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages of other models
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's warnings about its own code
-            rows = {0: torch.export.Dim("rows")}
-            exported = torch.onnx.export(
-                net,
-                (example,),
-                dynamo=True,
-                verbose=False,
-                input_names=["x"],
-                output_names=["logits"],
-                dynamic_shapes=(rows,),
-            )
+    if form == "onnx":
+        network_graph(net, example).save(path)
+        return
+    program = io.BytesIO()
+    with refused("torchscript"):
+        torch.jit.save(torch.jit.trace(net, example), program)
+    path.write_bytes(program.getvalue())
+
+
+def network_graph(net: nn.Module, example: Tensor, opset: int | None = None) -> torch.onnx.ONNXProgram:
+    """The ONNX program of a module, from ``x`` to ``logits``. Raises `BadInput`."""
+    require(
+        find_spec("onnxscript") is not None,
+        "export: ONNX needs the package onnxscript; pip install 'fedskew[onnx]', or write --format torchscript",
+    )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports missing packages of other models
+    with warnings.catch_warnings(), refused("onnx"):
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about itself
+        exported = torch.onnx.export(
+            net,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["x"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("rows")},),
+            opset_version=opset,
+        )
         assert exported
-        exported.save(path)
-    except OSError:
-        raise
+        return exported
+    raise AssertionError
+
+
+@contextmanager
+def refused(form: str) -> Iterator[None]:
+    """Turn an error of an exporter into one line."""
+    try:
+        yield
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BadInput(f"export: this model cannot be written as {form} ({reason}); take safetensors") from None
+
+
+def answered(kind: TaskKind, outputs: Tensor) -> Tensor:
+    """Probabilities (n, K), where the task gives any, or numbers (n,)."""
+    return kind.probabilities(outputs) if isinstance(kind, Probabilistic) else kind.predictions(outputs)

@@ -1,4 +1,4 @@
-"""What a run's model needs besides its weights to answer for new rows: one JSON file in the run's folder."""
+"""Files of a run's folder: its experiment, and what its model needs besides its weights to answer for new rows."""
 
 from typing import Any
 
@@ -66,3 +66,11 @@ def kept(store: RunStore, run: int) -> Learned | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise BadInput(f"run {run}: cannot read {path}, it is damaged or of another version: {error}") from None
+
+
+def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
+    try:
+        store.run_folder(run).mkdir(parents=True, exist_ok=True)
+        (store.run_folder(run) / "experiment.toml").write_text(experiment.toml(), encoding="utf-8")
+    except OSError as error:
+        raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None

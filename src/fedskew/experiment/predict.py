@@ -16,11 +16,11 @@ from torch import Tensor
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
 from fedskew.core.records import channels_last, rows_of, targets_of
-from fedskew.core.task import ModelTask, Probabilistic
+from fedskew.core.task import Probabilistic
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
 from fedskew.data.texts import UNKNOWN, encoded
-from fedskew.experiment.export import Trained, trained
+from fedskew.experiment.export import Trained, answered, trained
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.models.encoder import Encoder
 from fedskew.store.runs import RunStore
@@ -157,7 +157,7 @@ class TrainedModel:
         task, made = self.made.task, []
         with torch.no_grad():
             for part in x.split(CHUNK):
-                made.append(answered(task, task.logits(self.made.w, channels_last(part))))
+                made.append(answered(task.kind, task.logits(self.made.w, channels_last(part))))
         return torch.cat(made).numpy()
 
     def unseen(self, rows: pd.DataFrame | NDArray[Any]) -> list[Unseen]:
@@ -181,11 +181,6 @@ class TrainedModel:
 def ids_of(known: Texts) -> dict[str, int]:
     """The id of each word; 0 and 1 are padding and unknown words."""
     return {word: at for at, word in enumerate(known.vocabulary, start=2)}
-
-
-def answered(task: ModelTask, outputs: Tensor) -> Tensor:
-    """Probabilities, where the task gives any, or numbers."""
-    return task.kind.probabilities(outputs) if isinstance(task.kind, Probabilistic) else task.kind.predictions(outputs)
 
 
 def columns_of(made: Trained, answers: NDArray[Any]) -> dict[str, NDArray[Any]]:

@@ -26,9 +26,7 @@ from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
     from fedskew.experiment.answers import Checked, Dealt, Found, Tuning
-    from fedskew.experiment.export import Format
     from fedskew.experiment.landscape import Kind, Landscape
-    from fedskew.experiment.predict import TrainedModel
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -295,31 +293,6 @@ def landscape(
             lambda: show(f"losses: {100 * next(done) / total:.0f} %"),
             dataset=wanted.data,
         )
-
-
-@plainly
-def export(runs: Runs | int | str = "latest", path: str | Path | None = None, format: Format = "safetensors") -> Path:
-    """Write a run's model as safetensors, torchscript or onnx; the file. A number means the folder ``runs``."""
-    from fedskew.experiment.export import SUFFIX
-    from fedskew.experiment.export import export as write
-
-    wanted = chosen(runs)
-    require(format in SUFFIX, f"export: format must be {', '.join(SUFFIX)}, got {format!r}")
-    return write(wanted.store, wanted.one("export"), format, Path(path) if path else None, dataset=wanted.data)
-
-
-@plainly
-def load_model(
-    run: Runs | int | str = "latest", client: int | str | None = None, runs: str | Path = "runs"
-) -> TrainedModel:
-    """The model of a run, by number, tag or `Runs`: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
-
-    It applies the preprocessing that training fitted. ``client`` asks for a client's personal model, by number or name.
-    """
-    from fedskew.experiment.predict import load
-
-    wanted = run if isinstance(run, Runs) else open(runs)[run]
-    return load(wanted.store, wanted.one("load_model"), client, dataset=wanted.data)
 
 
 @plainly

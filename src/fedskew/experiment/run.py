@@ -25,7 +25,7 @@ from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
 from fedskew.experiment.history import forgetting_rows, recovery_rows
-from fedskew.experiment.learned import keep
+from fedskew.experiment.learned import keep, write_toml
 from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import own_metrics, row_of
 from fedskew.experiment.plan import Plan
@@ -104,14 +104,6 @@ def register(
         store.add_facts(run, {"engine": engine})
     write_toml(store, run, experiment)
     return run
-
-
-def write_toml(store: RunStore, run: int, experiment: Experiment) -> None:
-    try:
-        store.run_folder(run).mkdir(parents=True, exist_ok=True)
-        (store.run_folder(run) / "experiment.toml").write_text(experiment.toml(), encoding="utf-8")
-    except OSError as error:
-        raise FedskewError(f"run {run}: cannot write {store.run_folder(run)}: {error.strerror}") from None
 
 
 Begin = Callable[[], tuple[Assembly, Site | None]]

@@ -1,0 +1,81 @@
+"""A run's model as one folder for other programs: weights, ONNX with the preprocessing inside, a Python file, a model card."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.core.task import TaskKind
+from fedskew.data.dataset import Dataset
+from fedskew.experiment.export import Trained, answered, named_weights, network_graph, trained
+from fedskew.experiment.graph import INPUT, OPSET, about, preprocessing_graph
+from fedskew.models.encoder import Encoder
+from fedskew.report.card import card
+from fedskew.store.runs import RunStore
+
+PROGRAM = Path(__file__).with_name("predict_onnx.py")
+"""The Python file of the folder, which is copied as it is."""
+
+
+def write_folder(
+    store: RunStore,
+    run: int,
+    path: Path | None = None,
+    client: int | None = None,
+    warn: Callable[[str], None] = lambda _: None,
+    dataset: Dataset | None = None,
+) -> Path:
+    """Write the folder of a run's model, or of a client's personal model; the folder.
+
+    Without the package onnxscript, and for a model that ONNX cannot compute, it has no ``model.onnx``; ``warn`` gets the reason.
+    """
+    folder = path or store.run_folder(run) / ("model" if client is None else f"model-of-client-{client}")
+    made = trained(store, run, warn, dataset, client)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").write_bytes(save(named_weights(made)))
+        (folder / "preprocessing.json").write_bytes(msgspec.json.format(msgspec.json.encode(made.learned)))
+        (folder / "experiment.toml").write_text(store.run(run).experiment, encoding="utf-8")
+        try:
+            write_graph(made, folder / "model.onnx")
+            shutil.copyfile(PROGRAM, folder / "predict.py")
+            reason = ""
+        except BadInput as error:
+            reason = str(error)
+            warn(f"{folder} has no model.onnx: {reason}")
+        (folder / "README.md").write_text(card(store, run, client, reason), encoding="utf-8")
+    except OSError as error:
+        raise FedskewError(f"export {folder}: cannot be written: {error.strerror}") from None
+    return folder
+
+
+class Answering(nn.Module):
+    """The network with the last step of the task: inputs in, probabilities (n, K) or numbers (n,) out."""
+
+    def __init__(self, net: nn.Module, kind: TaskKind) -> None:
+        super().__init__()
+        self.net, self.kind = net, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return answered(self.kind, self.net(x)[1])
+
+
+def write_graph(made: Trained, path: Path) -> None:
+    """Write the ONNX file from rows, as files hold them, to answers. Raises `BadInput` with the reason if that cannot be."""
+    known = made.learned.preprocessing
+    if known is None or isinstance(made.model, Encoder):
+        raise BadInput("its preprocessing cannot be computed by ONNX")
+    program = network_graph(Answering(made.net, made.kind).eval(), made.example, OPSET)
+    from onnx import compose, helper
+
+    kind = "INT64" if made.task.ids else {torch.float32: "FLOAT", torch.float64: "DOUBLE"}[made.dtype]
+    first, second = preprocessing_graph(known, kind), program.model_proto
+    first.ir_version = second.ir_version
+    whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
+    helper.set_model_props(whole, about(known, made.learned.classes))
+    path.write_bytes(whole.SerializeToString())

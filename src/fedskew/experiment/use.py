@@ -1,0 +1,54 @@
+"""The model of a run in use, from Python: load it, or export it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedskew.core.errors import require
+from fedskew.experiment.results import chosen, open
+from fedskew.experiment.runs import Runs, plainly
+
+if TYPE_CHECKING:
+    from fedskew.experiment.export import Format
+    from fedskew.experiment.predict import TrainedModel
+
+
+@plainly
+def load_model(
+    run: Runs | int | str = "latest", client: int | str | None = None, runs: str | Path = "runs"
+) -> TrainedModel:
+    """The model of a run, by number, tag or `Runs`: ``load_model(7).predict("new.csv")``, ``.evaluate("new.csv")``.
+
+    It applies the preprocessing that training fitted. ``client`` asks for a client's personal model, by number or name.
+    """
+    from fedskew.experiment.predict import load
+
+    wanted = run if isinstance(run, Runs) else open(runs)[run]
+    return load(wanted.store, wanted.one("load_model"), client, dataset=wanted.data)
+
+
+@plainly
+def export(
+    runs: Runs | int | str = "latest",
+    path: str | Path | None = None,
+    format: Literal["folder"] | Format = "folder",
+    client: int | str | None = None,
+) -> Path:
+    """Write a run's model for other programs: a folder with ONNX, weights, a model card and a Python file; or one file.
+
+    ``format`` is folder, safetensors, torchscript or onnx. ``client`` asks for a client's personal model, by number or name. A
+    number of a run means the folder ``runs``.
+    """
+    from fedskew.experiment.export import SUFFIX
+    from fedskew.experiment.export import export as write
+    from fedskew.experiment.folder import write_folder
+    from fedskew.experiment.predict import number_of, warn_python
+
+    wanted, place = chosen(runs), Path(path) if path else None
+    require(format in ("folder", *SUFFIX), f"export: format must be folder, {', '.join(SUFFIX)}, got {format!r}")
+    run = wanted.one("export")
+    whose = number_of(wanted.store, run, client)
+    if format == "folder":
+        return write_folder(wanted.store, run, place, whose, warn_python, wanted.data)
+    return write(wanted.store, run, format, place, dataset=wanted.data, client=whose)

@@ -1,0 +1,124 @@
+"""The exported folder answers as the run does: ONNX with the preprocessing inside, next to a model card."""
+
+import csv
+import importlib.util
+import subprocess
+import venv
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedskew as fs
+from fedskew.cli.main import main
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.heart import CSV, Heart, choose_test_rows
+from fedskew.experiment.predict import PREDICTION
+from tests.experiment.test_predict import QUICK, stored, trained_on
+
+
+def program(folder: Path) -> ModuleType:
+    """The Python file of an exported folder."""
+    pytest.importorskip("onnxruntime")
+    spec = importlib.util.spec_from_file_location("exported", folder / "predict.py")
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:
+    with rows.open(newline="") as file:
+        return program(folder).answers(list(csv.DictReader(file)))
+
+
+def test_folder_without_onnx_says_why(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path)
+    with pytest.warns(UserWarning, match="no model.onnx: export: column 'note' holds texts"):
+        folder = fs.export(runs)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"model.safetensors", "preprocessing.json", "experiment.toml", "README.md"}
+    card = (folder / "README.md").read_text()
+    assert "There is no ONNX file: export: column 'note' holds texts" in card
+    assert f"| accuracy | {100 * stored(runs, 'accuracy'):.1f}" in card
+    assert "## Privacy" in card
+
+
+def test_the_ending_of_the_output_names_the_format(tmp_path: Path) -> None:
+    trained_on(tmp_path, algorithm="ditto")
+    store = ["--runs", str(tmp_path / "runs")]
+    files = [tmp_path / f"{name}.safetensors" for name in ("all", "one")]
+    assert main(["export", "1", "--output", str(files[0]), *store]) == 0
+    assert main(["export", "1", "--output", str(files[1]), "--client", "1", *store]) == 0
+    assert files[0].read_bytes() != files[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_heart_on_onnxruntime_gives_the_stored_accuracy_and_the_same_inputs(tmp_path: Path) -> None:
+    runs = fs.run(dataset="heart", skew="natural", runs=tmp_path / "runs", **{**QUICK, "rounds": 5})
+    frame = pd.read_csv(CSV, dtype=str, keep_default_na=False)
+    strata = 2 * np.unique(frame["hospital"], return_inverse=True)[1] + (frame["num"] != "0")
+    frame[choose_test_rows(strata.to_numpy(), 0)].to_csv(tmp_path / "new.csv", index=False)
+    folder = fs.export(runs, tmp_path / "model")
+    found, classes = answers(folder, tmp_path / "new.csv")
+    predicted = np.array(classes)[found.argmax(1)]
+    truth = np.array(Heart().load().classes)[Heart().load().y_test]
+    assert float((predicted == truth).mean()) == stored(runs, "accuracy")
+    own = runs.predict(tmp_path / "new.csv")
+    assert predicted.tolist() == own[PREDICTION].tolist()
+    assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_each_kind_of_preprocessing_gives_the_same_answers(tmp_path: Path) -> None:
+    for target in ("target=age", "label=ill"):
+        place = tmp_path / target
+        place.mkdir()
+        runs = trained_on(place, target, leave_out="note")
+        found, classes = answers(fs.export(runs), place / "test.csv")
+        own = runs.predict(place / "test.csv")
+        expected = own[[f"probability_{c}" for c in classes]].to_numpy() if classes else own[PREDICTION].to_numpy()
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_texts_and_images_give_the_same_answers(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path, "label=ill,text=note", model="text-cnn:filters=4,embedding=4")
+    found, _ = answers(fs.export(runs), tmp_path / "test.csv")
+    own = runs.predict(tmp_path / "test.csv")
+    assert found == pytest.approx(own[["probability_no", "probability_yes"]].to_numpy(), abs=1e-6)
+    digits = fs.run(dataset="digits", runs=tmp_path / "digits", **QUICK)
+    rows = np.random.default_rng(0).integers(0, 17, (5, 64))
+    pd.DataFrame(rows).to_csv(tmp_path / "digits.csv", index=False)
+    found, classes = answers(fs.export(digits), tmp_path / "digits.csv")
+    own = digits.predict(rows)
+    assert found == pytest.approx(own[[f"probability_{c}" for c in classes]].to_numpy(), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_folder_needs_onnxruntime_alone(tmp_path: Path) -> None:
+    """In an environment of its own; skipped where the package cannot be installed."""
+    runs = trained_on(tmp_path, leave_out="note")
+    folder = fs.export(runs, tmp_path / "model")
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    got = subprocess.run(
+        [python, "-m", "pip", "install", "-q", "onnxruntime"], check=False, capture_output=True, timeout=500
+    )
+    if got.returncode:
+        pytest.skip("onnxruntime cannot be installed here")
+    words = [python, folder / "predict.py", tmp_path / "test.csv"]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, env={}, timeout=60).stdout
+    predicted = [row["prediction"] for row in csv.DictReader(printed.splitlines())]
+    truth = pd.read_csv(tmp_path / "test.csv")["ill"]
+    assert float((np.array(predicted) == truth).mean()) == stored(runs, "accuracy")
+
+
+def test_a_format_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    runs = trained_on(tmp_path)
+    with pytest.raises(BadInput, match="export: format must be folder, safetensors, torchscript, onnx, got 'pickle'"):
+        fs.export(runs, format="pickle")

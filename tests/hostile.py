@@ -129,7 +129,7 @@ OPTIONS = [
     ("holds no partition", "--skew from-folder:path=nosuch"),
     ("unknown dataset ''", "--dataset "),
     ("unknown dataset 'nosuch'", "--dataset nosuch"),
-    ("needs label=COLUMN for classes, or target=COLUMN for numbers", "--dataset table:path=x.csv"),
+    ("needs one of label=COLUMN for classes", "--dataset table:path=x.csv"),
     ("unknown dataset '/dev/zero'", "--dataset /dev/zero"),
     ("unknown kind of file", "--dataset table:path=/dev/zero,label=y"),
     ("has no option '--nosuch'", "--nosuch"),

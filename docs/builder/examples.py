@@ -38,7 +38,7 @@ THUMBNAIL = 400
 SECTIONS = {
     "How clients differ": (
         "skews_side_by_side", "label_skew_strength", "quantity_skews", "rotated_digits", "concept_drift", "unseen_hospital",
-        "sensors_of_people", "next_character",
+        "sensors_of_people", "survival_times", "next_character",
     ),
     "Comparing methods": (
         "learning_curves", "paired_differences", "tuned_learning_rates", "local_epochs", "partial_participation",

@@ -118,9 +118,10 @@ def measurements() -> str:
 
 
 def columns() -> str:
-    """The measures in tables and figures of runs."""
+    """The measures in tables and figures of runs. Those that a run stores are described above them."""
     rows = [
-        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce, "what": m.note,
+        {"name": m.key, "from": f"{m.split} {' + '.join(m.of)}", "over the rounds": m.reduce,
+         "what": "" if (m.split, m.name) in registry.stored() else m.note,
          "shown": ", ".join(view for view in get_args(registry.View) if view in m.shown)}
         for m in registry.shown()
     ]  # fmt: skip

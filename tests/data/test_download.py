@@ -234,7 +234,7 @@ def test_list_shows_every_data_set(capsys):
     assert rows["digits"]["here"] == "always here"
     assert rows["femnist"]["natural_clients"] == "writers"
     assert all(row["licence"] and row["citation"] for row in rows.values())
-    assert {name for name, row in rows.items() if not row["classes"]} == {"parkinsons", "beijing-air"}
+    assert {name for name, row in rows.items() if not row["classes"]} == {"parkinsons", "beijing-air", "tcga-brca"}
     assert main(["data", "list"]) == 0
     text = capsys.readouterr().out
     assert all(name in text for name in rows)

@@ -97,6 +97,20 @@ def test_shakespeare_has_the_published_characters_and_speakers_without_leaks():
         Shakespeare(smallest=90_000).load()
 
 
+def test_tcga_brca_has_the_patients_of_flamby():
+    data = loaded("tcga-brca")
+    assert data.x.shape == (866, 39)
+    assert data.x_test.shape == (222, 39)
+    # rows of Northeast, South, West, Midwest, Europe and Canada in FLamby's table
+    rows = dict(zip(data.group_names, np.bincount(data.groups).tolist(), strict=True))
+    assert rows == {"Northeast": 248, "South": 156, "West": 164, "Midwest": 129, "Europe": 129, "Canada": 40}
+    time, event = np.concatenate([data.y, data.y_test]).T
+    assert (time.min(), time.max(), event.sum(), set(event)) == (0.5, 8605, 151, {0.0, 1.0})
+    assert data.notes == "151 of 1,088 patients died; 12 were last seen on their first day"
+    assert data.columns[0] == "age_at_index"
+    assert np.abs(data.x.mean(0)).max() < 1e-5
+
+
 @pytest.mark.slow
 def test_beijing_air_has_the_published_hours_and_the_forecast_that_nothing_changes():
     data = loaded("beijing-air")

@@ -154,7 +154,7 @@ def numbers(y: np.ndarray, **changes: object) -> Dataset:
         (np.full(8, 2.5), "own data: all training targets are 2.5; there is nothing to predict"),
         (np.array([1.0, np.inf, 2.0, np.nan]), "own data: training targets: 2 are not finite"),
         (np.arange(8), "own data: training targets must be floating-point numbers, not int64"),
-        (np.zeros((8, 2)), "own data: training targets: times must be above 0, found 0"),
+        (np.zeros((8, 2)), "own data: training targets: times must be above 0, found 0; correct or remove such rows"),
     ],
 )
 def test_bad_targets_give_one_line(y, message) -> None:
@@ -170,8 +170,8 @@ def test_bad_targets_give_one_line(y, message) -> None:
             "target=word,client=station",
             "column 'word' is the target and holds words, such as 'a'; name a column of numbers",
         ),
-        ("client=station", "needs label=COLUMN for classes, or target=COLUMN for numbers"),
-        ("label=word,target=pm25", "needs label=COLUMN for classes, or target=COLUMN for numbers, not both"),
+        ("client=station", "needs one of label=COLUMN for classes, target=COLUMN for numbers"),
+        ("label=word,target=pm25", "needs one of label=COLUMN for classes, target=COLUMN for numbers"),
         ("target=pm25,client=pm25", "column 'pm25' cannot be both the label and the client"),
     ],
 )

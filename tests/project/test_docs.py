@@ -261,11 +261,18 @@ def test_every_stored_name_is_described(tmp_path) -> None:
     numbers = dataclasses.replace(
         people, y=rows[:, 0].copy(), y_test=rows[:, 1].copy(), classes=(), target="", sensitive=""
     )
-    for task in ("regression", "regression:absolute", "regression:quantile"):
+    y = np.abs(rows[:, [0, -1]])
+    times = dataclasses.replace(numbers, y=y, y_test=y, target="")
+    for data, task in (
+        (numbers, "regression"),
+        (numbers, "regression:absolute"),
+        (numbers, "regression:quantile"),
+        (times, "survival"),
+    ):
         experiment = Experiment(
             task=task, training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid"
         )
-        frame = run(experiment, data=numbers, runs=tmp_path).measurements()
+        frame = run(experiment, data=data, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
     ids = people.y[:, None]
     symbols = dataclasses.replace(people, x=ids, y=ids, x_test=ids, y_test=ids, target="symbols", sensitive="")

@@ -24,12 +24,12 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedskew.core.algorithm import Algorithm, Solver
+from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
+from fedskew.core.variance import Of, lowest, moments, single_rows, soft_weights, variance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,9 @@ class FedBS(Algorithm):
     def __post_init__(self) -> None:
         require(0 < self.cohort <= 1, f"cohort is a share of the proposed clients, above 0, got {self.cohort}")
         require(0 <= self.tau <= math.inf, f"tau must be at least 0, got {self.tau}")
+
+    def contract(self) -> Contract:
+        return Contract(needs=(single_rows,) if self.variance == "gradient" else ())
 
     def scores(self, server: ServerView, info: Info, v: Tensor) -> Tensor:
         """a_q V_q, (C,)."""

@@ -32,7 +32,7 @@ from fedskew.core.errors import require
 from fedskew.core.records import Batch, Carry, Cohort, Info, ServerView, Upload, View
 from fedskew.core.task import Task
 from fedskew.core.trees import Tree
-from fedskew.core.variance import Of, lowest, moments, soft_weights, variance_of
+from fedskew.core.variance import Of, lowest, moments, single_rows, soft_weights, variance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,8 @@ class FedPBS(Algorithm):
 
     def contract(self) -> Contract:
         most, factor = ("10 mu", 10) if self.mu_scale == "variance" else ("mu", 1)
-        return Contract(hazard=proximal_hazard(most, factor * self.mu))
+        needs = (single_rows,) if self.variance == "gradient" else ()
+        return Contract(hazard=proximal_hazard(most, factor * self.mu), needs=needs)
 
     def server_init(self, server: ServerView) -> Tree:
         # no variance is below 0: before the first median no client is steady

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fedskew.core.algorithm import Algorithm, Contract, GradFn, Loss, Solver, Weighting, local_loss
+from fedskew.core.batch import without_padding
 from fedskew.core.errors import require
 from fedskew.core.records import Batch, View
 from fedskew.core.task import Task
@@ -85,6 +86,7 @@ def on_part(number: int, parts: int) -> Loss:
     def loss(task: Task, view: View, w: Tensor, batch: Batch) -> Tensor:
         position = batch.mask.cumsum(0) - 1
         own = batch.mask * (position.remainder(parts) == number)
-        return local_loss(task, w, batch._replace(mask=torch.where(own.sum() > 0, own, batch.mask)))
+        mask = torch.where(own.sum() > 0, own, batch.mask)
+        return local_loss(task, w, Batch(batch.x, without_padding(batch.y, mask), mask))
 
     return loss

@@ -207,6 +207,7 @@ class Setup:
     shape: tuple[int, ...] | None = None  # of a row
     groups: bool | None = None  # whether the rows have a sensitive attribute
     target: str = "classes"  # the kind of the targets, a name of `fedskew.data.targets.TARGETS`
+    joint: bool = False  # whether a row's loss depends on the other rows of its batch
     clients: int | None = None  # that hold rows
     cohort: int | None = None  # largest number of clients in a round
     stacks: bool | None = None  # whether clients' models can be computed as one batch

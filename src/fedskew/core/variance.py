@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from fedskew.core.contract import Setup
 from fedskew.core.records import Batch
 from fedskew.core.row_norms import gradient_and_norms
 from fedskew.core.task import Task, stackable
@@ -16,6 +17,12 @@ Of = Literal["gradient", "loss"]
 
 ROWS = 8
 """Number of rows whose gradients are in memory at a time. Each gradient is as large as the model."""
+
+
+def single_rows(setup: Setup) -> str:
+    if not setup.joint:
+        return ""
+    return "takes the gradient of each row, and here a row's loss depends on other rows; use variance=loss, or --algorithms fedavg"
 
 
 def moments(of: Of, task: Task, w: Tensor, batch: Batch) -> Tree:

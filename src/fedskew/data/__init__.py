@@ -17,6 +17,7 @@ from fedskew.data.datasets.shakespeare import Shakespeare
 from fedskew.data.datasets.synthetic import Synthetic
 from fedskew.data.datasets.synthetic_softmax import SyntheticSoftmax
 from fedskew.data.datasets.table import Table
+from fedskew.data.datasets.tcga_brca import TcgaBrca
 from fedskew.data.datasets.text import Text
 from fedskew.data.datasets.uci_har import UciHar
 
@@ -37,6 +38,7 @@ DATASETS = {
     "parkinsons": Parkinsons,
     "beijing-air": BeijingAir,
     "shakespeare": Shakespeare,
+    "tcga-brca": TcgaBrca,
     "synthetic-softmax": SyntheticSoftmax,
     "synthetic": Synthetic,
     "hf": HuggingFace,

@@ -32,6 +32,8 @@ MOST_VALUES, FEWEST_ROWS = 30_000_000, 1000
 ROW_BYTES = 24
 """Bytes of a row's label, client and random number."""
 
+TARGET = "is the target and holds words, such as {held}; name a column of numbers, or write label={name} for classes"
+EVENT = "says whether the event came and holds words, such as {held}; write 1 for an event and 0 for none"
 BINS = "labels are classes: put numbers into bins, or predict them with target=COLUMN"
 
 
@@ -67,10 +69,7 @@ class Codes:
         """The words, numbers by value and then others by alphabet, and the code of each."""
 
         def place(word: str) -> tuple[int, float, str]:
-            try:
-                return 0, float(word), word
-            except ValueError:
-                return 1, 0.0, word
+            return (0, float(word), word) if number_like(word) else (1, 0.0, word)
 
         words = tuple(sorted(self.of, key=place))
         return words, np.asarray([self.of[word] for word in words], dtype=np.int64)
@@ -82,6 +81,7 @@ def survey(
     client: str = "",
     *,
     text: str = "",
+    event: str = "",
     numeric: bool = False,
     most: int | None = None,
     fair: bool = True,
@@ -92,7 +92,8 @@ def survey(
 
     At most ``most`` rows are kept. If ``fair``, the sample has equally many rows of each client, as far as a client has them, and
     one file alone needs ``client``. Otherwise it is a random sample of all rows. Rows without a label, a client, or a word in the
-    column ``text`` (if named) are dropped and counted. If ``numeric``, labels are numbers to predict.
+    column ``text`` (if named) are dropped and counted. If ``numeric``, labels are numbers to predict; with ``event``, a column of 0
+    and 1, they are times, and ``y`` is (rows, 2).
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers rather than classes, and for rows
@@ -100,7 +101,7 @@ def survey(
     """
     files = files_of(paths)
     check_clients(files, client, fair)
-    needed = list(dict.fromkeys(filter(None, (label, client, text))))
+    needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
     reading, labels, owners = Reading(files, frozenset(needed), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
@@ -161,6 +162,8 @@ def survey(
     if reading.empty:
         notes.append(f"{count(len(reading.empty), 'file')} without rows: {', '.join(reading.empty[:5])}")
     table, y, owner = sample.result(counts.sum(1))
+    if event:
+        y, table = np.stack([y, numbers(table, event, files[0], EVENT)], axis=1), table.drop_columns([event])
     if len(y) < counts.sum() and fair:
         each = level(counts.sum(1), len(y))
         notes.append(
@@ -279,16 +282,13 @@ def words(part: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     return pc.replace_substring_regex(text, r"^(-?\d+)\.0+$", r"\1")
 
 
-def numbers(part: pa.Table, name: str, path: Path) -> NDArray[np.float64]:
-    """A column's values as numbers. Raises `BadInput` for words, with one of them."""
+def numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArray[np.float64]:
+    """A column's values as numbers. Raises `BadInput` for words, with one of them, and with ``what`` to write instead."""
     try:
         found = np.asarray(part[name].cast(pa.float64()), dtype=np.float64)
     except pa.ArrowException:
         held = next((word for word in words(part, name, path).unique().to_pylist() if not number_like(word)), "")
-        raise BadInput(
-            f"{path}: column {name!r} is the target and holds words, such as {held!r}; name a column of numbers, or write "
-            f"label={name} for classes"
-        ) from None
+        raise BadInput(f"{path}: column {name!r} {what.format(held=repr(held), name=name)}") from None
     infinite = int(np.isinf(found).sum())
     require(
         infinite == 0,

@@ -73,8 +73,9 @@ def check_survival(what: str, y: Rows, size: int = 0) -> None:
     """Raise `BadInput` unless each row has a time above 0, and 1 for an event or 0 for the end of observation."""
     require(y.ndim == 2 and y.shape[1] == 2, f"{what} must be time and event of each row, their shape is {y.shape}")
     check_finite(what, y)
-    require(bool((y[:, 0] > 0).all()), f"{what}: times must be above 0, found {y[:, 0].min():g}")
-    require(bool(np.isin(y[:, 1], (0, 1)).all()), f"{what}: events must be 0 or 1, found {y[:, 1].max():g}")
+    short, other = y[y[:, 0] <= 0, 0], y[~np.isin(y[:, 1], (0, 1)), 1]
+    for wrong, rule in ((short, "times must be above 0"), (other, "events must be 0 or 1")):
+        require(not len(wrong), f"{what}: {rule}, found {[*wrong, 0][0]:g}; correct or remove such rows")
 
 
 def check_symbols(what: str, y: Rows, symbols: int) -> None:
@@ -153,7 +154,7 @@ TARGETS: dict[str, Target] = {
     "survival": Target(
         words="survival times",
         task="survival",
-        column="",
+        column="time=COLUMN,event=COLUMN",
         check=check_survival,
         useless=lambda y: "" if y[:, 1].any() else "no training row has an event; there is nothing to predict",
         strata=lambda y, names: tenths(y[:, 0]),

@@ -240,6 +240,7 @@ def setup_of(experiment: Experiment) -> Setup:
         server_rows=experiment.server_data.share > 0,
         inexactness=experiment.evaluation.inexactness,
         target=experiment.task.target,
+        joint=bool(getattr(experiment.task, "joint", False)),
     )
 
 

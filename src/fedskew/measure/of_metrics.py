@@ -54,7 +54,7 @@ def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
         if measure.name.endswith("_mean"):
             note = (
                 f"{metric.title} of each client’s own model after the round and `evaluation.adapt_steps` steps of fine-tuning: "
-                f"mean over the clients{metric.meaning}"
+                f"mean over the clients"
             )
             label = f"{metric.title} of the personal models"
             measure = shown_as(metric, measure, "personal", label, BESIDE)
@@ -81,7 +81,7 @@ def over_clients(metric: TaskMetric, split: str, of: str, where: str) -> Iterato
         return Measure(split, f"{metric.name}_{name}", note, compute=FAIR + function, score=metric.name, **more)  # type: ignore[arg-type]
 
     yield one("mean", f"{what} on {where}{metric.meaning}", "mean", **wide)
-    yield one("worst", f"{what} on the client where it is {worst}{metric.meaning}", "worst", **wide)
+    yield one("worst", f"{what} on the client where it is {worst}", "worst", **wide)
     if metric.unit == "%":
         yield one("worst_decile", f"{what}: mean of the {worst} tenth of the clients", "worst_decile", low=metric.low)
         yield one("std", f"{what}: standard deviation over the clients (population)", "deviation")
@@ -101,9 +101,9 @@ def of_each_client(metric: TaskMetric) -> Iterator[Measure]:
     if metric.pooled and metric.aside:
         return
     places = {
-        "global-model": f"of the global model on the client's rows{metric.meaning}",
-        "local-model": f"of its local model on its rows, before aggregation{metric.meaning}",
-        "personal-model": f"of its personal model on its rows, after `evaluation.adapt_steps` steps{metric.meaning}",
+        "global-model": "of the global model on the client's rows",
+        "local-model": "of its local model on its rows, before aggregation",
+        "personal-model": "of its personal model on its rows, after `evaluation.adapt_steps` steps",
     }
     if metric.pooled:
         del places["local-model"]

@@ -4,10 +4,12 @@ from fedskew.tasks.classification import Classification
 from fedskew.tasks.multilabel import MultiLabel
 from fedskew.tasks.next_token import NextToken
 from fedskew.tasks.regression import Regression
+from fedskew.tasks.survival import Survival
 
 TASKS: dict[str, type] = {
     "classification": Classification,
     "regression": Regression,
     "multi-label": MultiLabel,
+    "survival": Survival,
     "next-token": NextToken,
 }

@@ -90,4 +90,16 @@ PERPLEXITY = TaskMetric(
 )
 NEXT_TOKEN = (CLASSIFICATION[0], PERPLEXITY)
 
-METRICS = tuple(dict.fromkeys((*CLASSIFICATION, *REGRESSION, *MULTI_LABEL, *NEXT_TOKEN)))
+SURVIVAL = (
+    TaskMetric(
+        name="c_index",
+        title="C-index",
+        better="higher",
+        low=0.0,
+        high=1.0,
+        note="0.5 is chance; left out without a comparable pair",
+        pooled=True,
+    ),
+)
+
+METRICS = tuple(dict.fromkeys((*CLASSIFICATION, *REGRESSION, *MULTI_LABEL, *NEXT_TOKEN, *SURVIVAL)))

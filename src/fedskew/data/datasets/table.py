@@ -31,6 +31,8 @@ class Table:
 
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
     for each row, name their columns of 0 and 1: ``labels=a|b|c``.
+    ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. For survival, name the columns
+    ``time`` and ``event``: 1 if the event came at this time, 0 if the row was observed until then without it.
 
     With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
     text, or as the tokens of a pretrained encoder; other columns are not used.
@@ -40,6 +42,8 @@ class Table:
     label: str = ""
     target: str = ""
     labels: str = ""
+    time: str = ""
+    event: str = ""
     client: str = ""
     text: str = ""
     test: str = ""
@@ -54,9 +58,16 @@ class Table:
 
     def __post_init__(self) -> None:
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
+        named = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
-            sum(map(bool, (self.label, self.target, self.labels))) == 1,
-            "needs one of label=COLUMN for classes, target=COLUMN for numbers, and labels=COLUMN|COLUMN for sets of labels",
+            named == 1,
+            "needs one of label=COLUMN for classes, target=COLUMN for numbers, labels=COLUMN|COLUMN for sets of labels, and "
+            "time=COLUMN,event=COLUMN for survival",
+        )
+        require(bool(self.time) == bool(self.event), "time=COLUMN and event=COLUMN belong together")
+        require(
+            not self.event or self.event not in (self.time, self.client, self.text),
+            f"column {self.event!r} cannot be both the event and the time, the client or the text",
         )
         require(
             not self.labels or (len(self.label_columns) > 1 and len({*self.label_columns}) == len(self.label_columns)),
@@ -76,7 +87,7 @@ class Table:
     @property
     def column(self) -> str:
         """The column to predict, or the first of several."""
-        return self.label or self.target or self.label_columns[0]
+        return self.label or self.target or self.time or self.label_columns[0]
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -86,7 +97,8 @@ class Table:
     @property
     def task(self) -> str:
         """The default task."""
-        return "multi-label" if self.labels else "regression" if self.target else "classification"
+        named = {"multi-label": self.labels, "survival": self.time, "regression": self.target}
+        return next((task for task, column in named.items() if column), "classification")
 
     @property
     def model(self) -> str:
@@ -99,8 +111,10 @@ class Table:
         from fedskew.data.tables import survey
 
         def surveyed(path: str, client: str = "") -> Survey:
-            most, numeric = self.rows or None, not self.label
-            made = survey([Path(path)], self.column, client, text=self.text, numeric=numeric, most=most, fair=False)
+            most, numeric, event = self.rows or None, not self.label, self.event
+            made = survey(
+                [Path(path)], self.column, client, text=self.text, event=event, numeric=numeric, most=most, fair=False
+            )
             return with_labels(made, self.label_columns, path) if self.labels else made
 
         found = surveyed(self.path, self.client)

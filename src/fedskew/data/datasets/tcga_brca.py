@@ -1,0 +1,85 @@
+"""Breast cancer in six regions: 1,088 patients of The Cancer Genome Atlas, as FLamby prepared them; how long do they live?"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset, numbered
+from fedskew.data.find import Files, Remote, text_of
+from fedskew.data.preprocessing import Number, fitted
+
+FOLDER = "https://raw.githubusercontent.com/owkin/FLamby/main/flamby/datasets/fed_tcga_brca/"
+REMOTES = (
+    Remote(f"{FOLDER}brca.csv", 113184, "07cb53423f7d579d33cfdbf2cba57b2aee75318b85866c68ce39a75b1f1ba020"),
+    Remote(f"{FOLDER}centers.csv", 4274, "d610df2dae0203ea229c9579747ed3eb8d28e137c5378f55acc6fe6b4632bb1d"),
+    Remote(
+        f"{FOLDER}dataset_creation_scripts/train_test_split.csv",
+        28946,
+        "1249c6543a4060ff0fdaf8510fc37017755836db6c9fc5e6af96057c36510990",
+    ),
+)
+NAMES = tuple(remote.file for remote in REMOTES)
+PATIENTS = 1088
+FACTS = 39
+SHORTEST = 0.5
+"""Days of follow-up where the file says 0: the day had begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcgaBrca:
+    """39 clinical facts of each patient, standardised; days until death (an event) or until the last news (censored).
+
+    The clients are the regions of the hospitals. FLamby chose the test rows, and left out the eight patients of hospitals
+    without a region. No value is missing: "not reported" is a category. Patients who were last seen on their
+    first day have half a day.
+    """
+
+    task: ClassVar[str] = "survival"
+    model: ClassVar[str] = "softmax"
+    cites: ClassVar[tuple[str, ...]] = ("tcga-brca", "flamby")
+    idea: ClassVar[str] = "breast cancer of 1,088 patients in six regions: days until death, or until the last news"
+    files: ClassVar[Files] = Files(
+        dataset="tcga-brca",
+        licence="open-access data of The Cancer Genome Atlas; FLamby's files: MIT",
+        classes=0,
+        source="The Cancer Genome Atlas, Breast Invasive Carcinoma: clinical data, as prepared by FLamby (owkin/FLamby, 2022)",
+        natural="regions",
+        remotes=REMOTES,
+        others=(tuple(f"fed-tcga-brca/{name}" for name in NAMES),),
+        common=NAMES,
+    )
+
+    def load(self) -> Dataset:
+        patients, sites, split = self.files.read(read)
+        region = {site["TSS Code"]: site["Region"] for site in sites}
+        part = {row["pid"]: row["fold"] for row in split}
+        kept = [patient for patient in patients if patient["pid"] in part]
+        facts = tuple(name for name in patients[0] if name not in ("pid", "E", "T"))
+        require(
+            (len(kept), len(facts)) == (PATIENTS, FACTS),
+            f"data set tcga-brca: {len(kept)} patients with {len(facts)} facts, not {PATIENTS} with {FACTS}; get its files again",
+        )
+        cells = {fact: np.array([patient[fact] for patient in kept], dtype=np.float64) for fact in facts}
+        y = np.array([[patient["T"], patient["E"]] for patient in kept], dtype=np.float64)
+        first_day = y[:, 0] == 0
+        y[first_day, 0] = SHORTEST
+        test = np.array([part[patient["pid"]] == "test" for patient in kept])
+        owner, regions = numbered([region[patient["pid"].split("-")[1]] for patient in kept])
+        preprocessing, x = fitted([Number(name=fact) for fact in facts], cells, ~test, target="T")
+        return self.files.build(
+            (x[~test], y[~test]),
+            (x[test], y[test]),
+            clients=(owner[~test], regions),
+            columns=facts,
+            preprocessing=preprocessing,
+            notes=f"{y[:, 1].sum():.0f} of {len(y):,} patients died; {first_day.sum()} were last seen on their first day",
+        )
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a file, by the columns' names."""
+    return list(csv.DictReader(text_of(path)))

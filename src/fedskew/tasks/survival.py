@@ -1,0 +1,110 @@
+"""Survival: the risk of an event, from rows of which some are censored (Cox 1972, doi:10.1111/j.2517-6161.1972.tb00899.x).
+
+A target is (time, event): the event came at this time (1), or the row was observed until then without it (0: censored). The one
+output o of a model is the log of a row's hazard, relative to other rows. The loss of row i is its part of the negative log partial
+likelihood of the rows of its batch:
+
+    l_i = event_i (log sum_{j: t_j >= t_i} exp(o_j) - o_i)
+
+The sum is over the risk set: the rows that are still observed at t_i. Of rows with the same time each has all of them in its risk
+set (Breslow 1974). A padded row has time 0, so it is in no risk set.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedskew.core.metrics import TaskMetric
+from fedskew.core.trees import Tree
+from fedskew.tasks.metrics import SURVIVAL
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survival:
+    """Cox regression. Risk sets are within a batch, so a client's rows are compared with its own rows only.
+
+    The rows of a batch that is smaller than the client have smaller risk sets; ``local.batch_size=all`` uses the whole ones.
+    """
+
+    target: ClassVar[str] = "survival"
+    idea: ClassVar[str] = "how soon an event comes, with censored rows, by Cox's partial likelihood"
+    joint: ClassVar[bool] = True
+    metrics: ClassVar[tuple[TaskMetric, ...]] = SURVIVAL
+    primary: ClassVar[str] = "c_index"
+
+    def num_outputs(self, num_categories: int) -> int:
+        return 1
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        return self
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        return outputs[..., 0]
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        time, event = y[..., 0], y[..., 1]
+        return event * (log_risk(outputs[..., 0], time) - outputs[..., 0])
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tree:
+        return {"loss": self.loss(outputs, y)}
+
+    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(means)
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        risk, time, event = (part.cpu().numpy() for part in (outputs[..., 0], *y.unbind(-1)))
+        return {"c_index": concordance(risk, time, event)}
+
+
+def log_risk(o: Tensor, time: Tensor) -> Tensor:
+    """log sum_{j: t_j >= t_i} exp(o_j) of each row i, (B,)."""
+    order = time.argsort(descending=True, stable=True)
+    ordered, places = time[order], torch.arange(len(time), device=time.device)
+    last = torch.cat([ordered[1:] != ordered[:-1], ordered.new_ones(1, dtype=torch.bool)])
+    # a risk set ends at the last row with the same time
+    end = torch.where(last, places, len(time)).flip(0).cummin(0).values.flip(0)
+    sums = o[order].logcumsumexp(0)[end]
+    return torch.zeros_like(o).scatter(0, order, sums)
+
+
+def concordance(risk: Floats, time: Floats, event: Floats) -> float:
+    """Harrell's C: the share of comparable pairs of rows in which the row with the higher risk has its event first.
+
+    A pair is comparable if the event of one row came while the other was observed. At equal times an event comes before the end of
+    a censored row's observation, and two events are not comparable. Equal risks count one half. NaN without a comparable pair.
+    """
+    had = event > 0
+    # groups of rows, those that outlive others first
+    _, group = np.unique(np.stack([-time, event]), axis=1, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    level = np.unique(risk, return_inverse=True)[1].astype(np.int64)
+    outlived = np.searchsorted(group[order], group[had])
+    lower, equal = counts_in_prefix(level[order], outlived, level[had])
+    pairs = int(outlived.sum())
+    return float((lower.sum() + equal.sum() / 2) / pairs) if pairs else math.nan
+
+
+def counts_in_prefix(values: Ints, ends: Ints, than: Ints) -> tuple[Ints, Ints]:
+    """How many of ``values[:end]`` are lower than, and equal to, each number of ``than``, in n log n steps.
+
+    Bit by bit from the highest, values are sorted by this bit (a wavelet matrix). Each query follows its own bits, and counts the
+    values that have 0 where it has 1.
+    """
+    lower, start, end = np.zeros_like(ends), np.zeros_like(ends), ends
+    for bit in reversed(range(int(values.max(initial=0)).bit_length())):
+        one = (values >> bit) & 1
+        zeros = np.concatenate([[0], np.cumsum(1 - one)])
+        low, high, own = zeros[start], zeros[end], (than >> bit) & 1 == 1
+        lower = lower + np.where(own, high - low, 0)
+        start, end = np.where(own, zeros[-1] + start - low, low), np.where(own, zeros[-1] + end - high, high)
+        values = values[np.argsort(one, kind="stable")]
+    return lower, end - start

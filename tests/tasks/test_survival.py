@@ -1,0 +1,253 @@
+"""Survival: partial likelihood and concordance by hand, training as on pooled rows, and one clear line for bad targets."""
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch.func import grad, vmap
+
+import fedskew
+from fedskew.algorithms import ALGORITHMS, FedAvg
+from fedskew.algorithms.per_fedavg import on_part
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Batch
+from fedskew.core.task import ModelTask
+from fedskew.core.vectors import ParameterSpace
+from fedskew.engine.sequential import Sequential
+from fedskew.engine.stacked import Stacked
+from fedskew.experiment.build import setup_of
+from fedskew.experiment.config import Experiment
+from fedskew.loop.evaluate import evaluate_clients
+from fedskew.loop.federation import Federation
+from fedskew.loop.plan import Local
+from fedskew.slots import Everyone
+from fedskew.tasks.survival import Survival, concordance
+from tests.data.test_real import real_data
+from tests.methods import federation, first
+from tests.small import TinyNet, play
+
+TASK = Survival()
+LARGE = 800.0
+"""exp of it is infinite in float64."""
+
+
+def targets(time, event) -> torch.Tensor:
+    return torch.tensor(np.stack([time, event], axis=1), dtype=torch.float64)
+
+
+def drawn(seed: int, rows: int = 30, times: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs (rows, 1) and targets with many equal times."""
+    rng = np.random.default_rng(seed)
+    outputs = torch.tensor(rng.normal(size=(rows, 1)))
+    return outputs, targets(rng.integers(1, times, size=rows), rng.random(rows) < 0.5)
+
+
+def textbook(o: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Minus the log of the product over events of exp(o_i) / sum over the risk set of exp(o_j)."""
+    time, event = y.unbind(-1)
+    terms = [torch.log(o[i].exp() / o[time >= time[i]].exp().sum()) for i in range(len(o)) if event[i]]
+    return -torch.stack(terms).sum()
+
+
+# the loss
+
+
+def test_loss_and_gradient_by_hand() -> None:
+    """exp(o) = 1, 2, 3, 4, times 2, 1, 2, 3, events at 1 and twice at 2: risk sets of 10, 8 and 8."""
+    o = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).log()[:, None]
+    y = targets([2, 1, 2, 3], [1, 1, 1, 0])
+    losses = [math.log(8 / 1), math.log(10 / 2), math.log(8 / 3), 0.0]
+    assert TASK.loss(o, y).tolist() == pytest.approx(losses, rel=1e-15, abs=1e-15)
+    shares = [
+        2 * Fraction(1, 8) + Fraction(1, 10) - 1,
+        Fraction(2, 10) - 1,
+        2 * Fraction(3, 8) + Fraction(3, 10) - 1,
+        2 * Fraction(4, 8) + Fraction(4, 10),
+    ]
+    slope = grad(lambda o: TASK.loss(o, y).sum())(o)
+    assert slope[:, 0].tolist() == pytest.approx([float(share) for share in shares], rel=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_loss_and_gradient_are_the_textbook_formula(seed: int) -> None:
+    o, y = drawn(seed)
+    torch.testing.assert_close(TASK.loss(o, y).sum(), textbook(o[:, 0], y), rtol=1e-13, atol=0)
+    slopes = [grad(f)(o) for f in (lambda o: TASK.loss(o, y).sum(), lambda o: textbook(o[:, 0], y))]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-13)
+
+
+def test_many_clients_at_once_are_each_alone() -> None:
+    o, y = (torch.stack(parts) for parts in zip(*map(drawn, range(4)), strict=True))
+    slope = grad(lambda o, y: TASK.loss(o, y).sum())
+    alone = torch.stack([slope(*rows) for rows in zip(o, y, strict=True)])
+    torch.testing.assert_close(vmap(slope)(o, y), alone, rtol=0, atol=0)
+
+
+def test_rows_at_time_0_change_nothing() -> None:
+    o, y = drawn(0)
+    more = torch.cat([o, LARGE + o]), torch.cat([y, 0 * y])
+    slope = grad(lambda o, y: TASK.loss(o, y).sum())
+    assert torch.equal(TASK.loss(*more), torch.cat([TASK.loss(o, y), torch.zeros(30)]))
+    assert torch.equal(slope(*more), torch.cat([slope(o, y), torch.zeros(30, 1)]))
+
+
+def test_large_outputs_overflow_nowhere_and_a_shift_changes_nothing() -> None:
+    o, y = drawn(1)
+    torch.testing.assert_close(TASK.loss(o + LARGE, y), TASK.loss(o, y), rtol=1e-10, atol=1e-12)
+    wide = grad(lambda o: TASK.loss(o, y).sum())(LARGE * o)
+    assert bool(wide.isfinite().all())
+    torch.testing.assert_close(wide.sum(), torch.tensor(0.0, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_rows_without_an_event_have_no_loss() -> None:
+    o, y = drawn(2)
+    y[:, 1] = 0
+    assert TASK.loss(o, y).tolist() == [0.0] * 30
+    assert math.isnan(TASK.pooled(o, y)["c_index"])
+
+
+# the concordance index
+
+
+def test_concordance_by_hand() -> None:
+    """Pairs, event first: ac and ae right, ad wrong; bc and be right, bd tied; de right. Two events at one time are no pair."""
+    time = np.array([2.0, 2.0, 2.0, 3.0, 4.0])
+    event = np.array([1.0, 1.0, 0.0, 1.0, 0.0])
+    risk = np.array([0.6, 0.7, 0.5, 0.7, 0.1])
+    assert concordance(risk, time, event) == float(Fraction(2 * 5 + 1, 2 * 7))
+
+
+def by_pairs(risk, time, event) -> Fraction:
+    """Harrell's C, one pair after the other."""
+    total, points = 0, Fraction(0)
+    for i, j in itertools.permutations(range(len(risk)), 2):
+        if event[i] and (time[i] < time[j] or (time[i] == time[j] and not event[j])):
+            total += 1
+            points += Fraction(1, 2) if risk[i] == risk[j] else Fraction(int(risk[i] > risk[j]))
+    return points / total
+
+
+@pytest.mark.parametrize(("rows", "levels"), [(2, 5), (3, 1), (40, 4), (41, 1000), (64, 7)])
+def test_concordance_counts_the_pairs(rows: int, levels: int) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        risk, time = rng.integers(levels, size=rows) / levels, rng.integers(1, 9, size=rows).astype(float)
+        event = (rng.random(rows) < 0.5).astype(float)
+        event[np.argmin(time)], time[np.argmin(time)] = 1.0, 0.5
+        found = concordance(risk, time, event)
+        assert found == float(by_pairs(risk, time, event))
+        assert concordance(np.exp(3 * risk), time**2 + 7, event) == found, "only orders count"
+        assert concordance(-risk, time, event) == pytest.approx(1 - found, abs=1e-15)
+
+
+def test_concordance_is_1_for_the_true_order_and_one_half_for_a_constant() -> None:
+    time = np.arange(1.0, 1001.0)
+    assert concordance(-time, time, np.ones(1000)) == 1
+    assert concordance(np.zeros(1000), time, time % 2) == 0.5
+
+
+def test_concordance_with_two_times_is_the_area_under_the_roc_curve() -> None:
+    rng = np.random.default_rng(0)
+    risk, early = rng.integers(9, size=200).astype(float), rng.random(200) < 0.3
+    found = concordance(risk, np.where(early, 1.0, 2.0), early.astype(float))
+    assert found == pytest.approx(roc_auc_score(early, risk), rel=1e-14)
+
+
+# training
+
+
+START = torch.randn(65, generator=torch.Generator().manual_seed(5), dtype=torch.float64) / 2
+
+
+def of_times(algorithm: Algorithm | str, **changes) -> Federation:
+    """The ragged clients of other tests: their event comes the sooner the larger an input, with many equal times."""
+    fed = federation(algorithm if isinstance(algorithm, str) else "fedavg", **changes)
+    net = TinyNet(outputs=1).double()
+    time = (4 * torch.exp(-fed.x[:, 0])).ceil()
+    y = torch.stack([time, (fed.x[:, 1] > -0.5).double()], dim=1)
+    data = fed.server_data
+    assert data is not None
+    return replace(
+        fed,
+        algorithm=fed.algorithm if isinstance(algorithm, str) else algorithm,
+        task=ModelTask(TASK, net, ParameterSpace(net), 1),
+        y=y,
+        server_data=data._replace(y=y[: len(data.y)]),
+    )
+
+
+def stratified(fed: Federation, w: torch.Tensor) -> torch.Tensor:
+    """Minus the log partial likelihood with a stratum for each client, by the textbook's formula, per row."""
+    total = torch.zeros((), dtype=torch.float64)
+    for k in fed.clients:
+        rows = torch.as_tensor(fed.partition.rows(int(k)))
+        if fed.y[rows, 1].any():
+            total = total + textbook(fed.task.logits(w, fed.x[rows])[:, 0], fed.y[rows])
+    return total / len(fed.y)
+
+
+def test_one_full_batch_step_of_all_clients_is_gradient_descent_on_the_stratified_likelihood() -> None:
+    local = Local(epochs=1, batch_size="all")
+    fed = of_times(FedAvg(), solver="sgd", local=local, selection=Everyone())
+    w = START.clone()
+    for outcome in play(fed, START, 4):
+        w = w - 0.1 * grad(lambda v: stratified(fed, v))(w)
+        torch.testing.assert_close(outcome.server.x, w, rtol=1e-12, atol=1e-13)
+
+
+TIMES = replace(setup_of(Experiment(task="survival")), server_rows=True, groups=False)
+CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(TIMES)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASS_FREE)
+def test_stacked_equals_sequential(name: str) -> None:
+    fed = of_times(first(name))
+    one, other = (play(fed, START, 2, engine=engine)[-1].server.x for engine in (Sequential(), Stacked()))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_stacked_equals_sequential_for_a_few() -> None:
+    for name in ("fedavg", "scaffold", "qfedavg"):
+        test_stacked_equals_sequential(name)
+
+
+def test_clients_are_measured_with_their_own_risk_sets() -> None:
+    fed = of_times(FedAvg())
+    means = evaluate_clients(fed.task, START, fed.x, fed.y, fed.partition, fed.clients)
+    share = torch.tensor(fed.partition.sizes).double() / len(fed.y)
+    torch.testing.assert_close((share * means["loss"]).sum(), stratified(fed, START), rtol=1e-12, atol=0)
+    for k in fed.clients:
+        rows = torch.as_tensor(fed.partition.rows(int(k)))
+        risk = fed.task.logits(START, fed.x[rows])[:, 0].numpy()
+        own = concordance(risk, *fed.y[rows].numpy().T)
+        assert float(means["c_index"][int(k)]) == pytest.approx(own, abs=0, nan_ok=True)
+
+
+def test_a_part_of_a_batch_has_its_own_risk_sets() -> None:
+    fed = of_times(FedAvg())
+    batch = Batch(fed.x[:9], fed.y[:9], torch.ones(9, dtype=torch.float64))
+    found = on_part(1, 2)(fed.task, None, START, batch)
+    alone = TASK.loss(fed.task.logits(START, fed.x[1:9:2]), fed.y[1:9:2]).mean()
+    torch.testing.assert_close(found, alone, rtol=1e-12, atol=0)
+
+
+def test_methods_that_need_the_gradient_of_each_row_are_refused() -> None:
+    for name in ("fedbs", "fedpbs"):
+        assert "a row's loss depends on other rows" in replace(first(name), variance="gradient").accepts(TIMES)
+        assert not replace(first(name), variance="loss").accepts(TIMES)
+    assert {"fedavg", "scaffold", "moon", "per-fedavg", "qfedavg", "ditto", "krum"} <= set(CLASS_FREE)
+
+
+@pytest.mark.slow
+def test_tcga_brca_reaches_the_concordance_of_the_page(tmp_path: Path) -> None:
+    real_data()
+    settings = {"lr": 0.1, "epochs": 1, "batch_size": "all", "rounds": 20, "engine": "sequential"}
+    found = fedskew.run(dataset="tcga-brca", algorithm="fedavg", runs=tmp_path, **settings).table()
+    assert found["c_index"][0] == pytest.approx(0.826, abs=0.0005)

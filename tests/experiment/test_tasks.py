@@ -14,6 +14,7 @@ import fedskew
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput, Interrupted
 from fedskew.data.dataset import Dataset
+from fedskew.data.targets import TARGETS
 from fedskew.experiment.build import assemble, check_needs
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.run import execute, register
@@ -246,7 +247,8 @@ def compared_with_names(tree: ast.AST, names: set[str]) -> Iterator[int]:
 
 
 def test_no_branch_on_a_task_outside_its_file() -> None:
-    names = {*TASKS, *(cls.__name__ for cls in TASKS.values())}
+    # survival is a kind of target, too, on which others may branch
+    names = {*TASKS, *(cls.__name__ for cls in TASKS.values())} - {*TARGETS}
     files = [path for path in SOURCE.rglob("*.py") if path.parent.name != "tasks"]
     found = {path.name: [*compared_with_names(ast.parse(path.read_text(encoding="utf-8")), names)] for path in files}
     assert {name: lines for name, lines in found.items() if lines} == {}

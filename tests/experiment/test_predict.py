@@ -47,7 +47,9 @@ def test_predictions_of_the_test_file_give_the_stored_accuracy(made: tuple[Path,
     assert answers.columns.tolist() == [PREDICTION, "probability_no", "probability_yes", OUTSIDE]
     assert answers[["probability_no", "probability_yes"]].sum(axis=1).to_numpy() == pytest.approx(np.ones(40), abs=1e-6)
     model = fs.load_model(1, runs=folder / "runs")
-    assert model.evaluate(folder / "test.csv") == {name: stored(runs, name) for name in ("loss", "accuracy")}
+    found = model.evaluate(folder / "test.csv")
+    assert {"loss", "accuracy"} <= set(found)
+    assert found == {name: stored(runs, name) for name in found}
     frame = pd.read_csv(folder / "test.csv", index_col=False).set_index(np.arange(100, 140))
     assert model.predict(frame).equals(answers.set_index(frame.index))
 

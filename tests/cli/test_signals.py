@@ -44,20 +44,22 @@ def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Parent:
         sentinel, end = os.pipe()
 
+    (tmp_path / "left").mkdir()
     ended: list[int] = []
     monkeypatch.setattr(workers.multiprocessing, "parent_process", Parent)
     monkeypatch.setattr(workers.os, "_exit", ended.append)
-    watching = threading.Thread(target=workers.end_with_parent, daemon=True)
+    watching = threading.Thread(target=workers.end_with_parent, args=(str(tmp_path / "left"),), daemon=True)
     watching.start()
     time.sleep(0.05)
     assert not ended
     os.close(Parent.end)
     watching.join(5)
     assert ended == [1]
+    assert not (tmp_path / "left").exists()
 
 
 def test_program_ends_if_stopped_workers_leave_large_runs_in_the_queue(tmp_path: Path) -> None:

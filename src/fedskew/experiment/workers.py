@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import queue
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from functools import partial
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -52,14 +54,16 @@ def work(
     stop: Event,
     dataset: Dataset | None,
     environment: Mapping[str, str],
+    temporary: str,
 ) -> None:
     """Execute runs from the queue ``tasks`` until it is empty or ``stop`` is set.
 
-    A worker gets no signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent.
+    A worker gets no signals to the process group, since the parent handles them and sets ``stop``. It exits with its parent,
+    and removes the parent's folder ``temporary`` if the parent could not.
     """
     os.environ.clear()
     os.environ.update(environment)
-    Thread(target=end_with_parent, daemon=True).start()
+    Thread(target=end_with_parent, args=(temporary,), daemon=True).start()
     events.put(("ready", os.getpid(), None))
     store = RunStore(folder)
     while not stop.is_set() and (task := tasks.get()) is not None:
@@ -78,11 +82,12 @@ def work(
     store.close()
 
 
-def end_with_parent() -> None:
-    """Exit as soon as the parent process has ended, also after ``kill -9``."""
+def end_with_parent(temporary: str) -> None:
+    """Exit as soon as the parent process has ended, also after ``kill -9``, which leaves its temporary folder behind."""
     parent = multiprocessing.parent_process()
     if parent:
         multiprocessing.connection.wait([parent.sentinel])
+        shutil.rmtree(temporary, ignore_errors=True)
         os._exit(1)
 
 
@@ -144,10 +149,8 @@ def side_by_side(
             tasks.put((run, plan.dealt if plan else None))
         for _ in range(jobs):
             tasks.put(None)
-        processes = [
-            context.Process(target=work, args=(folder, tasks, events, halt, rows, dict(os.environ)), daemon=True)
-            for _ in range(min(jobs, len(runs)))
-        ]
+        given = (folder, tasks, events, halt, rows, dict(os.environ), get_temp_dir())
+        processes = [context.Process(target=work, args=given, daemon=True) for _ in range(min(jobs, len(runs)))]
         at: dict[int, int] = {}
         ready: set[int] = set()
         try:

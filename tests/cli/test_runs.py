@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.cli.main import main
+from fedskew.experiment.compare import unfinished
 from fedskew.store.runs import RunStore
 from tests.report import add
 
@@ -72,3 +73,43 @@ def test_rm_asks_first(folder: Path, capsys: pytest.CaptureFixture[str], monkeyp
 def test_rm_makes_no_store(tmp_path: Path) -> None:
     assert main(["rm", "1", "--yes", "--runs", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
+
+
+def test_list_says_what_each_number_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    store = RunStore(tmp_path / "runs")
+    text = '[dataset]\nname = "table"\npath = "a/visits.csv"\nlabel = "y"\n'
+    table = add(store, "fedavg", 0, [0.1, 0.5], experiment=text)
+    store.add_facts(table, {"data": {"name": "own data"}, "primary": "accuracy"})
+    trial = add(store, "fedavg @ lr=0.1", 1000, [0.1, 0.5])
+    store.write_round(trial, 2, [(None, "clients", "accuracy_mean", 0.625), (None, "test", "accuracy", 0.875)])
+    store.add_facts(trial, {"tuning": {"method": "fedavg", "setting": {"solver.lr": 0.1}, "by": "clients"}})
+    out = printed(capsys, "list", "--runs", str(store.folder))
+    assert "visits.csv" in out
+    assert "own data" not in out
+    assert "validation 62.5" in out
+    assert "87.5" not in out
+    numbers = json.loads(printed(capsys, "list", "--json", "--runs", str(store.folder)))
+    assert [row.get("accuracy") for row in numbers] == [0.5, None]
+    assert numbers[1]["validation_accuracy"] == 0.625
+    number = add(store, "fedavg", 0, [0.1])
+    store.write_round(number, 1, [(None, "test", "r2", 0.25)])
+    store.add_facts(number, {"primary": "r2"})
+    out = printed(capsys, "list", "--runs", str(store.folder))
+    assert "accuracy 50.0\xa0%" in out
+    assert "R2 0.25" in out.replace("\xa0", " ") or "R² 0.25" in out
+
+
+def test_resume_without_a_name_takes_what_was_interrupted(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    add(store, "fedavg", 0, [0.1, 0.5])
+    assert [r.id for r in unfinished(store)] == [1]
+    comparison = store.add_comparison("fedavg vs scaffold")
+    for name, status in (("fedavg", "finished"), ("scaffold", "interrupted")):
+        add(store, name, 0, [0.1], status=status, comparison=comparison)
+    add(store, "fedavg", 0, [0.1, 0.5])
+    assert [r.id for r in unfinished(store)] == [2, 3]
+    add(store, "moon", 0, [0.1], status="interrupted")
+    assert [r.id for r in unfinished(store)] == [5]

@@ -21,7 +21,7 @@ from fedskew.slots import Momentum, Uncompressed
 
 QUICK = {
     "dataset": "digits", "task": "classification",
-    "skew": "label-dirichlet", "model": "mlp", "solver": "sgd", "server": "adam", "augment": "crop-flip",
+    "skew": "label-dirichlet", "model": "text-cnn", "solver": "sgd", "server": "adam", "augment": "crop-flip",
     "availability": "day-night", "refine": "none", "selection": "everyone", "sharing": "personal", "codec": "top-k",
 }  # fmt: skip
 
@@ -37,7 +37,7 @@ def test_a_built_in_component_of_every_kind_keeps_its_promises(section: str) -> 
 @pytest.mark.parametrize("section", sorted(OWN.keys() - {"algorithm", "dataset", "metric"}))
 def test_all_built_in_components_keep_their_promises(section: str) -> None:
     for name, cls in COMPONENTS[section].ours.items():
-        if name not in ("hf", "minilm", "mixed", "text-cnn", "from-folder"):
+        if name not in ("hf", "minilm", "mixed", "from-folder"):
             options = {"uniform": {"clients": 3}, "quantity-sizes": {"rows": (40, 30, 20, 10, 5, 4, 1)}}.get(name, {})
             assert [v for v in check(section, cls(**options)) if not v.kept] == [], name
 
@@ -216,6 +216,14 @@ def test_the_verb_checks_every_kind(file: Path, capsys: pytest.CaptureFixture[st
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+    assert main(["check", "./none.py::First"]) == 2
+    assert capsys.readouterr().err.endswith("none.py: No such file or directory; check the path\n")
+
+
+def test_a_model_s_check_says_on_which_rows() -> None:
+    promise = next(check("model", COMPONENTS["model"]["cnn"]())).promise
+    rows = "(checked on rows of shape (1, 8, 8); it also takes (3, 32, 32), (1, 28, 28); it refuses (64,), (9, 128))"
+    assert promise.endswith(rows)
 
 
 def test_classes_and_objects_are_checked_from_python(file: Path) -> None:

@@ -70,6 +70,20 @@ def test_curves_latex_and_csv(compared, tmp_path) -> None:
     assert "FedProx" in compared.latex()
     assert compared.csv().startswith("method,")
     assert tmp_path / "methods.csv" in compared.csv(tmp_path)
+    columns = ["accuracy", "difference"]
+    assert compared.csv(columns=columns, interval="std").splitlines()[0] == (
+        "method,accuracy,accuracy_std,difference,difference_std"
+    )
+    assert "standard deviation over 2 seeds" in compared.latex(columns=columns, interval="std")
+    assert "drift" not in compared.latex(columns=columns)
+    assert repr(compared.table(columns=columns)).split("\n")[0].split() == ["method", "accuracy", "%", "vs", "FedAvg"]
+    assert compared.table(full=True).notna().any().all()
+    with pytest.raises(BadInput, match="interval: unknown 'ci90'; known are ci95, std, sem"):
+        compared.table(interval="ci90")
+    with pytest.raises(BadInput, match="columns: write them as a list"):
+        compared.latex("accuracy")
+    with pytest.raises(BadInput, match="none of these runs has measured forgetting; they have accuracy, loss"):
+        compared.plot("forgetting")
     with pytest.raises(BadInput, match="there is no curve of 'acuracy'; did you mean 'accuracy'"):
         compared.curves("acuracy")
 

@@ -187,6 +187,20 @@ def test_page_shows_no_python_values_and_no_defaults(tmp_path: Path) -> None:
     assert not re.search(r"\{|\[|none|= 0\.0|= false|&#39;", settings.replace("longest_ratio = 0.0", ""))
 
 
+def test_page_shows_every_setting_that_tuning_tried(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    run = add(store, "a", 0, [0.1, 0.5])
+    candidates = [
+        {"setting": "solver.lr=0.1", "ended": "finished", "best": True, "value": 0.8125},
+        {"setting": "solver.lr=9", "ended": "diverged", "best": False},
+    ]
+    store.add_facts(run, {"tuned": {"setting": {"solver.lr": 0.1}, "tried": 2, "candidates": candidates}})
+    page = report(store, tmp_path)
+    assert "Tuning of a: 2 settings tried" in page
+    assert "solver.lr=0.1 (chosen)</th><td>81.2\xa0%</td>" in page
+    assert "solver.lr=9</th><td>diverged</td>" in page
+
+
 @pytest.mark.parametrize(("skew", "dealt"), [("natural", False), ("iid", True)])
 def test_page_does_not_say_that_natural_clients_are_dealt(tmp_path: Path, skew: str, dealt: bool) -> None:
     store = RunStore(tmp_path / "runs")

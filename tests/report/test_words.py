@@ -136,5 +136,5 @@ def test_answer_reads_a_primary_measure_of_which_less_is_better(
     assert expected in said.replace("\u00a0", " ")
     assert "points" not in said
     text = report(store, tmp_path)
-    assert '<th scope="col" class="against">against a<small>difference, paired</small></th>' in text
+    assert '<th scope="col" class="against">vs a<small>difference, paired</small></th>' in text
     assert ('class="verdict better"' in text) == said.startswith("b has")

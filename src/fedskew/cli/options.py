@@ -133,5 +133,6 @@ SEVERAL_METHODS = (
     PROFILE,
     switch("--tuned", "tune every method first as `fedskew tune` does, then compare the best settings"),
     BUDGET,
+    COLUMNS,
     INTERVAL,
 )

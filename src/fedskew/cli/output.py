@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -81,6 +82,12 @@ def summary_json(store: RunStore, records: Sequence[RunRecord], budget: Budget |
     }
 
 
+def layout_from(parsed: argparse.Namespace) -> Layout:
+    """The layout of tables that the options ask for."""
+    columns = filter(None, (name.strip() for name in getattr(parsed, "columns", "").split(",")))
+    return Layout(tuple(columns), getattr(parsed, "interval", PLAIN.spread))
+
+
 FIRST_LEFT_OUT, LAST_LEFT_OUT = ("MB", "drift"), ("worst client %", "personal %")
 """Columns that a narrow terminal leaves out, in this order. Measures that only some runs have come between, differences last."""
 
@@ -102,11 +109,10 @@ def print_summary(
     chosen = named(data, layout.columns)
     frame = summarise(data, records, rows_within(store, records, budget), chosen)
     console = Console()
-    shown = readable(frame, layout, chosen).astype(str).drop(columns="clients' rows", errors="ignore")
+    shown = readable(frame, layout, chosen, spelled.method).astype(str).drop(columns="clients' rows", errors="ignore")
     if not layout.columns:
         shown = shown.drop(columns="seeds")
     against = f"vs {spelled.method}"
-    shown = shown.rename(columns={"against the first": against})
     by_title = {str(title): list(map(str, cells)) for title, cells in shown.items()}
     last = (*LAST_LEFT_OUT, against, "verdict")
     always = ("method", heading(primary()))

@@ -4,22 +4,27 @@ import argparse
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 from fedskew.cli.output import print_columns, print_json, too_wide
 from fedskew.cli.terminal import Console, say
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
-from fedskew.measure.registry import primary
+from fedskew.measure.registry import primary_of
+from fedskew.report.experiments import parsed, shares_nothing
 from fedskew.report.names import display_name
-from fedskew.report.words import heading, plain, ranges
+from fedskew.report.words import heading, plain, ranges, value
 from fedskew.store import edit
 from fedskew.store.runs import RunRecord, RunStore
 
 NEWEST = """
 SELECT value FROM measurements WHERE run=? AND client IS NULL AND split=? AND name=? ORDER BY round DESC LIMIT 1
 """
+
+OWN_DATA = "own data"
+"""The name of data that have none."""
 
 HIDDEN = ("data", "date", "in", "seed")
 """Columns that a narrow terminal leaves out, in this order."""
@@ -31,14 +36,18 @@ def list_runs(parsed: argparse.Namespace) -> int:
     records = store.runs()
     scores = {record.id: newest(store, record) for record in records}
     if parsed.json:
-        about = [{k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"} for r in records]
-        print_json([row | {primary().key: scores[row["id"]]} for row in about])
+        rows = []
+        for r in records:
+            about = {k: v for k, v in dataclasses.asdict(r).items() if k != "experiment"}
+            rows.append(about | {"validation_" * is_trial(r) + primary_of([r]).key: scores[r.id]})
+        print_json(rows)
         return 0
     console = Console()
     if not records:
         console.print(f"no runs yet in {store.folder}; start some with `fedskew run` or `fedskew compare`")
         return 0
-    rows = [row_of(record, scores[record.id]) for record in records]
+    metrics = {primary_of([record]).name for record in records}
+    rows = [row_of(record, scores[record.id], len(metrics) == 1) for record in records]
     columns = {title: [row[title] for row in rows] for title in rows[0] if any(row[title] for row in rows)}
     for title in too_wide(columns, HIDDEN, console.width):
         del columns[title]
@@ -49,26 +58,45 @@ def list_runs(parsed: argparse.Namespace) -> int:
 
 
 def newest(store: RunStore, record: RunRecord) -> float:
-    """The newest primary measure of a run; NaN if there is none, or if the store has lost its measurements."""
+    """The newest primary measure of a run; NaN if there is none, or if the store has lost its measurements.
+
+    Of a trial of tuning it is the one on held-out rows by which settings are chosen. Where nothing is shared there is none.
+    """
+    measure, split = primary_of([record]), record.facts.get("tuning", {}).get("by", "clients")
+    of = (split, f"{measure.name}_mean") if is_trial(record) else (measure.split, measure.name)
     try:
-        found = store.query(NEWEST, (record.id, primary().split, primary().name))
+        found = [] if shares_nothing(record) and not is_trial(record) else store.query(NEWEST, (record.id, *of))
     except FedskewError:
         return math.nan
-    value = found[0][0] if found else None
-    return float(value) if isinstance(value, int | float) else math.nan
+    number = found[0][0] if found else None
+    return float(number) if isinstance(number, int | float) else math.nan
 
 
-def row_of(record: RunRecord, score: float) -> Mapping[str, str]:
-    """A run as a line of the list."""
+def is_trial(record: RunRecord) -> bool:
+    """Whether it tried a setting while tuning."""
+    return "tuning" in record.facts
+
+
+def data_of(record: RunRecord) -> str:
+    """The name of its data; of a file's rows the name of the file."""
+    name = str(record.facts.get("data", {}).get("name", ""))
+    path = parsed(record).get("dataset", {}).get("path", "")
+    return Path(path).name or name if name == OWN_DATA else name
+
+
+def row_of(record: RunRecord, score: float, of_one_metric: bool) -> dict[str, str]:
+    """A run as a line of the list. Its measure is named where the runs have several."""
+    measure = primary_of([record])
+    result = plain(measure, score) if of_one_metric else f"{measure.title} {value(measure, score)}"
     ended = record.status == "finished" or not record.rounds
     made = datetime.fromisoformat(record.created).astimezone() if record.created else None
     return {
         "run": str(record.id),
         "in": f"c{record.comparison}" if record.comparison else "",
         "method": display_name(record),
-        "data": str(record.facts.get("data", {}).get("name", "")),
+        "data": data_of(record),
         "seed": str(record.seed),
-        heading(primary()): plain(primary(), score),
+        heading(measure) if of_one_metric else "result": f"validation {result}" if is_trial(record) else result,
         "status": record.status if ended else f"{record.status} {record.rounds_done}/{record.rounds}",
         "date": f"{made:%Y-%m-%d %H:%M}" if made else "",
         "tags": " ".join(record.facts.get("tags", [])),

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from fedskew.cli.live import serve
 from fedskew.cli.output import (
+    layout_from,
     print_json,
     print_measuring,
     print_ranks,
@@ -30,7 +31,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import bibliography, bibtex
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
-from fedskew.report.files import Layout, write_figures, write_tables
+from fedskew.report.files import write_figures, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.names import comparison_title, display_name
 from fedskew.report.repeat import repeat_command
@@ -162,11 +163,6 @@ def show(parsed: argparse.Namespace) -> int:
     toml = f"; --toml prints the {'experiment' if len(records) == 1 else 'experiments'}"
     console.print(f"repeat: {repeat_command(store, records)}{toml}", style="dim", soft_wrap=True)
     return 0
-
-
-def layout_from(parsed: argparse.Namespace) -> Layout:
-    """The layout of tables that the options ask for."""
-    return Layout(tuple(filter(None, (name.strip() for name in parsed.columns.split(",")))), parsed.interval)
 
 
 def print_curves(store: RunStore, record: RunRecord, budget: Budget | None = None) -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from fedskew.cli.output import (
+    layout_from,
     print_json,
     print_measuring,
     print_profile,
@@ -18,14 +19,13 @@ from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, register_all, seeds_from, to_resume, worst_error
+from fedskew.experiment.compare import cross, register_all, seeds_from, to_resume, unfinished, worst_error
 from fedskew.experiment.plan import Plan, Trial, prepare
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
 from fedskew.experiment.run import register
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.experiment.tune import Tuned, at_best
 from fedskew.report.budget import Budget, budget_from
-from fedskew.report.files import PLAIN, Layout
 from fedskew.store.runs import RunStore
 
 
@@ -68,7 +68,7 @@ def compare(parsed: argparse.Namespace) -> int:
 def resume(parsed: argparse.Namespace) -> int:
     """Continue unfinished runs."""
     store = RunStore(parsed.runs)
-    chosen = store.select(parsed.runs_wanted)
+    chosen = store.select(parsed.runs_wanted) if parsed.runs_wanted else unfinished(store)
     confirm(parsed, chosen)
     ids = to_resume(store, chosen)
     if not ids:
@@ -76,7 +76,7 @@ def resume(parsed: argparse.Namespace) -> int:
         Console(stderr=True).print(f"nothing to resume: {count(len(chosen), 'run')}, {states}")
         return 0
     jobs = jobs_for(parsed, len(ids))
-    again = "fedskew resume " + " ".join(parsed.runs_wanted or ["latest"])
+    again = " ".join(["fedskew resume", *parsed.runs_wanted])
     return carry_out(store, dict.fromkeys(ids), None, jobs, parsed, again, shown=[r.id for r in chosen])
 
 
@@ -131,7 +131,7 @@ def carry_out(
     seconds = time.perf_counter() - began
     records = [store.run(i) for i in shown or runs]
     budget = requested_budget(parsed)
-    layout = Layout(spread=getattr(parsed, "interval", PLAIN.spread))
+    layout = layout_from(parsed)
     comparison = records[0].comparison
     path = getattr(parsed, "report", None) or store.folder / (
         f"c{comparison}.html" if comparison else f"{records[0].id}.html"

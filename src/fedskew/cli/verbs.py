@@ -117,6 +117,7 @@ PREDICT = (
     option("--client", "NAME", "use this client's personal model"),
 )
 
+RUN_WORDS = "number (7), range (3-5), or comparison (c2)"
 FORMATS = ("folder", "safetensors", "torchscript", "onnx")
 EXPORT = (
     option("run", "RUN", "number of a run, or latest (default)", nargs="?", default="latest"),
@@ -167,7 +168,8 @@ DEMO = (
     option("--rounds", "R", "number of rounds (default: 3)", type=int, default=3),
 )
 
-ONE_RUN = option("run", "RUN", "number (7), range (3-5), or comparison (c2)")
+RESUMED = option("runs_wanted", "RUN", f"{RUN_WORDS} (default: the newest that was interrupted)", nargs="*")
+ONE_RUN = option("run", "RUN", RUN_WORDS)
 TAGS = option("tags", "TAG", "word by which `show`, `report` and others find the runs", nargs="+")
 UNTAG = switch("--remove", "remove the tags instead")
 NEW_NAME = option("name", "NAME", "name in tables and titles")
@@ -193,7 +195,7 @@ VERBS = (
     Verb("tune", "tune.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),
     Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
     Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, JSON)),
-    Verb("resume", "train.resume", "continue interrupted runs", (RUNS, JOBS, TRUST, *STORE)),
+    Verb("resume", "train.resume", "continue interrupted runs", (RESUMED, JOBS, TRUST, *STORE)),
     Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
     Verb("tag", "runs.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
     Verb("rename", "runs.rename", "name a run or a comparison", (ONE_RUN, NEW_NAME, STORE[0])),

@@ -4,7 +4,7 @@ A slot also keeps the promises of a federation of FedAvg with it: equal engines,
 """
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from fedskew.algorithms import FedAvg
 from fedskew.conformance import promises, slots
 from fedskew.conformance.miniature import normal, slots_of
 from fedskew.conformance.promises import Subject, Verdict, examined
-from fedskew.conformance.records import Broken, expect_same
+from fedskew.conformance.records import expect_same
 from fedskew.conformance.slots import holds
 from fedskew.conformance.tasks import TASK_PROMISES
 from fedskew.core.contract import Metric
@@ -65,20 +65,38 @@ def data_are_the_same_again(source: Loads) -> None:
     holds(one == two, f"fingerprint {one}, then {two}; draw random numbers from numpy.random.default_rng(0)")
 
 
-def made(model: Builds) -> tuple[nn.Module, Tensor]:
-    """The module on the first of `SHAPES` that it takes, and five rows."""
+def tried(model: Builds) -> tuple[dict[tuple[int, ...], tuple[nn.Module, Tensor]], str]:
+    """The module and five rows for each of `SHAPES` that it takes, and why it does not take the first of the others."""
+    found: dict[tuple[int, ...], tuple[nn.Module, Tensor]] = {}
     failed = ""
     for shape in SHAPES:
         x = torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
+        ids = x.abs().mul(10).long()
         try:
-            net = model.build(shape, CLASSES, torch.Generator().manual_seed(0))
-            x = x.abs().clamp(max=1).long() if getattr(net, "ids", False) else x
+            fitted = model.fitted(ids.numpy()) if hasattr(model, "fitted") else model
+            net = fitted.build(shape, CLASSES, torch.Generator().manual_seed(0))
+            x = ids if getattr(net, "ids", False) else x
             net(x)
         except Exception as error:
             failed = failed or f"rows of shape {shape}: {error}"
             continue
-        return net, x
-    raise Broken(f"takes rows of none of the shapes {SHAPES}; {failed}")
+        found[shape] = net, x
+    return found, failed
+
+
+def made(model: Builds) -> tuple[nn.Module, Tensor]:
+    """The module on the first of `SHAPES` that it takes, and five rows."""
+    found, failed = tried(model)
+    holds(bool(found), f"takes rows of none of the shapes {SHAPES}; {failed}")
+    return next(iter(found.values()))
+
+
+def where_tried(model: Builds) -> str:
+    """The shape of the rows on which a model is checked, and the others that it takes or refuses."""
+    fit = [str(shape) for shape in tried(model)[0]]
+    others = [str(shape) for shape in SHAPES if str(shape) not in fit]
+    also = f"; it also takes {', '.join(fit[1:])}" * (len(fit) > 1) + f"; it refuses {', '.join(others)}" * bool(others)
+    return f" (checked on rows of shape {fit[0]}{also})" if fit else ""
 
 
 def model_gives_features_and_logits(model: Builds) -> None:
@@ -212,8 +230,9 @@ OF_CLIENTS = (promises.engines_agree, promises.order_does_not_matter, promises.n
 
 def check(section: str, component: object) -> Iterator[Verdict]:
     """Yield the verdicts on a component of this kind, one by one."""
+    where = where_tried(cast(Builds, component)) if section == "model" else ""
     for promise in KINDS[section]:
-        yield examined(promise.__doc__ or "", promise, component)
+        yield examined(f"{promise.__doc__}{where * (promise is model_gives_features_and_logits)}", promise, component)
     if section in SLOTS or section == "task":
         held = slots_of(component) if isinstance(component, TaskKind) else {SLOTS[section]: component}
         subject = Subject(FedAvg(), ServerSgd(), {}, held)

@@ -5,7 +5,8 @@ values and no boolean indexing, so that engines can stack clients.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from types import FunctionType
 from typing import ClassVar, Literal, Protocol, final
 
 import torch
@@ -42,6 +43,28 @@ def local_loss(task: Task, w: Tensor, batch: Batch) -> Tensor:
     return batch.mean(task.loss(task.logits(w, batch.x), batch.y))
 
 
+def uses_weighting(method: type["Algorithm"]) -> bool:
+    """Whether the method's own functions, if they aggregate, mention the weights: a weighting would change nothing otherwise."""
+    if method.aggregate is Algorithm.aggregate:
+        return True
+    below = method.__mro__[: method.__mro__.index(Algorithm)]
+    own = {name: value for cls in below for name, value in vars(cls).items() if not name.startswith("__")}
+    waiting = [value for value in own.values() if isinstance(value, FunctionType)]
+    seen: dict[FunctionType, None] = {}
+    while waiting:
+        function = waiting.pop()
+        seen[function] = None
+        names = function.__code__.co_names
+        if {"weights", "shares", "mean_delta", "weighting"} & {*names}:
+            return True
+        helpers = [function.__globals__.get(name) for name in names]
+        near = [
+            value for value in helpers if isinstance(value, FunctionType) and value.__module__ == function.__module__
+        ]
+        waiting += [value for value in near if value not in seen]
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """One method of federated learning.
@@ -66,6 +89,10 @@ class Algorithm:
     @final
     def accepts(self, setup: Setup) -> str:
         """Why the method cannot work in this setup; empty if it can."""
+        usual = next(f.default for f in fields(self) if f.name == "weighting")
+        if self.weighting != usual and not uses_weighting(type(self)):
+            name = type(self).__name__
+            return f"weighting: {name}.aggregate does not use it; call self.mean_delta or self.weights there, or leave it out"
         return self.contract().refusal(setup)
 
     # server

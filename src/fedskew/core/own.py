@@ -67,7 +67,7 @@ def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[obj
         require(bool(text), f"{place}: the text of {attribute} is missing; put it into a file")
         path, contents, home = Path(f"<{attribute}>"), text.encode(), PROGRAM
     else:
-        path, contents = read(where, place)
+        path, contents = read(where, place, stored=bool(expected))
         home = str(path)
     found = digest(contents)
     require(
@@ -79,15 +79,14 @@ def load(name: str, place: str, expected: str = "", text: str = "") -> tuple[obj
     return member(module, attribute, f"{place}: {path}"), Origin(f"{home}{MARK}{attribute}", found, text)
 
 
-def read(file: str, place: str) -> tuple[Path, bytes]:
-    """The absolute path of a file of code, and its contents."""
+def read(file: str, place: str, stored: bool = False) -> tuple[Path, bytes]:
+    """The absolute path of a file of code, and its contents. ``stored`` says that a stored experiment names it."""
     path = Path(file).expanduser().resolve()
     try:
         return path, read_small(path)
     except OSError as error:
-        raise BadInput(
-            f"{place}: cannot read {path}: {error.strerror}; put the file there, or start a new run"
-        ) from None
+        remedy = "put the file there, or start a new run" if stored else "check the path"
+        raise BadInput(f"{place}: cannot read {path}: {error.strerror}; {remedy}") from None
 
 
 def module_of(file: str, place: str) -> ModuleType:

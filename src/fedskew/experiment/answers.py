@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Shown:
+class Shown(ABC):
     """Prints as a heading and a table."""
 
     heading: str
 
-    def table(self) -> pd.DataFrame:
-        raise NotImplementedError
+    @abstractmethod
+    def table(self) -> pd.DataFrame: ...
 
     def __repr__(self) -> str:
         return f"{self.heading}\n{self.table().to_string(index=False)}"

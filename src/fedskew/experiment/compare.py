@@ -87,6 +87,17 @@ def execute_all(
     return results
 
 
+def unfinished(store: RunStore) -> list[RunRecord]:
+    """The newest run that can be resumed, with its comparison; the newest runs if none can."""
+    waiting = [
+        r for r in store.runs("status IN ('planned', 'running', 'interrupted', 'failed')") if not busy(store, r.id)
+    ]
+    if not waiting:
+        return store.select([])
+    newest = max(waiting, key=lambda r: r.id)
+    return store.select([f"c{newest.comparison}" if newest.comparison else str(newest.id)])
+
+
 def to_resume(store: RunStore, chosen: Sequence[RunRecord]) -> list[int]:
     """The runs that are not at their end. Raises `BadInput` if other processes carry out all of them."""
     ids = [r.id for r in chosen if r.status in ("planned", "running", "interrupted", "failed")]

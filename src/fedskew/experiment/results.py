@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
 
 from fedskew.core.component import build, parse
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, seeds_from, to_resume
+from fedskew.experiment.compare import cross, seeds_from, to_resume, unfinished
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.finish import ShowProgress, carry_out, finish
 from fedskew.experiment.given import experiment_from
@@ -62,32 +62,6 @@ def run(
     return finish(Runs(store, (number,), data), {number: plan}, dataset, 1, progress, listener, str(number))
 
 
-@overload
-def compare(
-    experiment: Experiment,
-    algorithms: Sequence[object],
-    *,
-    seeds: int | Sequence[int] = 5,
-    data: Dataset | None = None,
-    runs: str | Path = "runs",
-    jobs: int = 1,
-    progress: ShowProgress = True,
-    listener: Listener = ...,
-    **keywords: Unpack[Settings],
-) -> Runs: ...
-@overload
-def compare(
-    algorithms: Sequence[object] = ...,
-    /,
-    *,
-    seeds: int | Sequence[int] = 5,
-    data: Dataset | None = None,
-    runs: str | Path = "runs",
-    jobs: int = 1,
-    progress: ShowProgress = True,
-    listener: Listener = ...,
-    **keywords: Unpack[Settings],
-) -> Runs: ...
 @listing
 @plainly
 def compare(
@@ -133,7 +107,7 @@ def asked(
 
 @plainly
 def resume(
-    which: str | int = "latest",
+    which: str | int = "",
     *,
     data: Dataset | None = None,
     runs: str | Path = "runs",
@@ -141,17 +115,20 @@ def resume(
     progress: ShowProgress = True,
     trust: bool = False,
 ) -> Runs:
-    """Continue runs that were interrupted: ``resume("c2")``, ``resume(7)``. ``data`` are the arrays that they began with.
+    """Continue runs that were interrupted: ``resume("c2")``, ``resume(7)``, by default the newest interrupted run or comparison.
+
+    ``data`` are the arrays that they began with.
 
     ``trust`` confirms code of files that the runs name and that this person has not run before.
     """
     store = RunStore(runs)
-    chosen = store.select([str(which)])
+    chosen = store.select([str(which)]) if which else unfinished(store)
     for record in chosen:
         from_toml(record.experiment, f"run {record.id}", trusted=trust)
+    name = which or (f"c{chosen[0].comparison}" if chosen[0].comparison else chosen[0].id)
     made = Runs(store, tuple(r.id for r in chosen), data)
     waiting = dict.fromkeys(to_resume(store, chosen))
-    return finish(made, waiting, data, jobs, progress, lambda _: None, str(which)) if waiting else made
+    return finish(made, waiting, data, jobs, progress, lambda _: None, str(name)) if waiting else made
 
 
 @listing

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, FedskewError, require
@@ -22,10 +22,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
+    from fedskew.report.files import Layout
     from fedskew.report.shown import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+Interval = Literal["ci95", "std", "sem"]
+"""What stands around a mean: the 95 % interval, the standard deviation over seeds, or the standard error."""
+
+
+def layout_of(columns: Sequence[str], interval: Interval) -> Layout:
+    """The layout of a table. Raises `BadInput` for an unknown interval and for a text in place of a list."""
+    from fedskew.report.files import Layout
+    from fedskew.report.words import SPREADS
+
+    require(not isinstance(columns, str), f"columns: write them as a list, [{columns!r}]")
+    require(interval in SPREADS, f"interval: unknown {interval!r}; known are {', '.join(SPREADS)}")
+    return Layout(tuple(columns), interval)
 
 
 def plainly(function: Callable[P, R]) -> Callable[P, R]:
@@ -90,32 +105,42 @@ class Runs:
         ]
 
     @plainly
-    def table(self, full: bool = False) -> pd.DataFrame:
+    def table(self, full: bool = False, columns: Sequence[str] = (), interval: Interval = "ci95") -> pd.DataFrame:
         """One row a method: accuracy with its 95 % interval over seeds, worst client, drift, megabytes, difference to the first.
 
-        It prints as `fedskew show` does and holds all numbers, shares as 0..1; ``full`` prints these.
+        It prints as `fedskew show` does, with its ``columns`` and ``interval``, and holds all numbers, shares as 0..1; ``full``
+        prints those that are there.
         """
         import pandas as pd
 
-        shown = self.shown()
-        return pd.DataFrame(shown) if full else shown
+        from fedskew.report.tables import filled
 
-    def shown(self) -> Table:
+        shown = self.shown(columns, interval)
+        return filled(pd.DataFrame(shown)) if full else shown
+
+    def shown(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> Table:
         from fedskew.measure.registry import primary_of
-        from fedskew.report.shown import PRIMARY, Table
-        from fedskew.report.tables import summary
+        from fedskew.report.shown import CHOSEN, LAYOUT, PRIMARY, Table
+        from fedskew.report.tables import named, read, summary
 
-        table = Table(summary(self.store, self.records))
-        table.attrs[PRIMARY] = primary_of(self.records).name
+        layout = layout_of(columns, interval)
+        table = Table(summary(self.store, self.records, columns=layout.columns))
+        table.attrs[PRIMARY], table.attrs[LAYOUT] = primary_of(self.records).name, layout
+        if layout.columns:
+            table.attrs[CHOSEN] = named(read(self.store, self.records), layout.columns)
         return table
 
     @plainly
-    def curves(self, measure: str = "accuracy") -> pd.DataFrame:
-        """A measure by round: columns method, round, mean, low, high (95 % interval over seeds), runs, stopped."""
+    def curves(self, measure: str = "") -> pd.DataFrame:
+        """A measure by round, by default the primary one, with its 95 % interval over seeds.
+
+        Columns method, round, mean, low, high, runs, stopped.
+        """
         from fedskew.core.errors import suggestion
-        from fedskew.measure.registry import shown
+        from fedskew.measure.registry import primary_of, shown
         from fedskew.report.series import curves
 
+        measure = measure or primary_of(self.records).key
         known = {m.key: m for m in shown("curve")}
         require(measure in known, f"there is no curve of {measure!r}; {suggestion(measure, known)}")
         frame = curves(self.store, self.records, known[measure])
@@ -128,11 +153,11 @@ class Runs:
         return self.store.measurements(self.ids)
 
     @plainly
-    def plot(self, what: str = "accuracy") -> Figure:
-        """A matplotlib figure: ``accuracy``, ``loss``, ``drift``, ``divergence``, ``clients``, ``partition`` or ``ranks``."""
+    def plot(self, what: str = "", interval: Interval = "ci95") -> Figure:
+        """A matplotlib figure, by default of the primary measure: ``loss``, ``drift``, ``clients``, ``partition``, ..."""
         from fedskew.report.plots import plot
 
-        return self_showing(plot(self.store, self.records, what))
+        return self_showing(plot(self.store, self.records, what, spread=layout_of((), interval).spread))
 
     @plainly
     def report(self, path: str | Path) -> Path:
@@ -142,20 +167,23 @@ class Runs:
         return write_report(self.store, self.records, Path(path))
 
     @plainly
-    def latex(self) -> str:
+    def latex(self, columns: Sequence[str] = (), interval: Interval = "ci95") -> str:
         """The table of methods in LaTeX."""
         from fedskew.report.files import texts_of
 
-        return texts_of(self.store, self.records)["methods.tex"]
+        return texts_of(self.store, self.records, layout=layout_of(columns, interval))["methods.tex"]
 
     @plainly
-    def csv(self, folder: str | Path | None = None) -> str | list[Path]:
+    def csv(
+        self, folder: str | Path | None = None, columns: Sequence[str] = (), interval: Interval = "ci95"
+    ) -> str | list[Path]:
         """The table of methods as CSV. With a ``folder``: every table and the numbers of every figure as files there."""
         from fedskew.report.files import texts_of, write_tables
 
+        layout = layout_of(columns, interval)
         if folder is None:
-            return texts_of(self.store, self.records)["methods.csv"]
-        return write_tables(self.store, self.records, Path(folder))
+            return texts_of(self.store, self.records, layout=layout)["methods.csv"]
+        return write_tables(self.store, self.records, Path(folder), layout=layout)
 
     @plainly
     def model(self, client: int | None = None) -> nn.Module:

@@ -120,7 +120,7 @@ class Work:
                 requested = wanted[place]
                 experiment = plan.experiment.replace(name=requested.name)
                 run = register(self.store, experiment, plan.trial, comparison)
-                note = {"method": self.method, "setting": settings[place[0]]}
+                note = {"method": self.method, "setting": settings[place[0]], "by": self.search.by}
                 self.store.add_facts(run, {"asked": requested.hash(), "tuning": note})
                 known[requested.hash()] = run
                 self.plans[run] = dataclasses.replace(plan, experiment=experiment)

@@ -17,7 +17,7 @@ from fedskew.experiment.compare import EndListener
 from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment
 from fedskew.experiment.given import suited
 from fedskew.experiment.run import Listener, Stop
-from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number
+from fedskew.experiment.search import Search, Setting, Tried, Work, at, is_number, words
 from fedskew.experiment.trials import by_optuna
 from fedskew.measure.registry import PRIMARY, Measure, primary
 from fedskew.store.runs import RunStore
@@ -33,6 +33,9 @@ class Facts(TypedDict):
     tried: int
     seconds: float
     runs: list[int]
+    candidates: list[
+        dict[str, object]
+    ]  # every setting, how it ended, its value on held-out rows, whether it was chosen
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,18 @@ class Tuned:
         """How the best setting was found."""
         runs = [run for t in self.tried for run in t.runs]
         seconds = round(sum(t.seconds for t in self.tried), 3)
-        return {"setting": self.best.setting, "tried": len(self.tried), "seconds": seconds, "runs": runs}
+        candidates = [
+            {"setting": words(t.setting), "ended": t.ended, "best": t is self.best}
+            | ({"value": self.reached(t)} if t.ended == "finished" else {})
+            for t in self.tried
+        ]
+        return {
+            "setting": self.best.setting,
+            "tried": len(self.tried),
+            "seconds": seconds,
+            "runs": runs,
+            "candidates": candidates,
+        }
 
 
 def space_from(texts: Sequence[str]) -> dict[str, tuple[object, ...]]:

@@ -174,11 +174,11 @@ def chosen(record: RunRecord) -> Json:
 
 
 def provenance(records: Sequence[RunRecord]) -> list[Setting]:
-    """Data, model size, versions, tuning and engine of the runs. The trial of the engine comes from the first run."""
+    """Data, model size, versions and engine of the runs. The trial of the engine comes from the first run."""
     facts = {record.id: record.facts for record in records}
     lines = [
         setting(key, records, values(facts, key))
-        for key in ("data", "parameters", "versions", "tuned")
+        for key in ("data", "parameters", "versions")
         if any(key in known for known in facts.values())
     ]
     engines = [record.facts["engine"] for record in records if isinstance(record.facts.get("engine"), dict)]
@@ -189,6 +189,11 @@ def provenance(records: Sequence[RunRecord]) -> list[Setting]:
             tried = listed([f"{name} {shown(value)} s a round" for name, value in seconds.items()])
             lines.append(Setting("engine trial", [SettingValue(tried, "")]))
     return lines
+
+
+def tuning(records: Sequence[RunRecord]) -> dict[str, list[dict[str, object]]]:
+    """By method that was tuned: every setting that was tried, with its value on held-out rows."""
+    return {r.name: r.facts["tuned"].get("candidates", []) for r in records if "tuned" in r.facts}
 
 
 def named(component: object) -> object:

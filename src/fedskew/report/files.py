@@ -15,7 +15,7 @@ from fedskew.measure import registry
 from fedskew.measure.registry import Measure, by_primary_metric
 from fedskew.report import experiments, plots, series, tables, words
 from fedskew.report.budget import Budget
-from fedskew.report.names import escaped, names
+from fedskew.report.names import Name, escaped, name_of, names
 from fedskew.report.style import styled
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -100,11 +100,11 @@ def texts_of(
     spelling = {record.name: name for record, name in zip(records, spelled, strict=True)}
     seeds = tables.per_seed(frame, list(dict.fromkeys([*registry.shown(), *chosen]))).reset_index()
     seeds = seeds.sort_values("method", key=lambda names: names.map(list(summary["method"]).index), kind="stable")
-    shown = readable(summary, layout, chosen)
+    shown = readable(summary, layout, chosen, spelled[0].method)
     texts = {
-        "methods.csv": csv(tables.filled(summary)),
+        "methods.csv": csv(numbers(summary, layout, chosen)),
         "seeds.csv": csv(tables.filled(seeds)),
-        "methods.tex": latex(summary, [spelling[method].latex for method in summary["method"]], budget, layout, chosen),
+        "methods.tex": latex(summary, [spelling[method] for method in summary["method"]], budget, layout, chosen),
         "methods.md": markdown(shown.assign(method=[str(spelling[method]) for method in shown["method"]])),
     }
     for key, measure in plots.curves().items():
@@ -119,8 +119,13 @@ def texts_of(
     return texts
 
 
-def readable(summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Measure] = ()) -> pd.DataFrame:
-    """The table of methods as text. Columns are those of the layout, ``chosen``, or those that hold something."""
+def readable(
+    summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Measure] = (), first: str = ""
+) -> pd.DataFrame:
+    """The table of methods as text. Columns are those of the layout, ``chosen``, or those that hold something.
+
+    ``first`` is the name of the first method in the heading of the differences.
+    """
     import pandas as pd
 
     rows = words.rows_of(summary)
@@ -132,25 +137,40 @@ def readable(summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Mea
     if layout.has("seeds"):
         table["seeds"] = summary["seeds"]
     if len(summary) > 1 and layout.has("difference"):
-        table["against the first"] = ["", *(words.difference(row, spread=layout.spread) for row in rows[1:])]
+        against = first or name_of(str(summary["method"].iloc[0])).method
+        table[f"vs {against}"] = [
+            "",
+            *(words.difference(row, spread=layout.spread) for row in rows[1:]),
+        ]
     if len(summary) > 1 and layout.has("verdict"):
         table["verdict"] = summary["verdict"]
     return pd.DataFrame(table)
 
 
+def numbers(summary: pd.DataFrame, layout: Layout, chosen: Sequence[Measure]) -> pd.DataFrame:
+    """The columns of a summary with all digits: those that hold something, or those of the layout, each with its spread."""
+    if not layout.columns:
+        return tables.filled(summary)
+    wanted = [m.key for m in chosen] + ["difference"] * layout.has("difference")
+    around = words.SPREADS[layout.spread].column
+    names = ["method", *(name for key in wanted for name in (key, f"{key}_{around}"))]
+    names += [column for column in ("verdict", "seeds") if layout.has(column)]
+    return summary[[name for name in dict.fromkeys(names) if name in summary]]
+
+
 def latex(
-    summary: pd.DataFrame, methods: Sequence[str], budget: Budget | None, layout: Layout, chosen: Sequence[Measure]
+    summary: pd.DataFrame, spelled: Sequence[Name], budget: Budget | None, layout: Layout, chosen: Sequence[Measure]
 ) -> str:
     """The table of methods in LaTeX (booktabs), the best mean of each column in bold, with a caption."""
-    shown = readable(summary, layout, chosen)
+    shown = readable(summary, layout, chosen, spelled[0].method)
     measures = {words.heading(m): m for m in chosen or tables.columns(summary, "table")}
     shown = shown.drop(
         columns=["clients' rows", *(["seeds"] if summary["seeds"].nunique() == 1 else [])], errors="ignore"
     )
-    cells, best = [methods], False
+    cells, best = [[name.latex for name in spelled]], False
     for title in map(str, shown.columns[1:]):
         measure, column = measures.get(title), list(map(str, shown[title]))
-        if measure is None and title != "against the first":
+        if measure is None and title != f"vs {spelled[0].method}":
             cells.append(list(map(escaped, column)))
             continue
         top = best_mean(summary[measure.key], measure, column) if measure else ""

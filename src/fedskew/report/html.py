@@ -126,6 +126,8 @@ def page(
         records=records,
         answer=answer(summary),
         settings=experiments.settings(records),
+        tuning=experiments.tuning(records),
+        value=words.value,
         warnings=notices(records),
         notes=notices(records, of_partition=True),
         summary=summary.to_dict("records"),

@@ -3,11 +3,14 @@
 import pandas as pd
 
 from fedskew.measure.registry import compared_by
-from fedskew.report.files import readable
+from fedskew.report.files import PLAIN, readable
 from fedskew.report.names import name_of
 
 PRIMARY = "compared by"
 """The key in ``attrs`` of the metric by which the runs are compared."""
+
+LAYOUT, CHOSEN = "layout", "chosen"
+"""The keys in ``attrs`` of the layout that it prints in, and of the measures that its columns name."""
 
 
 class Table(pd.DataFrame):
@@ -19,9 +22,10 @@ class Table(pd.DataFrame):
 
     def short(self) -> pd.DataFrame:
         """The columns that it prints, as text."""
-        frame = pd.DataFrame(self)
+        frame, layout = pd.DataFrame(self), self.attrs.get(LAYOUT, PLAIN)
+        dropped = ["clients' rows", *([] if layout.columns else ["seeds"])]
         with compared_by(self.attrs.get(PRIMARY, "")):
-            shown = readable(frame).drop(columns=["clients' rows", "seeds"], errors="ignore")
+            shown = readable(frame, layout, self.attrs.get(CHOSEN, ())).drop(columns=dropped, errors="ignore")
         return shown.assign(method=[str(name_of(name)) for name in shown["method"]])
 
     def __repr__(self) -> str:

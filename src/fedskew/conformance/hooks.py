@@ -1,0 +1,73 @@
+"""What each hook of a method returns, and the first hook of a method that returns something else."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedskew.conformance.records import Broken
+from fedskew.core.algorithm import Algorithm
+from fedskew.core.records import Upload
+
+VECTOR, SCALAR, IDS, TREE, UPLOAD = "a tensor (P,)", "a tensor ()", "a tensor of client ids (m,)", "a dict", "an Upload"
+
+RETURNS = {
+    **dict.fromkeys(("aggregate", "local_init", "direction"), (VECTOR, TREE)),
+    "convene": (TREE, IDS),
+    "local_final": (UPLOAD, TREE),
+    "objective": (SCALAR,),
+    **dict.fromkeys(("local_gradient", "personal"), (VECTOR,)),
+    **dict.fromkeys(("server_init", "broadcast", "client_init", "before", "answer", "after_step", "after"), (TREE,)),
+}
+"""What each hook returns; P is the number of parameters."""
+
+
+def kind_of(value: object, size: int) -> str:
+    """One of the kinds of `RETURNS`, or the value in words."""
+    if isinstance(value, Upload):
+        return UPLOAD
+    if isinstance(value, dict):
+        return TREE
+    if isinstance(value, Tensor):
+        ids = value.dim() == 1 and value.dtype == torch.int64
+        known = {(size,): VECTOR, (): SCALAR}.get(tuple(value.shape), f"a tensor {tuple(value.shape)}")
+        return IDS if ids else known
+    if isinstance(value, tuple):
+        return f"({', '.join(kind_of(part, size) for part in value)})"
+    return repr(value) if value is None else type(value).__name__
+
+
+def place_of(method: type, hook: str) -> str:
+    """``mine.py, line 12``: where the hook is written."""
+    code = getattr(getattr(method, hook), "__code__", None)
+    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}" if code else method.__name__
+
+
+def strict(algorithm: Algorithm, size: int) -> Algorithm:
+    """The method, of which each hook that is not the base class's raises `Broken` if it returns something else."""
+    cls = type(algorithm)
+
+    def watched(hook: str, function: Callable[..., object]) -> Callable[..., object]:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> object:
+            value, wanted = function(*args, **kwargs), RETURNS[hook]
+            single = wanted[0] if len(wanted) == 1 else f"({', '.join(wanted)})"
+            found = kind_of(value, size)
+            if found != single:
+                expected = single.replace("(P,)", f"({size},)")
+                returned = found.replace("(P,)", f"({size},)")
+                raise Broken(f"{place_of(cls, hook)}: {hook} must return {expected}; it returns {returned}")
+            return value
+
+        return called
+
+    own = {
+        hook: watched(hook, getattr(cls, hook))
+        for hook in RETURNS
+        if getattr(cls, hook) is not getattr(Algorithm, hook)
+    }
+    made: Algorithm = type(cls.__name__, (cls,), own)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
+    return made

@@ -1,0 +1,62 @@
+"""A hook that returns something else is named, with its file and line."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedskew.algorithms import ALGORITHMS
+from fedskew.conformance.promises import check
+from fedskew.core.algorithm import Algorithm, uses_weighting
+
+
+def wrong(hook: str, function: Callable[..., object]) -> Algorithm:
+    """A method with this hook."""
+    cls = type("Wrong", (Algorithm,), {hook: function, "idea": "an example", "changes": "nothing"})
+    made: Algorithm = dataclass(frozen=True, kw_only=True)(cls)()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "found"),
+    [
+        (
+            "aggregate",
+            lambda self, server, cohort: self.mean_delta(server, cohort),
+            "aggregate must return (a tensor (43,), a dict); it returns a tensor (43,)",
+        ),
+        (
+            "direction",
+            lambda self, grad_fn, view, w, scratch: grad_fn(w),
+            "direction must return (a tensor (43,), a dict); it returns (a tensor (43,), a tensor ())",
+        ),
+        (
+            "objective",
+            lambda self, task, view, w, batch: task.loss(task.logits(w, batch.x), batch.y),
+            "objective must return a tensor (); it returns a tensor (5,)",
+        ),
+        ("broadcast", lambda self, server: [1], "broadcast must return a dict; it returns list"),
+    ],
+)
+def test_a_wrong_return_value_is_named_with_its_line(hook: str, function: Callable[..., object], found: str) -> None:
+    broken = [verdict.reason for verdict in check(wrong(hook, function)) if not verdict.kept]
+    line = function.__code__.co_firstlineno
+    assert broken[0] == f"{Path(__file__).name}, line {line}: {found}"
+
+
+def test_a_weighting_that_changes_nothing_is_refused() -> None:
+    def ignores(self, server, cohort):
+        return cohort.updates.mean(0), server.state
+
+    def helps(self, server, cohort):
+        return self.mean_delta(server, cohort), server.state
+
+    setup = SimpleNamespace()
+    for function, uses in ((ignores, False), (helps, True)):
+        method = type(wrong("aggregate", function))
+        assert uses_weighting(method) == uses
+    refused = type(wrong("aggregate", ignores))(weighting="uniform").accepts(setup)
+    assert refused.startswith("weighting: Wrong.aggregate does not use it")
+    assert [name for name, method in ALGORITHMS.items() if not uses_weighting(method)] == []

@@ -1,5 +1,6 @@
 """Wrong input that is refused before PyTorch is imported."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ import pytest
 
 from fedskew.cli.early import refuse
 from fedskew.cli.main import parser
+from fedskew.cli.syntax import PLACES, classes, outline
 from fedskew.core.errors import BadInput
 from fedskew.data.datasets.heart import CSV
+from fedskew.experiment.config import COMPONENTS
 
 REFUSED = {
     "run --rounds 0": "training: rounds must be at least 1, got 0",
@@ -28,6 +31,10 @@ REFUSED = {
     f"diagnose {CSV} --label num --client hospitl": f"{CSV}: no column 'hospitl'; did you mean 'hospital'?",
     "diagnose nosuch.csv --label y": "nosuch.csv: no such file or folder",
     "compare --algorithms Fed-Avg scafold": "algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
+    "compare --algorithms fedavg FedProx:mux=1": "algorithm fedprox: unknown option 'mux'; did you mean 'mu'?",
+    "run --algorithm fedbs:weighting=x": "algorithm fedbs: weighting must be samples or uniform, got 'x'",
+    "run --model mlp:hiden=[3]": "model mlp: unknown option 'hiden'; did you mean 'hidden'?",
+    "run --solver adamw:lr=x": "solver adamw: lr: expected 'float', got 'str'",
     "run --algorithm mine.py": "algorithm: write mine.py::CLASS",
 }
 
@@ -55,7 +62,7 @@ def test_wrong_input_is_refused_without_pytorch(tmp_path: Path) -> None:
     [
         "run --dataset ./mine.py::Rows:x=1 --skew ./mine.py::Own",
         "run old.toml --rounds 3",
-        "compare --algorithms ./mine.py::Mine fedprox:mux=1 --model nosuch --set solver.lr=0",
+        "compare --algorithms ./mine.py::Mine fedprox:mu=1 --model nosuch --set solver.lr=0",
         "diagnose --dataset digits --skew iid",
     ],
 )
@@ -65,6 +72,15 @@ def test_what_only_the_experiment_can_judge_is_left_to_it(
     monkeypatch.chdir(tmp_path)
     Path("old.toml").write_text("[training]\nworkers = 1\nrounds = 2\n")
     refuse(parser().parse_args(line.split()))
+
+
+def test_options_read_from_the_syntax_are_those_of_the_classes() -> None:
+    for kind in PLACES:
+        assert classes(kind).keys() == COMPONENTS[kind].ours.keys()
+        for name, cls in COMPONENTS[kind].ours.items():
+            light = outline(kind, name)
+            assert {f.name for f in dataclasses.fields(light)} == {f.name for f in dataclasses.fields(cls)}
+            assert getattr(light, "takes", "") == getattr(cls, "takes", "")
 
 
 def test_options_are_judged_together_with_the_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from fedskew.cli.syntax import PLACES, classes, outline
 from fedskew.core.catalogue import Catalogue, canonical
 from fedskew.core.component import build, from_table, literal
 from fedskew.core.errors import BadInput, require, suggestion
@@ -41,6 +42,10 @@ def refuse(parsed: argparse.Namespace) -> None:
         from_table(LIGHT[section], options, section)
     for method in (getattr(parsed, "algorithm", None), *(getattr(parsed, "algorithms", None) or ())):
         refuse_method(method)
+        refuse_options("algorithm", method)
+    for kind, value in ((KEYWORDS[name].sets, value) for name, value in given.items()):
+        if kind in PLACES and isinstance(value, str):
+            refuse_options(kind, value)
     if isinstance(given.get("dataset"), str):
         refuse_dataset(str(given["dataset"]))
     skews = [str(skew) for skew in given.get("skew", ())]
@@ -62,6 +67,15 @@ def refuse_method(spec: str | None) -> None:
         return
     require(not name.endswith(".py"), f"algorithm: write {name}{MARK}CLASS:OPTION=VALUE for a class in {name}")
     raise BadInput(f"algorithm: unknown algorithm {name!r}; {suggestion(name, METHODS)}")
+
+
+def refuse_options(kind: str, spec: str | None) -> None:
+    """Raise `BadInput` for an unknown or ill-typed option of a built-in component."""
+    given, options, _ = (spec or "").partition(":")
+    known = classes(kind) if options and MARK not in str(spec) else {}
+    name = canonical(given.strip(), known)
+    if name in known:
+        build(kind, {name: outline(kind, name)}, spec)
 
 
 def refuse_dataset(spec: str) -> None:

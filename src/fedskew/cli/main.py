@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 from fedskew.cli.help import HELP, TOP
@@ -38,10 +37,20 @@ class Parser(argparse.ArgumentParser):
         self.exit(BadInput.exit_code, visible(f"{self.prog}: {message}; see `{self.prog} --help`") + "\n")
 
 
+class PrintVersion(argparse.Action):
+    """Reads the version only when it is asked for: the packages' metadata take long to import."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"fedskew {version('fedskew')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(prog="fedskew", description=TOP)
-    top.add_argument("--version", action="version", version=f"fedskew {version('fedskew')}")
+    top.add_argument("--version", action=PrintVersion, nargs=0, help="show program's version number and exit")
     verbs = {"": top.add_subparsers(title="verbs", metavar="VERB", required=True)}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")

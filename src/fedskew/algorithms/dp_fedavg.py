@@ -26,13 +26,13 @@ Between machines both come from a secret of the server.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedskew.core.algorithm import Algorithm, Contract, Solver, Weighting
+from fedskew.core.algorithm import Algorithm, Contract, Solver
 from fedskew.core.errors import require
 from fedskew.core.records import Carry, Cohort, Privacy, ServerView, Upload, View
 from fedskew.core.seeding import normals
@@ -42,7 +42,7 @@ from fedskew.core.vectors import weighted_sum
 
 @dataclass(frozen=True, kw_only=True)
 class DpFedAvg(Algorithm):
-    weighting: Weighting = "uniform"
+    weighting: Literal["uniform"] = "uniform"
     clip: float = 1.0
     noise: float = 1.0
     q: float = 0.1

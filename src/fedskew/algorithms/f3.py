@@ -43,6 +43,7 @@ def on_server_rows(server: ServerView, w: Tensor, gap: Gap, column: int) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class F3(Algorithm):
+    weighting: Literal["uniform"] = "uniform"
     rule: Literal["fair-best", "fair-average", "fair-accuracy-average"] = "fair-average"
     alpha: float = 0.5
     beta: float = 0.5

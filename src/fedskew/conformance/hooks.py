@@ -47,7 +47,7 @@ def place_of(method: type, hook: str) -> str:
 
 
 def strict(algorithm: Algorithm, size: int) -> Algorithm:
-    """The method, of which each hook that is not the base class's raises `Broken` if it returns something else."""
+    """The method with watched hooks: each one that the method itself defines raises `Broken` for a wrong return value."""
     cls = type(algorithm)
 
     def watched(hook: str, function: Callable[..., object]) -> Callable[..., object]:

@@ -1,6 +1,7 @@
 """What each hook of a method returns, and the first hook of a method that returns something else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedskew.conformance.miniature import play, start_of
 from fedskew.conformance.records import Broken
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.records import Upload
+from fedskew.engine.sequential import Sequential
+from fedskew.loop.federation import Federation
 
 VECTOR, SCALAR, IDS, TREE, UPLOAD = "a tensor (P,)", "a tensor ()", "a tensor of client ids (m,)", "a dict", "an Upload"
 
@@ -71,3 +75,14 @@ def strict(algorithm: Algorithm, size: int) -> Algorithm:
     }
     made: Algorithm = type(cls.__name__, (cls,), own)(**{key: getattr(algorithm, key) for key in vars(algorithm)})
     return made
+
+
+def wrong_return(fed: Federation) -> str:
+    """The first hook of the federation's method with a wrong return value, and where it is written; empty if there is none."""
+    try:
+        play(replace(fed, algorithm=strict(fed.algorithm, len(start_of(fed)))), Sequential())
+    except Broken as broken:
+        return str(broken)
+    except Exception:  # which has been reported
+        return ""
+    return ""

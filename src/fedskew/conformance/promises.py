@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import ALGORITHMS
-from fedskew.conformance.hooks import strict
+from fedskew.conformance.hooks import wrong_return
 from fedskew.conformance.miniature import SIZES, federation, one_thread, play, start_of
 from fedskew.conformance.records import Broken, Record, expect_same, record, shapes, snapshot
 from fedskew.core.algorithm import Algorithm
@@ -329,23 +329,12 @@ def check(
     for promise in PROMISES:
         verdict = examined(promise.__doc__ or "", promise, subject)
         if not verdict.kept:
-            verdict = replace(verdict, reason=wrong_return(subject) or verdict.reason)
+            verdict = replace(verdict, reason=wrong_return(subject.federation) or verdict.reason)
         yield verdict
         if promise is trains and not verdict.kept:
             return
     for own, other in type(algorithm).reduces_to.items():
         yield examined(f"takes the steps of {other} with {own or 'its default options'}", reduces, subject, own, other)
-
-
-def wrong_return(subject: Subject) -> str:
-    """The first hook of the method that returns something else than it should, and where it is written; empty if none does."""
-    try:
-        played(replace(subject.federation, algorithm=strict(subject.algorithm, len(start_of(subject.federation)))), Sequential())
-    except Broken as broken:
-        return str(broken)
-    except Exception:  # which has been reported
-        return ""
-    return ""
 
 
 def examined(promise: str, test: Callable[..., None], *arguments: object) -> Verdict:
@@ -356,8 +345,6 @@ def examined(promise: str, test: Callable[..., None], *arguments: object) -> Ver
     except Broken as broken:
         return Verdict(promise, False, str(broken))
     except Exception as error:
-        if in_their_code := fault(error):
-            return Verdict(promise, False, str(in_their_code))
         first = (str(error).strip() or "without a message").splitlines()[0]
-        return Verdict(promise, False, f"{type(error).__name__}: {first}")
+        return Verdict(promise, False, str(fault(error) or f"{type(error).__name__}: {first}"))
     return Verdict(promise, True)

@@ -277,7 +277,7 @@ VERBS: list[Any] = [
     ("folder-pickle", "run --skew from-folder:path=f", "cannot read", PICKLED),
     ("diagnose-nothing", "diagnose", "give files with label and client, or dataset"),
     ("diagnose-both", "diagnose x.csv --dataset digits", "one of the two"),
-    ("diagnose-no-label", "diagnose x.csv", "name the column with the labels"),
+    ("diagnose-no-label", "diagnose x.csv", "name the column of classes by label"),
     ("diagnose-missing", "diagnose x.csv --label y", "no such file or folder"),
     ("diagnose-seed", "diagnose --dataset digits --seed -1", "seed must be at least 0"),
     ("diagnose-same", "diagnose x.csv --label y --client y", "both the label and the client", {"x.csv": rows()}),

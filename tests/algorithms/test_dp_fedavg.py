@@ -284,7 +284,7 @@ def test_settings_that_void_the_guarantee_are_refused(tmp_path, experiment, word
 
 def test_a_missing_accountant_is_named_with_its_remedy(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(BadInput, match="not installed; pip install dp-accounting"):
+    with pytest.raises(BadInput, match="needs the package dp-accounting; pip install dp-accounting"):
         run_experiment(private(), data=DATA, runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
     assert run_experiment(private("noise=0.0"), data=DATA, runs=tmp_path).records[0].status == "finished"

@@ -87,7 +87,7 @@ def test_the_page_says_how_many_of_the_planned_runs_it_rests_on(tmp_path) -> Non
     pages = export.pages([made])
     text, index = pages["drift-demo-quick"], pages["documents"]
     planned = document.scale("quick").seeds * len(document.arms)
-    assert f"2 of {planned} runs, of which 2 diverged, 1.0 minutes of rounds in all" in text
+    assert f"2 of {planned} runs, 2 diverged, 1.0 minutes of rounds in all" in text
     assert "on 2 cores; torch 2.9.0." in text
     once = sum(set(claim.arms) <= set(arms) for claim in document.claims)
     claims = len(document.claims)

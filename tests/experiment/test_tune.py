@@ -230,5 +230,7 @@ def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> No
     runs = RunStore(tmp_path).runs()[before:]
     assert [r.name for r in runs] == ["fedavg", "fedprox"]
     assert [r.facts["tuned"]["setting"] for r in runs] == [{"solver.lr": 0.1}] * 2
-    assert "setting = (solver.lr = 0.1), tried = 2" in (tmp_path / f"c{runs[0].comparison}.html").read_text()
+    page = (tmp_path / f"c{runs[0].comparison}.html").read_text()
+    assert "Tuning of FedAvg: 2 settings tried" in page
+    assert "solver.lr=0.1 (chosen)" in page
     assert all("lr = 0.1\n" in r.experiment and "held_out = 0.0" in r.experiment for r in runs)

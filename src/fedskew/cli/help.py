@@ -32,10 +32,10 @@ intervals, and write an HTML report.
   fedskew compare --dataset uci-har --skew natural --seeds 3
 """,
     "tune": """\
-Find the best settings of each method for a fair comparison. It measures settings
-on rows that clients hold out from training, never on test rows. Every trial is a
-run in the store: the same command continues after an interruption, and `fedskew
-compare --tuned` with the same options uses the stored runs.
+Find the best settings of each method for a fair comparison. It measures
+settings on rows that clients hold out from training, never on test rows. Every
+trial is a run in the store: the same command continues after an interruption,
+and `fedskew compare --tuned` with the same options uses the stored runs.
 
   fedskew tune --algorithms fedavg fedprox --grid solver.lr=0.03,0.1,0.3 \\
           --grid fedprox.mu=0.01,0.1,1

@@ -260,10 +260,10 @@ def hides_each_client(subject: Subject) -> None:
 def says_what_it_is(subject: Subject) -> None:
     """describes its idea and its changes in one line each, and declares ranges for existing options only"""
     cls = type(subject.algorithm)
-    for name in ("idea", "changes"):
-        text = getattr(cls, name)
-        if not text or "\n" in text:
-            raise Broken(f"{name} must be one line")
+    if missing := [name for name in ("idea", "changes") if not getattr(cls, name)]:
+        raise Broken(f'{" and ".join(missing)} missing; write {missing[0]}: ClassVar[str] = "one line" in the class')
+    if "\n" in cls.idea + cls.changes:
+        raise Broken("idea and changes must be one line each")
     for option in set(cls.ranges) - {f.name for f in dataclasses.fields(cls)}:
         raise Broken(f"ranges names {option!r}, which is not an option")
 

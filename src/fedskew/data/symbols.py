@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
-from scipy import sparse
 
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
@@ -152,6 +151,8 @@ def baselines(train: tuple[Ints, Ints], test: tuple[Ints, Ints], symbols: int) -
     They are the most frequent symbol, and the most frequent one after the present symbol.
     """
     (x, y), (now, then) = ((part[0][part[1] != END], part[1][part[1] != END]) for part in (train, test))
+    from scipy import sparse
+
     pairs = sparse.coo_array((np.ones(len(y)), (x, y)), shape=(symbols, symbols)).tocsr()
     after = np.asarray(pairs.argmax(axis=1)).ravel()
     return float((then == np.bincount(y).argmax()).mean()), float((then == after[now]).mean())

@@ -212,7 +212,7 @@ class Runs:
         """The number of the only run."""
         if len(self.ids) == 1:
             return self.ids[0]
-        raise BadInput(f"these are {len(self)} runs, {words(self.ids)}; choose one: runs[{self.ids[0]}].{what}()")
+        raise BadInput(f"these are {len(self)} runs, {words(self.ids)}; choose one, such as runs[{self.ids[0]}]")
 
 
 def words(ids: Sequence[int]) -> str:

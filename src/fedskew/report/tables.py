@@ -15,7 +15,7 @@ from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
-from fedskew.measure.statistics import alike, cliffs_delta, decided, hedges_g, holm, paired_p
+from fedskew.measure.statistics import LEVEL, alike, cliffs_delta, decided, hedges_g, holm, paired_p
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
@@ -84,7 +84,7 @@ def summary(
     ``effect``                                the differences' Hedges's g: their mean in standard deviations
     ``cliffs_delta``                          share of pairs of seeds that it wins minus share that it loses, -1..1
     ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
-    ``seeds_to_decide``                       seeds that would decide a difference of this size alone at the observed variances;
+    ``seeds_to_decide``                       seeds that would decide a difference of this size at the observed variances;
                                               0 if no number of seeds does, because the test rows are too few
     ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty without pairs
     ========================================  ==========================================================================
@@ -151,7 +151,7 @@ def summarise(
             whole = test_rows.estimate(by_row.get(method, {}), by_row.get(order[0], {}), paired.index)
             if whole and whole.half():
                 row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
-                row["seeds_to_decide"] = whole.seeds_to_decide()
+                row["seeds_to_decide"] = whole.seeds_to_decide(LEVEL / (len(order) - 1))
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
@@ -277,7 +277,7 @@ def undecided(table: pd.DataFrame) -> list[str]:
         for method, seeds in more.items()
     ]
     parts += (
-        [f"more seeds would not decide {words.listed(never)}: too few test rows for so small a difference"]
+        [f"more seeds would not decide {words.listed(never)}: too few test rows for a difference of this size"]
         if never
         else []
     )

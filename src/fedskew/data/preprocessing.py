@@ -251,7 +251,7 @@ def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
 def fitted(
     columns: Sequence[Standard],
     cells: Mapping[str, Cells],
-    train: NDArray[Any] | slice,
+    train: Cells | slice,
     target: str = "",
     one_hot: bool = True,
 ) -> tuple[Tabular, NDArray[np.float32]]:

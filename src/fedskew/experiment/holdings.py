@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.data.dataset import Dataset
+from fedskew.data.targets import Rows
 from fedskew.measure.heterogeneity.symbols import counts_of
 from fedskew.skew.values import quantile_bins
 
@@ -63,7 +64,7 @@ class Targets:
     response: Floats | None = None
 
 
-def targets_of(kind: str, y: NDArray[Any], dataset: Dataset) -> Targets:
+def targets_of(kind: str, y: Rows, dataset: Dataset) -> Targets:
     """The strata of the targets (n, ...) of a data set's training rows."""
     if kind == CLASSES:
         return Targets(y, dataset.classes)
@@ -98,7 +99,7 @@ def said(kind: str, names: Sequence[str]) -> str:
     return WORDS.get(kind, f"{len(names)} {kind}")
 
 
-def holdings(kind: str, y: NDArray[Any], client: Ints, counts: Ints, names: Sequence[str]) -> Holdings:
+def holdings(kind: str, y: Rows, client: Ints, counts: Ints, names: Sequence[str]) -> Holdings:
     """The table of clients. ``counts`` (clients, classes or strata) are of all rows, ``y`` (n, ...) of those that are measured."""
     clients = len(counts)
     if kind in ("number", "survival"):

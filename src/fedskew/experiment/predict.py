@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.counting import count
@@ -19,6 +18,7 @@ from fedskew.core.records import channels_last, rows_of, targets_of
 from fedskew.core.task import Probabilistic
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
+from fedskew.data.targets import Rows
 from fedskew.data.texts import UNKNOWN, encoded
 from fedskew.experiment.export import Trained, answered, trained
 from fedskew.loop.evaluate import CHUNK, evaluate
@@ -93,11 +93,11 @@ class TrainedModel:
         y = targets_of(self.targets(held, name), self.made.dtype, torch.device("cpu"))
         return evaluate(self.made.task, self.made.w, self.inputs(held), y)
 
-    def has_targets(self, rows: pd.DataFrame | NDArray[Any]) -> bool:
+    def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
         return bool(self.target) and not isinstance(rows, np.ndarray) and self.target in rows
 
-    def targets(self, rows: pd.DataFrame, name: str) -> NDArray[Any]:
+    def targets(self, rows: pd.DataFrame, name: str) -> Rows:
         from fedskew.data.columns import numbers, strings
 
         if self.made.kind.target != "classes":
@@ -111,7 +111,7 @@ class TrainedModel:
         )
         return np.array([places[word] for word in words], dtype=np.int64)
 
-    def read(self, rows: object) -> pd.DataFrame | NDArray[Any]:
+    def read(self, rows: object) -> pd.DataFrame | Rows:
         """The rows as a data frame, or as an array where the run was trained on arrays. Raises `BadInput`."""
         known = self.made.learned.preprocessing
         require(
@@ -135,7 +135,7 @@ class TrainedModel:
         )
         return frame
 
-    def inputs(self, rows: pd.DataFrame | NDArray[Any]) -> Tensor:
+    def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
         """The inputs of the network."""
         from fedskew.data.columns import cells_of, strings
 
@@ -152,7 +152,7 @@ class TrainedModel:
             x = model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
         return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
 
-    def answers(self, x: Tensor) -> NDArray[Any]:
+    def answers(self, x: Tensor) -> Rows:
         """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
         task, made = self.made.task, []
         with torch.no_grad():
@@ -160,7 +160,7 @@ class TrainedModel:
                 made.append(answered(task.kind, task.logits(self.made.w, channels_last(part))))
         return torch.cat(made).numpy()
 
-    def unseen(self, rows: pd.DataFrame | NDArray[Any]) -> list[Unseen]:
+    def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
         """What no training row held, with the name of the column."""
         from fedskew.data.columns import cells_of, strings
 
@@ -183,7 +183,7 @@ def ids_of(known: Texts) -> dict[str, int]:
     return {word: at for at, word in enumerate(known.vocabulary, start=2)}
 
 
-def columns_of(made: Trained, answers: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def columns_of(made: Trained, answers: Rows) -> dict[str, Rows]:
     """The columns of a table of answers."""
     if answers.ndim == 1:
         return {PREDICTION: answers}
@@ -195,7 +195,7 @@ def columns_of(made: Trained, answers: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {PREDICTION: chosen, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
 
 
-def array_of(rows: object) -> NDArray[Any]:
+def array_of(rows: object) -> Rows:
     """Rows of numbers from an array, or from the array or the array ``x`` of a file."""
     if isinstance(rows, str | Path):
         path = Path(rows)

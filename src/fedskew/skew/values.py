@@ -1,7 +1,7 @@
 """Skews without classes: by quantiles of the target, by the values of a column, by blocks of time."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,17 @@ from fedskew.skew.label import check_alpha, dirichlet
 from fedskew.skew.partition import Ints, evenly
 from fedskew.skew.plain import check_clients
 
+Numbers: TypeAlias = NDArray[Any]
+"""Floating-point numbers or integers."""
+
 
 class Data(Protocol):
     """The parts of a data set that these skews read."""
 
     @property
-    def x(self) -> NDArray[Any]: ...
+    def x(self) -> Numbers: ...
     @property
-    def y(self) -> NDArray[Any]: ...
+    def y(self) -> Numbers: ...
     @property
     def columns(self) -> tuple[str, ...]: ...
     @property
@@ -35,20 +38,20 @@ class ByValues(Protocol):
         ...
 
 
-def quantile_bins(values: NDArray[Any], bins: int) -> Ints:
+def quantile_bins(values: Numbers, bins: int) -> Ints:
     """Return the bin of each value, (n,), numbered from 0 without gaps; bins have equally many rows, up to equal values."""
     edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
     return np.unique(np.searchsorted(edges, values), return_inverse=True)[1].astype(np.int64)
 
 
-def column(data: Data, name: str, what: str) -> NDArray[Any]:
+def column(data: Data, name: str, what: str) -> Numbers:
     """Return the values (n,) of a column: its numbers, or the numbers of its words."""
     require(
         bool(data.columns),
         f"skew {what}: {data.name} does not name its columns; use a table of your own, or a skew that needs no column",
     )
     if name in data.columns:
-        found: NDArray[Any] = data.x[:, data.columns.index(name)]
+        found: Numbers = data.x[:, data.columns.index(name)]
         return found
     # a column of words is one column for each word, "sex = 1", perhaps standardised
     known = [column.partition("=")[0].strip() for column in data.columns]

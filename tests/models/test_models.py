@@ -23,9 +23,7 @@ from fedskew.models import (
     Mlp,
     ResNet,
     Softmax,
-    SymbolLstm,
     TextCnn,
-    Transformer,
 )
 from tests.small import TinyNet, classifier
 
@@ -71,13 +69,7 @@ TABLE = [  # model, shape of a row, classes, parameters, features
     (Softmax(bias=False), (30,), 6, 180, 30),
     (Softmax(zero_init=False), (2, 5), 3, 33, 10),
 ]
-OTHER_FILES = {
-    MiniLm,
-    HuggingFace,
-    Mixed,
-    SymbolLstm,
-    Transformer,
-}  # test_encoder, test_own_module, test_fedmd, test_symbols
+OTHER_FILES = {MiniLm, HuggingFace, Mixed, *map(MODELS.get, ("symbol-lstm", "transformer"))}  # tests of their own
 IDS = [f"{type(row[0]).__name__}{row[1]}{i}" for i, row in enumerate(TABLE)]
 
 

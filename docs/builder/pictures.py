@@ -118,7 +118,7 @@ def of_values(skew: ByValues) -> bytes:
     data, seen = fs.load("heart"), {"QuantileDirichlet": "trestbps", "ColumnDirichlet": "age"}.get(type(skew).__name__)
     values = data.x[:, data.columns.index(seen)] if seen else np.arange(len(data.y))
     numbers = dataclasses.replace(
-        data, y=values.astype(float), y_test=data.x_test[:, 0].astype(float), classes=(), sensitive=""
+        data, y=values.astype(float), y_test=data.x_test[:, 0].astype(float), classes=(), target="", sensitive=""
     )
     fifths = quantile_bins(values, 5)
     counts = fs.partition(numbers, skew, clients=CLIENTS).label_counts(fifths, 5)

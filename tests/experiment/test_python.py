@@ -103,6 +103,14 @@ def test_the_trained_model_gives_the_stored_accuracy(compared) -> None:
         compared[1].model(client=0)
 
 
+@pytest.mark.parametrize("skew", ["label-sorted", "quantile-dirichlet:bins=4", "time-blocks"])
+def test_rows_with_numbers_as_targets_are_dealt_by_their_strata(skew: str) -> None:
+    numbers = np.linspace(0, 1, 40)
+    data = fs.Dataset(x=np.zeros((40, 2)), y=numbers, x_test=np.zeros((2, 2)), y_test=numbers[:2])
+    part = fs.partition(data, skew, clients=4)
+    assert sorted(part.indices) == list(range(40))
+
+
 @pytest.mark.parametrize(
     "settings", [{"algorithm": "ditto"}, {"sharing": "personal:head=1", "model": "mlp:hidden=[8]"}]
 )

@@ -133,7 +133,8 @@ def test_the_readme_has_the_ratios_of_the_page_of_performance() -> None:
 
 
 @pytest.mark.slow
-def test_every_picture_is_drawn() -> None:
+def test_every_picture_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     pictures = loaded("docs/builder/pictures.py")
     made = pictures.pictures()
     assert set(made) == pictures.paths()

@@ -6,6 +6,7 @@ from fedskew.core.component import build
 from fedskew.data.dataset import Dataset
 from fedskew.experiment import config
 from fedskew.experiment.config import COMPONENTS, Experiment
+from fedskew.experiment.deal import dealt_by
 from fedskew.skew.compose import mixture, skews_of
 from fedskew.skew.partition import Partition, deal
 
@@ -18,7 +19,8 @@ def load(dataset: object) -> Dataset:
 
 def partition(dataset: Dataset, how: object, clients: int = 10, seed: int = 0, held_out: float = 0.0) -> Partition:
     """Deal the rows to clients, as ``"label-dirichlet:alpha=0.1"`` says, or a list of a label and a quantity skew."""
-    return deal(mixture(skews_of(how)), dataset.y, dataset.groups, clients, seed, held_out)
+    skews = mixture(skews_of(how))
+    return deal(skews, dealt_by(skews, dataset), dataset.groups, clients, seed, held_out)
 
 
 def from_toml(source: str | Path) -> Experiment:

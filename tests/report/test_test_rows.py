@@ -38,7 +38,7 @@ def test_intervals_cover_seeds_and_test_rows(store: RunStore) -> None:
     assert second["difference_half"] > 0.1
     assert second["verdict"] == "undecided"
     assert tables.undecided(tables.summary(store, store.runs())) == [
-        "about 7 seeds would decide scaffold's difference, if it is as large as here"
+        "About 7 seeds would decide scaffold's difference, if it is as large as here"
     ]
 
 

@@ -281,7 +281,8 @@ def undecided(table: pd.DataFrame) -> list[str]:
         if never
         else []
     )
-    return ["; ".join(parts)] if parts else []
+    text = "; ".join(parts)
+    return [text[:1].upper() + text[1:]] if parts else []
 
 
 def unfinished(records: Sequence[RunRecord]) -> pd.DataFrame:

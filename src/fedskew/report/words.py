@@ -133,7 +133,7 @@ def heading(measure: Measure) -> str:
 
 def note(measure: Measure) -> str:
     """The note of a measure as the caption of a figure: without the range of shares, and without the setting that asks for it."""
-    text = re.sub(r"(, 0\.\.1|,? if `[^`]*` asks for it)", "", measure.note)
+    text = re.sub(r"(, 0\.\.1|,? if `[^`]*` asks for it)", "", measure.note).replace("`", "")
     return text[:1].upper() + text[1:]
 
 

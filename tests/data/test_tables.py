@@ -182,3 +182,10 @@ def test_inputs_of_a_table_have_names_and_a_skew_deals_by_them(tmp_path):
     held = ColumnDirichlet(column="sex").values(data)
     assert np.array_equal(held, data.x[:, 2])
     assert len(np.unique(ColumnDirichlet(column="age").values(data))) == 7
+
+
+def test_a_label_of_many_numbers_is_noted(tmp_path):
+    (tmp_path / "t.csv").write_text("\n".join(["size,days", *(f"{i % 9},{i % 30}" for i in range(90))]) + "\n")
+    notes = Table(path=str(tmp_path / "t.csv"), label="days").load().notes
+    assert "'days' has 30 different numbers, and each one is a class of its own" in notes
+    assert "different numbers" not in Table(path=str(tmp_path / "t.csv"), label="size").load().notes

@@ -1,5 +1,6 @@
 """The user's own tables: labels and clients counted over all rows, and a random sample of the rows, in one pass."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -311,3 +312,17 @@ def grown(counts: Ints, shape: tuple[int, int]) -> Ints:
     """The counts with rows and columns of zeros added up to ``shape``."""
     more = [max(0, want - have) for have, want in zip(counts.shape, shape, strict=True)]
     return np.pad(counts, [(0, more[0]), (0, more[1])]) if any(more) else counts
+
+
+def many_numbers(found: Survey, label: str) -> list[str]:
+    """A warning if the labels look like measured numbers."""
+    if (
+        not label
+        or len(found.classes) <= FEW_LABELS
+        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes)
+    ):
+        return []
+    return [
+        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, name the "
+        f"column by target={label} (--target {label})"
+    ]

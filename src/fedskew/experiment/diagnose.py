@@ -1,6 +1,5 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import columns
 from fedskew.data.dataset import Dataset
-from fedskew.data.tables import FEW_LABELS, MOST_BYTES, Survey, round_down, survey
+from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, survey
 from fedskew.data.targets import tenths
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
@@ -124,20 +123,6 @@ def of_numbers(subject: Subject) -> Subject:
         targets=y,
         response=y,
     )
-
-
-def many_numbers(found: Survey, label: str) -> list[str]:
-    """A warning if the labels look like measured numbers."""
-    if (
-        not label
-        or len(found.classes) <= FEW_LABELS
-        or not all(re.fullmatch(r"[-+]?\d+(\.\d+)?", word) for word in found.classes)
-    ):
-        return []
-    return [
-        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, name the "
-        f"column by target={label} (--target {label})"
-    ]
 
 
 def fitting(found: Survey) -> int:

@@ -30,9 +30,8 @@ class Table:
     are dropped; ``notes`` counts them.
 
     ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. To predict any number of labels
-    for each row, name their columns of 0 and 1: ``labels=a|b|c``.
-    ``label`` is the column of classes. To predict numbers, name their column as ``target`` instead. For survival, name the columns
-    ``time`` and ``event``: 1 if the event came at this time, 0 if the row was observed until then without it.
+    for each row, name their columns of 0 and 1: ``labels=a|b|c``. For survival, name the columns ``time`` and ``event``: 1 if the
+    event came at this time, 0 if the row was observed until then without it.
 
     With ``text`` that column's texts are the rows, as word ids of the ``vocabulary`` most frequent words, the first ``length`` of a
     text, or as the tokens of a pretrained encoder; other columns are not used.
@@ -108,7 +107,7 @@ class Table:
     def load(self) -> Dataset:
         # imported on first use: other data sets work without pandas and PyArrow
         from fedskew.data import columns
-        from fedskew.data.tables import survey
+        from fedskew.data.tables import many_numbers, survey
 
         def surveyed(path: str, client: str = "") -> Survey:
             most, numeric, event = self.rows or None, not self.label, self.event
@@ -119,7 +118,7 @@ class Table:
 
         found = surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
-        classes, notes = [*found.classes], [*found.notes]
+        classes, notes = [*found.classes], [*found.notes, *many_numbers(found, self.label)]
         require(
             len(classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",

@@ -3,6 +3,8 @@
 import errno
 from pathlib import Path
 
+from fedskew.core.errors import require
+
 MOST_BYTES = 1 << 20
 """Largest size of an experiment file or a method file."""
 
@@ -23,3 +25,8 @@ def whole_path(path: str) -> str:
     """
     place = Path(path).expanduser()
     return str(place.resolve()) if path and place.exists() else path
+
+
+def require_exists(path: Path) -> None:
+    """Raise `BadInput` if there is neither a file nor a folder."""
+    require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")

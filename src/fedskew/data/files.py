@@ -16,6 +16,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import require_exists
 from fedskew.data.find import opened
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 
@@ -281,7 +282,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files among the paths, and the data files directly in the folders. Raises `BadInput` if there are none."""
     found: list[Path] = []
     for path in paths:
-        require(path.exists(), f"{path}: no such file or folder{'' if path.is_absolute() else f' in {Path.cwd()}'}")
+        require_exists(path)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and format_of(p))
             require(bool(inside), f"{path}: no {', '.join(FORMATS)} file in this folder")

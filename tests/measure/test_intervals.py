@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from fedskew.measure.intervals import Estimate, mean_interval, over_seeds_and_rows
+from fedskew.tasks.classification import Classification
+from fedskew.tasks.survival import Survival
 
 SEED_NOISE = 0.01
 """Standard deviation of a method's true accuracy over seeds."""
@@ -96,6 +99,45 @@ def test_coverage_by_simulation(rows: int, true: float) -> None:
     covered, decided, _, _ = decisions(rows, true, repeats=1000)
     assert 0.93 <= covered <= 0.975
     assert true or decided <= 0.065  # 5 % and two standard errors of 1,000 comparisons
+
+
+STRENGTHS = (1.0, 1.2)
+"""How closely the outputs of two methods follow the truth, in standard deviations of their errors."""
+
+
+def pooled_values(rng: np.random.Generator, metric: str, seeds: int, rows: int) -> np.ndarray:
+    """The rows' values (2, seeds, rows) of AUC or the C-index, of two methods with these `STRENGTHS`."""
+    truth = (rng.random(rows) < 0.3).astype(float) if metric == "auc" else rng.normal(size=rows)
+    came, censored = rng.exponential(np.exp(-truth)), rng.exponential(2.0, rows)
+    task, y = Survival(), torch.tensor(np.stack([np.minimum(came, censored), came < censored], 1))
+    if metric == "auc":
+        task, y = Classification(), torch.tensor(truth).long()
+    hard, found = 0.8 * rng.normal(size=rows), np.empty((2, seeds, rows))
+    for method, strength in enumerate(STRENGTHS):
+        own = 0.42 * rng.normal(size=rows)
+        for seed in range(seeds):
+            error = hard + own + 0.43 * rng.normal(size=rows)
+            score = torch.tensor((strength + 0.05 * rng.normal()) * truth + error)[:, None]
+            outputs = torch.cat([-score, score], 1) if metric == "auc" else score
+            whole = task.pooled(outputs, y)[metric]
+            found[method, seed] = rows * whole - (rows - 1) * task.pooled_without(metric, outputs, y)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 1000])
+@pytest.mark.parametrize("metric", ["auc", "c_index"])
+def test_coverage_of_pooled_metrics_by_simulation(metric: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    truth = np.mean([np.subtract(*pooled_values(rng, metric, 1, 20_000)[::-1]).mean() for _ in range(100)])
+    covered, alone = 0, 0
+    for _ in range(1000):
+        values = np.subtract(*pooled_values(rng, metric, 5, rows)[::-1])
+        covered += abs(values.mean() - truth) <= over_seeds_and_rows(values).half()
+        alone += abs(values.mean() - truth) <= mean_interval(values.mean(1).tolist())[1]
+    print(f"{metric}, {rows} rows: {covered / 10:.1f} % covered, over seeds alone {alone / 10:.1f} %")
+    assert 930 <= covered <= 975
+    assert alone < 930
 
 
 if __name__ == "__main__":

@@ -1,18 +1,26 @@
 """Intervals over seeds and test rows, from whole runs and from stores that were made by hand."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 import fedskew as fs
+from fedskew.core.metrics import TaskMetric
 from fedskew.measure.intervals import over_seeds_and_rows
 from fedskew.report import tables
 from fedskew.report.budget import Budget
 from fedskew.report.test_rows import by_method
 from fedskew.store import test_rows
 from fedskew.store.runs import RunStore
+from fedskew.tasks.classification import Classification
+from fedskew.tasks.metrics import REGRESSION
+from fedskew.tasks.regression import Regression
+from fedskew.tasks.survival import Survival
 from tests.report import add
 
 
@@ -67,9 +75,39 @@ def test_many_rows_are_stored_as_means_of_groups(store: RunStore) -> None:
     assert values.mean() == pytest.approx(test_rows.MOST - 0.5)
 
 
-@pytest.mark.parametrize(("task", "metric"), [("classification", "accuracy"), ("regression", "rmse")])
-def test_a_run_stores_its_test_rows(tmp_path: Path, task: str, metric: str) -> None:
-    data = fs.load("heart") if task == "classification" else numbers()
+@dataclass(frozen=True, kw_only=True)
+class ByAuc(Classification):
+    """Classification judged by AUC."""
+
+    primary: ClassVar[str] = "auc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread(Regression):
+    """Regression judged by a metric that is computed from all rows, and is not known without each row."""
+
+    metrics: ClassVar[tuple[TaskMetric, ...]] = (
+        *REGRESSION,
+        TaskMetric(name="deviation", title="deviation", better="lower", pooled=True),
+    )
+    primary: ClassVar[str] = "deviation"  # type: ignore[misc]
+
+    def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        return {"deviation": float((outputs[:, 0] - y).std())}
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ("classification", "accuracy"),
+        ("regression", "rmse"),
+        (ByAuc(), "auc"),
+        (Survival(), "c_index"),
+        (Spread(), "deviation"),
+    ],
+)
+def test_a_run_stores_its_test_rows(tmp_path: Path, task: object, metric: str) -> None:
+    data = fs.load("heart") if metric in ("accuracy", "auc") else numbers(survival=metric == "c_index")
     runs = fs.run(dataset=data, task=task, rounds=2, clients=4, skew="iid", runs=tmp_path / "runs")
     stored = runs.measurements().query("split == 'test' and name == @metric")["value"].iloc[-1]
     (_, values), *_ = test_rows.read(runs.store, [runs.records[0].id]).values()
@@ -80,8 +118,10 @@ def test_a_run_stores_its_test_rows(tmp_path: Path, task: str, metric: str) -> N
         assert values.mean() == pytest.approx(stored, abs=1e-7)
 
 
-def numbers() -> fs.Dataset:
+def numbers(survival: bool = False) -> fs.Dataset:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 3)).astype(np.float32)
     y = (x @ np.array([1.0, -2.0, 0.5]) + rng.normal(size=400)).astype(np.float32)
+    if survival:
+        y = np.stack([np.exp(y), np.arange(400) % 3 > 0], axis=1).astype(np.float32)
     return fs.Dataset(x=x[:200], y=y[:200], x_test=x[200:], y_test=y[200:])

@@ -7,9 +7,11 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
+from fedskew.core.task import PoolingWithout
 from fedskew.tasks.classification import LARGEST, Classification
 from fedskew.tasks.multilabel import MultiLabel
 from fedskew.tasks.ranking import areas, calibration_error, f1, mean_of_defined
+from fedskew.tasks.survival import Survival
 
 RNG = np.random.default_rng(0)
 
@@ -50,6 +52,25 @@ def test_classification_agrees_with_scikit_learn() -> None:
         "auc": roc_auc_score(y, p, multi_class="ovr"),
     }
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-15)
+
+
+def test_pooled_metrics_without_each_row_are_those_of_the_other_rows() -> None:
+    rows, numbers = 30, torch.tensor(RNG.integers(-2, 3, (30, 4)))
+    cases = [
+        (Classification(), numbers / 2, torch.tensor([3, *RNG.integers(0, 3, rows - 1)])),
+        (MultiLabel(), numbers / 2, torch.tensor(RNG.integers(0, 2, (rows, 4)))),
+        (Survival(), numbers[:, :1] / 2, torch.tensor(np.stack([RNG.integers(1, 9, rows), np.arange(rows) % 2], 1))),
+    ]
+    tried = 0
+    for task, outputs, y in cases:
+        assert isinstance(task, PoolingWithout)
+        for name in task.pooled(outputs, y):
+            found = task.pooled_without(name, outputs, y)
+            for i in range(rows):
+                others = torch.arange(rows) != i
+                assert found[i] == pytest.approx(task.pooled(outputs[others], y[others])[name], abs=1e-12), name
+            tried += 1
+    assert tried == 4 + 2 + 1
 
 
 def test_classes_without_rows_are_left_out() -> None:

@@ -79,6 +79,14 @@ class Pooling(Protocol):
 
 
 @runtime_checkable
+class PoolingWithout(Protocol):
+    """A task that computes its pooled metrics without each row at once, for intervals over the test rows."""
+
+    def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> NDArray[np.floating]:
+        """A metric of `Pooling.pooled` without each row, (n,); NaN where it is undefined."""
+
+
+@runtime_checkable
 class Probabilistic(Protocol):
     """A task that predicts a probability for each of several names: classes, labels or symbols."""
 
@@ -220,9 +228,9 @@ def pooled_names(task: Task) -> tuple[str, ...]:
     return task.pooled_names if isinstance(task, ModelTask) else ()
 
 
-def pools_primary(task: Task) -> bool:
-    """Whether the primary metric is one of these; then each client's rows are pooled, too."""
-    return isinstance(task, ModelTask) and task.kind.primary in task.pooled_names
+def pooled_primary(task: Task) -> str:
+    """The primary metric if it is one of these, else nothing. Then it is computed from each client's rows, too."""
+    return task.kind.primary if isinstance(task, ModelTask) and task.kind.primary in task.pooled_names else ""
 
 
 def score(task: Task, w: Tensor, batch: Batch) -> Tree:

@@ -41,7 +41,7 @@ from fedskew.data.find import Files
 from fedskew.engine import ENGINES, Sequential, Stacked
 from fedskew.experiment.keywords import Settings, divided
 from fedskew.experiment.metrics import KNOWN as KNOWN_METRICS
-from fedskew.experiment.metrics import metrics_of
+from fedskew.experiment.metrics import judged, metrics_of
 from fedskew.experiment.settings import LIGHT, Auto, Checkpoint, Clients, Evaluation, ServerData, SharedData, Training
 from fedskew.loop.faults import Faults
 from fedskew.loop.plan import Local
@@ -195,7 +195,7 @@ class Experiment:
                 spec = default_skew(self.dataset)
             made = SEVERAL[section](spec) if section in SEVERAL else build(section, catalogue, spec)
             object.__setattr__(self, section, made)
-        declare_metrics(self.task.metrics)
+        declare_metrics(judged(self.task))
         for section, cls in SETTINGS.items():
             given = getattr(self, section)
             if isinstance(given, Mapping):

@@ -12,10 +12,11 @@ from fedskew.core.errors import Diverged, require, suggestion
 from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server, channels_last
 from fedskew.core.seeding import stream
+from fedskew.core.task import ModelTask, pooled_primary
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
-from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, scored
+from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, pooled_by_row, scored
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
@@ -99,9 +100,13 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
 
 def test_row_values(assembly: Assembly, server: Server) -> Floats | None:
     """What each test row adds to the primary metric of the model, (rows,), where that is defined."""
-    scores = per_row(assembly.federation.task, server.x, assembly.x_test, assembly.test_targets(server.round))
-    values = by_row(assembly.federation.task, assembly.experiment.task.primary, scores)
-    return values.cpu().numpy() if values is not None and bool(values.isfinite().all()) else None
+    task, metric, y = assembly.federation.task, assembly.experiment.task.primary, assembly.test_targets(server.round)
+    if isinstance(task, ModelTask) and pooled_primary(task) and len(y) > 1:
+        values = pooled_by_row(task, metric, outputs_on_test_rows(assembly, server.x), y)
+    else:
+        found = by_row(task, metric, per_row(task, server.x, assembly.x_test, y))
+        values = np.array([np.nan]) if found is None else found.cpu().numpy()
+    return values if np.isfinite(values).all() else None
 
 
 def own_rows(assembly: Assembly, split: str, inputs: Callable[[Metric], tuple[Tensor, Tensor]]) -> list[Row]:

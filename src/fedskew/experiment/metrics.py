@@ -1,11 +1,13 @@
 """Metrics of users: how one is named, and what a run stores of it, so that views need no code of the user."""
 
 import re
+from dataclasses import replace
 
 from fedskew.core.catalogue import Catalogue
 from fedskew.core.component import build, label
 from fedskew.core.contract import Metric
 from fedskew.core.errors import require, suggestion
+from fedskew.core.metrics import TaskMetric
 from fedskew.core.own import MARK
 from fedskew.core.task import TaskKind
 from fedskew.measure.registry import DECLARED, MEASURES, PLACES
@@ -33,7 +35,12 @@ def metrics_of(spec: object) -> tuple[Metric, ...]:
 
 def own_metrics(task: TaskKind) -> list[dict[str, object]]:
     """What a run stores of the metrics of a task of users."""
-    return [metric.given() for metric in task.metrics if metric not in METRICS]
+    return [metric.given() for metric in judged(task) if metric not in METRICS]
+
+
+def judged(task: TaskKind) -> tuple[TaskMetric, ...]:
+    """The metrics of a task. The primary one is measured on clients, too, also where other tasks show it aside."""
+    return tuple(replace(metric, aside=metric.aside and metric.name != task.primary) for metric in task.metrics)
 
 
 def row_of(metric: Metric) -> dict[str, str | float]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedskew.core.contract import Availability
 from fedskew.core.errors import FedskewError
 from fedskew.core.records import Info, Plan, Server, Upload
-from fedskew.core.task import pooled_names, pools_primary
+from fedskew.core.task import pooled_primary
 from fedskew.core.trees import Tree, map_leaves, pick, stack
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.states import ClientStates
@@ -230,7 +230,7 @@ class RemoteClients:
             for k, stamp in zip(clients.tolist(), stamps, strict=True)
         }
         score = client_means(fed.task, server.x, self.row, self.label, torch.arange(1))
-        pooled = pooled_names(fed.task) if pools_primary(fed.task) else ()
+        pooled = tuple(filter(None, [pooled_primary(fed.task)]))
         score |= dict.fromkeys(pooled, score["loss"])
         check = checker(signature({"global": score, "personal": score} if personal else {"global": score}), pooled)
 

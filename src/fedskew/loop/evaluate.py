@@ -3,13 +3,17 @@
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.records import channels_last
-from fedskew.core.task import ModelTask, Task, joint, pooled_names, pools_primary
+from fedskew.core.task import ModelTask, PoolingWithout, Task, joint, pooled_names, pooled_primary
 from fedskew.core.trees import Tree
 from fedskew.skew.partition import Ints, Partition
+
+Floats = NDArray[np.floating]
 
 CHUNK = 1024
 """Rows of a forward pass."""
@@ -67,6 +71,28 @@ def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:
     return n * task.measured(means)[metric] - (n - 1) * task.measured(without)[metric]
 
 
+GROUPS = 200
+"""Groups of rows, of a pooled metric that is not computed without each row at once."""
+
+
+def pooled_by_row(task: ModelTask, metric: str, outputs: Tensor, y: Tensor) -> Floats:
+    """As `by_row`, (rows,), for a pooled metric from the outputs of n > 1 rows. NaN where it is undefined.
+
+    A task that is no `PoolingWithout` gets a value for each of at most `GROUPS` groups; row i is in group i modulo `GROUPS`.
+    """
+    whole, count = task.pooled(outputs, y).get(metric, math.nan), len(y)
+    if math.isnan(whole):
+        return np.array([whole])
+    if isinstance(task.kind, PoolingWithout):
+        without = task.kind.pooled_without(metric, outputs, y)
+    else:
+        count = min(count, GROUPS)
+        group = torch.arange(len(y), device=y.device) % count
+        others = (group != one for one in range(count))
+        without = np.array([task.pooled(outputs[rows], y[rows]).get(metric, math.nan) for rows in others])
+    return count * whole - (count - 1) * without
+
+
 def evaluate_clients(
     task: Task, w: Tensor, x: Tensor, y: Tensor, partition: Partition, clients: Ints
 ) -> dict[str, Tensor]:
@@ -76,7 +102,7 @@ def evaluate_clients(
     one client's rows at a time, and such a metric stands among the means.
     """
     rows = [partition.measured_rows(k) for k in clients]
-    if joint(task) or pools_primary(task):
+    if joint(task) or pooled_primary(task):
         return stacked_means([client_means(task, w, x, y, torch.as_tensor(r, device=x.device)) for r in rows])
     sizes = torch.tensor([len(r) for r in rows])
     owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
@@ -91,11 +117,11 @@ def evaluate_clients(
 
 
 def client_means(task: Task, w: Tensor, x: Tensor, y: Tensor, rows: Tensor) -> Tree:
-    """Mean scores of a model on one client's rows, and its pooled metrics where the primary one is among them."""
-    scores, pooled = scored(task, w, x[rows], y[rows], pools_primary(task))
+    """Mean scores of a model on one client's rows, and its primary metric if that is pooled."""
+    primary = pooled_primary(task)
+    scores, pooled = scored(task, w, x[rows], y[rows], bool(primary))
     means = {name: values.mean(0).cpu() for name, values in scores.items()}
-    found = {name: torch.tensor(value, dtype=torch.float64) for name, value in pooled.items()}
-    return means | found
+    return means | {name: torch.tensor(pooled[name], dtype=torch.float64) for name in (primary,) if name in pooled}
 
 
 def stacked_means(clients: list[Tree]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.contract import Solver
 from fedskew.core.records import Carry, Plan, Server, Upload, View
-from fedskew.core.task import Task, pools_primary
+from fedskew.core.task import Task, pooled_primary
 from fedskew.core.trees import Tree
 from fedskew.loop.evaluate import client_means, mean_of, stacked_means
 from fedskew.loop.federation import Federation
@@ -86,12 +86,12 @@ def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))
     y, rows = fed.targets(work.round), [fed.partition.measured_rows(int(k)) for k in work.clients]
-    if pools_primary(fed.task):
+    if pooled_primary(fed.task):
         programs = tuple(p._replace(final=send_model) for p in programs)
     done = by_architecture(programs, work, lambda p, part: engine.run(p, part, fed.x, y))
     sizes = torch.tensor([len(own) for own in rows])
     means = {name: mean_of(sums.double().cpu(), sizes) for name, sums in done.scores.items()}
-    if not pools_primary(fed.task):
+    if not pooled_primary(fed.task):
         return means
     models = zip(fed.tasks_of(work.clients), done.uploads.delta, rows, strict=True)
     return stacked_means([client_means(task, w, fed.x, y, torch.as_tensor(own)) for task, w, own in models])

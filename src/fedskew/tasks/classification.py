@@ -12,7 +12,17 @@ from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import one_hot
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import CLASSIFICATION
-from fedskew.tasks.ranking import areas, calibration_error, f1, mean_of_defined
+from fedskew.tasks.ranking import (
+    Floats,
+    accuracies_without,
+    areas,
+    areas_without,
+    calibration_error,
+    calibration_error_without,
+    f1,
+    f1_without,
+    mean_of_defined,
+)
 
 LARGEST = 2_000_000
 """Most rows x classes of which AUC is computed; sorting more takes longer than a round."""
@@ -58,9 +68,19 @@ class Classification:
         right, predicted, rows = table.diagonal(), table.sum(0), table.sum(1)
         found = {
             "balanced_accuracy": float((right[rows > 0] / rows[rows > 0]).mean()),
-            "f1_macro": mean_of_defined(f1(right, predicted, rows)),
+            "f1_macro": float(mean_of_defined(f1(right, predicted, rows))),
             "ece": calibration_error(p.max(1), answer == true),
         }
         if p.size <= LARGEST:
-            found["auc"] = mean_of_defined(areas(p, true[:, None] == np.arange(classes)))
+            found["auc"] = float(mean_of_defined(areas(p, true[:, None] == np.arange(classes))))
         return found
+
+    def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
+        p, true = outputs.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
+        answer, classes = p.argmax(1), np.arange(p.shape[1])
+        if metric == "ece":
+            return calibration_error_without(p.max(1), answer == true)
+        yes, positive = answer[:, None] == classes, true[:, None] == classes
+        if metric == "auc":
+            return mean_of_defined(areas_without(p, positive))
+        return mean_of_defined((f1_without if metric == "f1_macro" else accuracies_without)(yes, positive))

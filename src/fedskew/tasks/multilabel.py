@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import MULTI_LABEL
-from fedskew.tasks.ranking import areas, f1, mean_of_defined
+from fedskew.tasks.ranking import Floats, areas, areas_without, f1, f1_without, mean_of_defined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,14 @@ class MultiLabel:
         return {"loss": means["loss"], "f1_micro": 2 * means["right"] / both.where(both > 0, float("nan"))}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        return {name: mean_of_defined(values) for name, values in self.by_category(outputs, y).items()}
+        return {name: float(mean_of_defined(values)) for name, values in self.by_category(outputs, y).items()}
 
     def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
         """AUC and F1 of each label (L,)."""
         scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
         yes = scores >= 0
         return {"auc": areas(scores, true), "f1_macro": f1((yes & true).sum(0), yes.sum(0), true.sum(0))}
+
+    def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
+        scores, true = outputs.double().cpu().numpy(), y.cpu().numpy() > 0
+        return mean_of_defined(areas_without(scores, true) if metric == "auc" else f1_without(scores >= 0, true))

@@ -64,6 +64,12 @@ class Survival:
         risk, time, event = (part.cpu().numpy() for part in (outputs[..., 0], *y.unbind(-1)))
         return {"c_index": concordance(risk, time, event)}
 
+    def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:
+        right, pairs = pairs_of_rows(*(part.cpu().numpy() for part in (outputs[..., 0], *y.unbind(-1))))
+        others = pairs.sum() / 2 - pairs
+        left: Floats = (right.sum() / 2 - right) / np.where(others > 0, others, np.nan)
+        return left
+
 
 def log_risk(o: Tensor, time: Tensor) -> Tensor:
     """log sum_{j: t_j >= t_i} exp(o_j) of each row i, (B,)."""
@@ -82,15 +88,28 @@ def concordance(risk: Floats, time: Floats, event: Floats) -> float:
     A pair is comparable if the event of one row came while the other was observed. At equal times an event comes before the end of
     a censored row's observation, and two events are not comparable. Equal risks count one half. NaN without a comparable pair.
     """
-    had = event > 0
+    right, pairs = pairs_of_rows(risk, time, event)
+    return float(right.sum() / pairs.sum()) if pairs.any() else math.nan
+
+
+def pairs_of_rows(risk: Floats, time: Floats, event: Floats) -> tuple[Floats, Floats]:
+    """How many pairs of each row (n,) `concordance` counts as right, and how many are comparable."""
+    had, right, pairs = event > 0, np.zeros(len(risk)), np.zeros(len(risk))
     # groups of rows, those that outlive others first
     _, group = np.unique(np.stack([-time, event]), axis=1, return_inverse=True)
     order = np.argsort(group, kind="stable")
     level = np.unique(risk, return_inverse=True)[1].astype(np.int64)
     outlived = np.searchsorted(group[order], group[had])
     lower, equal = counts_in_prefix(level[order], outlived, level[had])
-    pairs = int(outlived.sum())
-    return float((lower.sum() + equal.sum() / 2) / pairs) if pairs else math.nan
+    right[had] += lower + equal / 2
+    pairs[had] += outlived
+    # the same pairs, counted for the rows that outlive: row order[i] outlives the events with i < outlived
+    last_first = np.argsort(-outlived, kind="stable")
+    events = np.searchsorted(-outlived[last_first], -np.arange(len(risk)))
+    lower, equal = counts_in_prefix(level[had][last_first], events, level[order])
+    right[order] += events - lower - equal / 2
+    pairs[order] += events
+    return right, pairs
 
 
 def counts_in_prefix(values: Ints, ends: Ints, than: Ints) -> tuple[Ints, Ints]:

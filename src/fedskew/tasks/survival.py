@@ -119,7 +119,8 @@ def counts_in_prefix(values: Ints, ends: Ints, than: Ints) -> tuple[Ints, Ints]:
     values that have 0 where it has 1.
     """
     lower, start, end = np.zeros_like(ends), np.zeros_like(ends), ends
-    for bit in reversed(range(int(values.max(initial=0)).bit_length())):
+    largest = max(int(values.max(initial=0)), int(than.max(initial=0)))
+    for bit in reversed(range(largest.bit_length())):
         one = (values >> bit) & 1
         zeros = np.concatenate([[0], np.cumsum(1 - one)])
         low, high, own = zeros[start], zeros[end], (than >> bit) & 1 == 1

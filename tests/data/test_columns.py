@@ -5,7 +5,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedskew.data import columns
+from fedskew.data import schema
+from fedskew.data.preprocessing import TEXT_WIDTH
 
 
 def test_columns_of_every_type():
@@ -28,9 +29,9 @@ def test_columns_of_every_type():
             "list": [[1, 2]] * n,
         }
     )
-    encode = columns.fit(table, "t")
+    encode = schema.fit(table, "t")
     x = encode(table)
-    assert x.shape == (n, 1 + 1 + 3 + 2 + columns.TEXT_WIDTH)
+    assert x.shape == (n, 1 + 1 + 3 + 2 + TEXT_WIDTH)
     assert np.isfinite(x).all()
     assert x[:, :5].std(0) == pytest.approx(np.ones(5), rel=1e-4)
     for k in (2, 3, 4):
@@ -42,7 +43,7 @@ def test_columns_of_every_type():
 
 
 def test_missing_words_are_zeros_and_counted():
-    encode = columns.fit(pa.table({"colour": ["red", "blue", None] * 5}), "t.csv")
+    encode = schema.fit(pa.table({"colour": ["red", "blue", None] * 5}), "t.csv")
     assert encode.notes == ("column 'colour': 5 values missing, all zeros",)
     assert encode(pa.table({"colour": [None, "red", "green"]})).tolist() == [[0, 0], [0, 1], [0, 0]]
 
@@ -53,12 +54,12 @@ def test_missing_words_are_zeros_and_counted():
 def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
     """The model was fitted to no such rows, so that no column marks them."""
     table = pa.table({"amount": [float(i) for i in range(20)], "colour": ["red", "blue"] * 10})
-    encode = columns.fit(table, "t.csv")
+    encode = schema.fit(table, "t.csv")
     other = pa.table({"amount": [None if i in rows else float(i) for i in range(20)], "colour": [None] * 20})
     assert encode.notes == ()
     assert encode.gaps(other) == notes
     assert encode(other)[3, 0] == (0 if rows else encode(table)[3, 0])
-    assert columns.fit(other, "t.csv").gaps(other) == [], "noted and marked at fitting"
+    assert schema.fit(other, "t.csv").gaps(other) == [], "noted and marked at fitting"
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-200, 1e200, 1.5e308])
@@ -66,12 +67,12 @@ def test_numbers_missing_in_other_rows_only_are_counted(rows, notes):
 def test_numbers_of_any_size_are_standardised(size):
     """The sum of the squares of large numbers is infinite."""
     table = pa.table({"a": [size, -size] * 10, "b": [0.0, 1.0] * 10})
-    assert columns.fit(table, "t.csv")(table)[:, 0].tolist() == [1.0, -1.0] * 10
+    assert schema.fit(table, "t.csv")(table)[:, 0].tolist() == [1.0, -1.0] * 10
 
 
 @pytest.mark.filterwarnings("error")
 def test_number_too_large_for_float32_once_standardised_counts_as_missing():
-    encode = columns.fit(pa.table({"a": [1.0, 2.0, 3.0]}), "t.csv")
+    encode = schema.fit(pa.table({"a": [1.0, 2.0, 3.0]}), "t.csv")
     other = pa.table({"a": [1e300, 2.0, -1e39, 1e30]})
     assert np.isfinite(encode(other)).all()
     assert encode(other)[:3, 0].tolist() == [0, 0, 0]

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from fedskew.core.errors import BadInput
-from fedskew.data import columns, files
+from fedskew.data import files, schema
 from fedskew.data.tables import survey
 from tests.tables import frame, read, refused, write
 
@@ -135,7 +135,7 @@ def test_column_may_change_its_type(tmp_path, monkeypatch):
     found = read(write(table, tmp_path / "t.csv"))
     assert found.counts.sum() == 3000
     assert [float(age) for age in found.table["age"].to_pylist()[:2000:500]] == [0, 500, 0.5, 500.5]
-    encode = columns.fit(found.table, "t.csv")
+    encode = schema.fit(found.table, "t.csv")
     assert encode.notes == ("column 'age': 50 missing or not numbers, set to the mean and marked",)
     x = encode(found.table)
     assert x.shape == (3000, 2 + 1 + 3)

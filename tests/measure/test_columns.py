@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedskew.measure.heterogeneity.columns import copied, differences, explained, unit
+from fedskew.core.units import unit_factor
+from fedskew.measure.heterogeneity.columns import copied, differences, explained
 
 CLIENT = np.repeat(np.arange(4), 50)
 NAMES = ("north", "south", "east", "west")
@@ -130,6 +131,10 @@ def test_nothing_is_named_on_shuffled_clients_in_ninety_five_of_a_hundred_seeds(
 def test_the_factor_between_units_needs_mean_and_deviation() -> None:
     rng = np.random.default_rng(0)
     inches = rng.normal(67, 4, 500)
+
+    def unit(one, other):
+        return unit_factor(one.mean(), other.mean(), one.std(), other.std(), len(one))
+
     assert unit(2.54 * inches, rng.normal(67, 4, 500)) == pytest.approx(2.54, rel=0.02)
     assert unit(inches + 100, inches) == 0
     assert unit(inches, inches) == 0

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import require_exists
 from fedskew.data.find import opened
+from fedskew.data.mapping import mapping_of
 from fedskew.data.quotes import check_quotes, ends_in_quotes, has_line_breaks
 
 FORMATS = {
@@ -41,7 +42,7 @@ CELL_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.times
 
 @dataclass
 class Reading:
-    """A pass over files of one format or several, and notes on rows that could not be read."""
+    """A pass over files of one format or several, as their sites' TOML files map them, and notes on rows that could not be read."""
 
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text: 01 is not 1
@@ -56,15 +57,16 @@ class Reading:
         total = max(1, sum(path.stat().st_size for path in self.files))
         before, columns = 0, None
         for path in self.files:
-            size, rows = path.stat().st_size, 0
+            size, rows, mapping = path.stat().st_size, 0, mapping_of(path)
             try:
-                for part, fraction in self.parts(path) if size else ():
-                    part = with_plain_names(part, path)
+                for part, fraction in self.parts(path, mapping.texts(self.words)) if size else ():
+                    part = mapping(with_plain_names(part, path), path)
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
                         f"{path}: its columns differ from those of {self.files[0].name} in "
-                        f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files need the same ones",
+                        f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files "
+                        "need the same ones; NAME.columns.toml beside a file renames its columns",
                     )
                     rows += len(part)
                     self.fraction = (before + fraction * size) / total
@@ -82,8 +84,8 @@ class Reading:
                 self.empty.append(path.name)
             before += size
 
-    def parts(self, path: Path) -> Iterator[tuple[pa.Table, float]]:
-        """Yield tables, each with the fraction of the file that is read by then."""
+    def parts(self, path: Path, words: frozenset[str]) -> Iterator[tuple[pa.Table, float]]:
+        """Yield tables, each with the fraction of the file that is read by then. CSV columns of ``words`` stay text."""
         kind = format_of(path)
         if kind == "parquet":
             # without pre-buffering, which reads a whole row group, perhaps the whole file, at once
@@ -107,10 +109,10 @@ class Reading:
                         yield pa.Table.from_batches([batch[lo : lo + ROWS]]), mapped.tell() / max(1, mapped.size())
         else:
             with pa.OSFile(str(path)) as raw:
-                for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw):
+                for part in json_lines(path, raw) if kind == "JSON lines" else self.csv(path, raw, words):
                     yield part, raw.tell() / max(1, raw.size())
 
-    def csv(self, path: Path, raw: pa.NativeFile) -> Iterator[pa.Table]:
+    def csv(self, path: Path, raw: pa.NativeFile, words: frozenset[str]) -> Iterator[pa.Table]:
         """Yield the rows; lines with too few or too many cells are left out and counted in ``malformed``."""
         delimiter, header = first_line(path)
         suspect = False
@@ -135,7 +137,7 @@ class Reading:
                 part = pa.Table.from_batches([batch])
                 before = before or [pa.string()] * part.num_columns
                 cells = [
-                    column if name.strip() in self.words else typed(column, kind, decimal_comma=delimiter == ";")
+                    column if name.strip() in words else typed(column, kind, decimal_comma=delimiter == ";")
                     for name, column, kind in zip(part.column_names, part.columns, before, strict=True)
                 ]
                 before = [column.type for column in cells]
@@ -144,10 +146,10 @@ class Reading:
                 yield part
         except pa.ArrowInvalid:
             # a stray quote may have made one cell of more than a block
-            check_quotes(path, delimiter, self.words, self.text)
+            check_quotes(path, delimiter, words, self.text)
             raise
         if suspect or ends_in_quotes(path):
-            self.notes += check_quotes(path, delimiter, self.words, self.text)
+            self.notes += check_quotes(path, delimiter, words, self.text)
 
 
 def typed(column: pa.ChunkedArray, before: pa.DataType, decimal_comma: bool) -> pa.ChunkedArray:

@@ -15,8 +15,9 @@ from fedskew.advice.advise import advise
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
-from fedskew.data import columns
+from fedskew.data import schema
 from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, survey
 from fedskew.data.targets import tenths
 from fedskew.experiment.config import Experiment
@@ -91,7 +92,7 @@ def from_files(
         not target or bool(np.ptp(found.y) > 0),
         f"diagnose: all targets in {column!r} are {found.y[0]:g}; name a column whose values differ",
     )
-    encode = columns.fit(found.table, str(paths[0]))
+    encode = schema.fit(found.table, str(paths[0]))
     subject = Subject(
         title=", ".join(path.name for path in paths),
         x=encode(found.table),
@@ -198,8 +199,8 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     x = held.x[partition.indices]
     if held.dataset.texts is not None:
         texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
-        x = columns.fit_texts(texts).encode(texts.to_numpy())
-        notes += [f"texts: hashed words in {columns.TEXT_WIDTH} random directions"]
+        x = schema.encoder_of(texts).encode(texts.to_numpy())
+        notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     found = targets_of(kind, y, data)
     strata = found.strata[partition.indices]
     return Subject(

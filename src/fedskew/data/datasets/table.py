@@ -106,7 +106,7 @@ class Table:
 
     def load(self) -> Dataset:
         # imported on first use: other data sets work without pandas and PyArrow
-        from fedskew.data import columns
+        from fedskew.data import schema
         from fedskew.data.tables import many_numbers, survey
 
         def surveyed(path: str, client: str = "") -> Survey:
@@ -162,7 +162,7 @@ class Table:
                 column=self.text,
                 target=self.column,
             )
-        encode = columns.fit(table, self.path, self.column)
+        encode = schema.fit(table, self.path, self.column)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
         return files.build(
             (encode(table), y),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
+from fedskew.core.units import unit_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
 
 LEVEL = 0.01
@@ -26,9 +27,6 @@ MOSTLY = 0.5
 
 SHIFTED = 1e-4
 """Up to this p value of its mean (not corrected), a client's deviation is not compared."""
-
-UNIT, CLOSE = 1.5, 0.1
-"""A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation differ by about `CLOSE`."""
 
 Kind: TypeAlias = Literal["mean", "spread", "share", "missing", "copied"]
 Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing", "copied"], str, Floats]
@@ -192,7 +190,7 @@ def said(found: Difference, mine: Floats, others: Floats) -> str:
     mean, rest = mine.mean(), others.mean()
     if not np.ptp(mine):
         return f"{column} is {mine[0]:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
-    factor = unit(mine, others)
+    factor = unit_factor(mean, rest, mine.std(), others.std(), len(mine))
     if factor:
         return f"{column} is {factor:.3g} times as large in {client}, as in another unit: mean {mean:,.4g}, elsewhere {rest:,.4g}"
     if found.kind == "spread":
@@ -205,17 +203,6 @@ def said(found: Difference, mine: Floats, others: Floats) -> str:
         f"{column} is {way} in {client}: mean {mean:,.4g}, elsewhere {rest:,.4g} "
         f"({abs(found.effect):.1f} standard deviations)"
     )
-
-
-def unit(mine: Floats, others: Floats) -> float:
-    """The factor between two columns of the same distribution in different units; 0 if mean and deviation give different ones."""
-    mean, rest, deviation, spread = mine.mean(), others.mean(), mine.std(), others.std()
-    if not spread or not deviation or abs(rest) < spread / 2 or mean * rest <= 0:
-        return 0.0
-    by_mean, by_spread = math.log(mean / rest), math.log(deviation / spread)
-    gap = min(abs(by_mean) / 2, CLOSE + 2 / math.sqrt(len(mine)))
-    far = abs(by_mean) >= math.log(UNIT) and abs(by_mean - by_spread) <= gap
-    return float(math.exp(by_mean)) if far else 0.0
 
 
 def copied(x: NDArray[np.generic]) -> Fact:

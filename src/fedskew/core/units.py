@@ -1,0 +1,47 @@
+"""Columns of the same quantity in different units: one is a constant factor times the other."""
+
+import math
+
+UNIT, CLOSE = 1.5, 0.1
+"""A factor between two units is at least `UNIT`. The logarithms of the factors of mean and deviation differ by about `CLOSE`."""
+
+FACTORS = {
+    1.609: "miles and km",
+    2.205: "kg and lb",
+    2.54: "inches and cm",
+    3.281: "m and feet",
+    7.501: "kPa and mmHg",
+    10.0: "a factor of ten",
+    12.0: "years and months",
+    18.02: "mmol/l and mg/dl of glucose",
+    25.4: "inches and mm",
+    38.67: "mmol/l and mg/dl of cholesterol",
+    60.0: "hours and minutes",
+    88.42: "mg/dl and µmol/l of creatinine",
+    100.0: "shares and percent",
+    365.25: "years and days",
+    1000.0: "a factor of a thousand",
+}
+"""Usual factors between two units, and what they are, the larger unit first."""
+
+
+def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows: int) -> float:
+    """The factor between two columns of one distribution in different units; 0 if mean and deviation give different ones.
+
+    ``mean`` and ``deviation`` are of the first column with ``rows`` rows, ``rest`` and ``spread`` of the second one.
+    """
+    if not spread or not deviation or abs(rest) < spread / 2 or mean * rest <= 0:
+        return 0.0
+    by_mean, by_spread = math.log(mean / rest), math.log(deviation / spread)
+    gap = min(abs(by_mean) / 2, CLOSE + 2 / math.sqrt(rows))
+    far = abs(by_mean) >= math.log(UNIT) and abs(by_mean - by_spread) <= gap
+    return math.exp(by_mean) if far else 0.0
+
+
+def usual_factor(factor: float) -> tuple[float, str]:
+    """The usual factor nearest to this one, which may be below 1, and what it is; or the factor itself."""
+    up = max(factor, 1 / factor)
+    near = min(FACTORS, key=lambda known: abs(math.log(known / up)))
+    if abs(math.log(near / up)) > CLOSE:
+        return factor, ""
+    return near if factor > 1 else 1 / near, FACTORS[near]

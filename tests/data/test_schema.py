@@ -1,0 +1,202 @@
+"""A preprocessing merged from the summaries of sites is that of one table of all rows; sites that do not fit are told so."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.data.schema import fit, merged
+from fedskew.data.summaries import Summary, summary
+from fedskew.data.tables import survey
+
+HOSPITALS = ("bern", "genf", "sion")
+
+
+def patients(n: int, rng: np.random.Generator) -> pa.Table:
+    """Every kind of column, with gaps."""
+    gaps = rng.random(n) < 0.1
+    names = rng.choice(["heart", "lung", "knee", "left", "right", "pain", "acute"], (n, 3))
+    return pa.table(
+        {
+            "age": rng.integers(20, 90, n),
+            "chol": np.where(gaps, np.nan, rng.normal(240, 40, n)),
+            "lactate": rng.lognormal(0, 3, n),
+            "sex": rng.choice(["female", "male"], n),
+            "smokes": pa.array(rng.choice(["yes", "no"], n).tolist(), mask=rng.random(n) < 0.2),
+            "weight": [f"{w:.1f}" if w > 50 else "n/a" for w in rng.normal(75, 12, n)],
+            "seen": pa.array(pd.date_range("2020-01-01", periods=n, freq="7h").to_numpy()),
+            "remark": [" ".join(row) + f" {at % 60}" for at, row in enumerate(names)],
+        }
+    )
+
+
+def sent(sites: dict[str, pa.Table]) -> dict[str, Summary]:
+    """The summaries as they arrive at the server."""
+    return {
+        name: msgspec.msgpack.decode(msgspec.msgpack.encode(summary(table)), type=Summary)
+        for name, table in sites.items()
+    }
+
+
+def split(table: pa.Table, site: np.ndarray) -> dict[str, pa.Table]:
+    return {name: table.filter(site == at) for at, name in enumerate(HOSPITALS)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_merged_preprocessing_equals_the_pooled_one_to_the_last_bit(seed):
+    rng = np.random.default_rng(seed)
+    table = patients(400, rng)
+    pooled = fit(table, "all.csv")
+    sites = split(table, rng.choice(3, 400, p=[0.85, 0.1, 0.05]))
+    found = merged(sent(sites))
+    assert found.preprocessing == pooled.preprocessing
+    assert [part.name for part in found.preprocessing.columns] == table.column_names
+    for own in sites.values():
+        assert np.array_equal(found(own), pooled(own))
+
+
+def test_order_of_sites_does_not_matter():
+    sites = sent(split(patients(200, np.random.default_rng(0)), np.arange(200) % 3))
+    assert merged(sites).preprocessing == merged(dict(reversed(sites.items()))).preprocessing
+
+
+def test_column_that_differs_only_between_sites_is_used():
+    """At each site alone it would be left out."""
+    sites = {name: pa.table({"machine": [name] * 5, "dose": [float(at)] * 5}) for at, name in enumerate(HOSPITALS)}
+    assert merged(sent(sites))(sites["genf"])[0].tolist() == [0, 1, 0, 0]
+
+
+def test_words_of_all_sites_together_may_be_too_many_for_categories():
+    sites = {name: pa.table({"ward": [f"{name} {at % 20}" for at in range(60)]}) for name in HOSPITALS}
+    pooled = fit(pa.concat_tables(sites.values()), "all.csv")
+    assert merged(sent(sites)).preprocessing == pooled.preprocessing
+    assert merged(sent(sites)).notes[0].startswith("column 'ward': text, 60 different values")
+
+
+def test_column_without_values_at_a_site_counts_as_missing_there():
+    sites = {"bern": pa.table({"a": [1.0, 2.0], "b": ["x", "y"]}), "genf": pa.table({"a": pa.nulls(3), "b": ["x"] * 3})}
+    found = merged(sent(sites))
+    assert "column 'a': 3 missing or not numbers, set to the mean and marked" in found.notes
+    assert found.preprocessing.columns[0].mean == 1.5
+
+
+BASE = pa.table({"chol": np.linspace(150, 300, 40), "sex": ["Male", "Female"] * 20, "pain": ["typical", "none"] * 20})
+
+
+def sites_with(**changed: object) -> dict[str, Summary]:
+    """Three equal sites, of which the last has other columns."""
+    held = {name: BASE[name] for name in BASE.column_names} | changed
+    last = pa.table({name: values for name, values in held.items() if values is not None})
+    return sent({"bern": BASE, "genf": BASE, "sion": last})
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"chol": None},
+            "sion: no column 'chol', which other sites have; in NAME.columns.toml write [rename]",
+        ),
+        ({"chol": None, "cholesterol": BASE["chol"]}, "did you mean 'cholesterol'?"),
+        ({"chol": ["high", "low"] * 20}, "sion: column 'chol' holds words, such as 'high', and other sites numbers"),
+        ({"sex": [0, 1] * 20}, "sion: column 'sex' holds numbers, and other sites words, such as 'Female'"),
+        ({"chol": pa.array(pd.date_range("2020", periods=40).to_numpy())}, "holds times, and other sites numbers"),
+        ({"sex": [["a"]] * 40}, "sion: column 'sex' holds list<"),
+    ],
+)
+def test_column_that_a_site_lacks_or_has_in_another_type_is_refused(changed, words):
+    with pytest.raises(BadInput) as error:
+        merged(sites_with(**changed))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"sex": ["male", "female"] * 20},
+            "sion: column 'sex' holds 'female', and other sites 'Female'; if these are one, write [words.sex]",
+        ),
+        ({"sex": ["M", "F"] * 20}, '[words.sex] M = "Male"'),
+        ({"pain": ["typcial", "none"] * 20}, '[words.pain] typcial = "typical"'),
+        ({"chol": np.linspace(150, 300, 40) / 38.67}, "[units] chol = 38.67"),
+        ({"chol": np.linspace(150, 300, 40) * 1000}, "[units] chol = 0.001"),
+    ],
+)
+def test_other_spelling_or_unit_is_noted_with_what_to_write(changed, words):
+    notes = merged(sites_with(**changed)).notes
+    assert any(words in note for note in notes), notes
+
+
+def test_sites_that_agree_get_no_notes():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        sites = sent({name: patients(int(rng.integers(30, 200)), rng) for name in HOSPITALS})
+        assert [note for note in merged(sites).notes if "columns.toml" in note] == []
+
+
+def write_sites(folder: Path, mapping: str) -> list[Path]:
+    """Two hospitals; the second one has other names, units and words."""
+    frame = pd.DataFrame(
+        {"chol": [200.0, 240.0] * 10, "sex": ["male", "female"] * 10, "ca": [0, 1] * 10, "ill": [0, 1] * 10}
+    )
+    frame.to_csv(folder / "bern.csv", index=False)
+    other = pd.DataFrame({"cholesterol": frame.chol / 40, "sex": [1, 0] * 10, "ill": ["no", "yes"] * 10})
+    other.to_csv(folder / "genf.csv", index=False)
+    (folder / "genf.columns.toml").write_text(mapping)
+    return [folder / "bern.csv", folder / "genf.csv"]
+
+
+MAPPING = """
+absent = ["ca"]
+[rename]
+cholesterol = "chol"
+[units]
+chol = 40
+[words.sex]
+0 = "female"
+1 = "male"
+[words.ill]
+no = "0"
+yes = "1"
+"""
+
+
+def test_a_site_maps_its_columns_in_a_file_beside_its_table(tmp_path):
+    found = survey(write_sites(tmp_path, MAPPING), "ill")
+    frame = found.table.to_pandas()
+    assert found.classes == ("0", "1")
+    assert found.counts.tolist() == [[10, 10], [10, 10]]
+    assert frame.chol.tolist() == [200, 240] * 20
+    assert frame.sex.tolist() == ["male", "female"] * 20
+    assert frame.ca.isna().tolist() == [False] * 20 + [True] * 20
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (
+            "[rename]\ncolesterol = 'chol'",
+            "genf.columns.toml: rename: no column 'colesterol'; did you mean 'cholesterol'?",
+        ),
+        ("[rename]\ncholesterol = 'sex'", "genf.columns.toml: column ['sex'] would be there twice"),
+        ("[units]\nchol = 40", "genf.columns.toml: no column 'chol'; did you mean 'cholesterol'?"),
+        ("[units]\nill = 40", "genf.columns.toml: units: column 'ill' holds string, not numbers"),
+        (
+            "units = 3",
+            "genf.columns.toml: Expected `object`, got `int` - at `$.units`; write absent, [rename], [units]",
+        ),
+        ("scale = 3", "genf.columns.toml: Object contains unknown field `scale`; write absent"),
+        ("[units", "genf.columns.toml: "),
+    ],
+)
+def test_wrong_mapping_is_refused_in_one_line(tmp_path, mapping, words):
+    with pytest.raises(BadInput) as error:
+        survey(write_sites(tmp_path, mapping), "ill")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)

@@ -45,7 +45,7 @@ def test_any_split_and_order_gives_the_same_bits(name):
         assert mean_and_deviation(sent) == whole == mean_and_deviation(sent[::-1])
 
 
-@pytest.mark.parametrize("name", set(COLUMNS) - {"huge", "tiny", "every exponent"})
+@pytest.mark.parametrize("name", ["normal", "small deviation", "whole", "zero"])
 def test_agrees_with_numpy(name):
     values = COLUMNS[name](np.random.default_rng(2))
     mean, deviation = mean_and_deviation([moments(values)])

@@ -29,6 +29,8 @@ def one_hot(y: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 class TaskKind(Protocol):
     """What is learnt, whatever the model: the loss of a model's outputs (B, ..., K), and its metrics.
 
+    A class that extends it needs `loss`, `scores`, ``target``, ``metrics`` and ``primary``; the other methods have bodies.
+
     A task may have a further member, ``joint``: True if a row's loss depends on the other rows of its batch. Then passes over a
     client's rows, and evaluation, take all of its rows at once. The targets of padded rows are 0. `Pooling` is for metrics that
     are not sums over rows.
@@ -38,20 +40,6 @@ class TaskKind(Protocol):
     def target(self) -> str:
         """The kind of targets that it learns, a name of `fedskew.data.targets.TARGETS`."""
 
-    def __hash__(self) -> int: ...
-
-    def num_outputs(self, num_categories: int) -> int:
-        """K: how many outputs a model needs for targets of this many classes, labels or symbols (0: they are numbers or times)."""
-
-    def fitted(self, y: NDArray[np.generic]) -> Self:
-        """The task for these training targets (n, ...), which set options that are not given."""
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        """What a trained model answers: the logits of classes (B, K), or numbers in the target's unit (B,)."""
-
-    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of each row, (B,)."""
-
     @property
     def metrics(self) -> tuple[TaskMetric, ...]:
         """What `measured` returns besides the loss."""
@@ -59,6 +47,12 @@ class TaskKind(Protocol):
     @property
     def primary(self) -> str:
         """The name of the metric by which methods are compared and tuned."""
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The loss of each row, (B,)."""
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
         """Values of each row, (B,) or (B, J) each, that are added up over rows and clients; ``loss`` (B,) among them."""
@@ -68,6 +62,19 @@ class TaskKind(Protocol):
 
         The means are (clients,) or (), or end in J where the scores do.
         """
+        return dict(means)
+
+    def num_outputs(self, num_categories: int) -> int:
+        """K: how many outputs a model needs for targets of this many classes, labels or symbols (0: they are numbers or times)."""
+        return num_categories
+
+    def fitted(self, y: NDArray[np.generic]) -> Self:
+        """The task for these training targets (n, ...), which set options that are not given."""
+        return self
+
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What a trained model answers: the logits of classes (B, K), or numbers in the target's unit (B,)."""
+        return outputs
 
 
 @runtime_checkable

@@ -1,15 +1,13 @@
 """Classification: one of several classes for each row."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric
-from fedskew.core.task import one_hot
+from fedskew.core.task import TaskKind, one_hot
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import CLASSIFICATION
 from fedskew.tasks.ranking import (
@@ -29,22 +27,13 @@ LARGEST = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification:
+class Classification(TaskKind):
     """Cross-entropy, in nats; the model has one output a class."""
 
     idea: ClassVar[str] = "one of several classes for each row, by cross-entropy"
     target: ClassVar[str] = "classes"
     metrics: ClassVar[tuple[TaskMetric, ...]] = CLASSIFICATION
     primary: ClassVar[str] = "accuracy"
-
-    def num_outputs(self, num_categories: int) -> int:
-        return num_categories
-
-    def fitted(self, y: NDArray[np.generic]) -> Self:
-        return self
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
@@ -55,9 +44,6 @@ class Classification:
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
-
-    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(means)
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         p, true = outputs.double().softmax(-1).cpu().numpy(), y.cpu().numpy()

@@ -1,105 +1,67 @@
 """The metrics of all tasks. This file does not import PyTorch, as views do not need it."""
 
+from functools import partial
+
 from fedskew.core.metrics import TaskMetric
 
-AUC = TaskMetric(
+share = partial(TaskMetric, better="higher", unit="%", low=0.0, high=1.0)
+error = partial(TaskMetric, better="lower", low=0.0, note="in the unit of the target")
+of_all_rows = partial(TaskMetric, better="higher", low=0.0, high=1.0, pooled=True)
+"""Metrics that are computed from the outputs of all rows together."""
+
+ACCURACY = share(name="accuracy", title="accuracy")
+MACRO_F1 = of_all_rows(name="f1_macro", title="macro-F1", unit="%", note="mean over the classes or labels", aside=True)
+AUC = of_all_rows(
     name="auc",
     title="AUC",
-    better="higher",
-    low=0.0,
-    high=1.0,
     note="area under the ROC curve, of one class or label against the rest, mean over those that have rows of both kinds",
     aside=True,
-    pooled=True,
-)
-MACRO_F1 = TaskMetric(
-    name="f1_macro",
-    title="macro-F1",
-    better="higher",
-    unit="%",
-    low=0.0,
-    high=1.0,
-    note="mean over the classes or labels",
-    aside=True,
-    pooled=True,
 )
 
 CLASSIFICATION = (
-    TaskMetric(name="accuracy", title="accuracy", better="higher", unit="%", low=0.0, high=1.0),
-    TaskMetric(
+    ACCURACY,
+    of_all_rows(
         name="balanced_accuracy",
         title="balanced accuracy",
-        better="higher",
         unit="%",
-        low=0.0,
-        high=1.0,
         note="mean of the classes' accuracies",
         aside=True,
-        pooled=True,
     ),
     MACRO_F1,
     AUC,
-    TaskMetric(
+    of_all_rows(
         name="ece",
         title="calibration error",
         better="lower",
         unit="%",
-        low=0.0,
-        high=1.0,
         note="of the largest probability, in 15 bins (Guo et al. 2017)",
         aside=True,
-        pooled=True,
     ),
 )
 
-MULTI_LABEL = (
-    TaskMetric(name="f1_micro", title="micro-F1", better="higher", unit="%", low=0.0, high=1.0, note="of all labels"),
-    MACRO_F1,
-    AUC,
-)
-
-UNIT = "in the unit of the target"
+MULTI_LABEL = (share(name="f1_micro", title="micro-F1", note="of all labels"), MACRO_F1, AUC)
 
 REGRESSION = (
-    TaskMetric(name="rmse", title="RMSE", better="lower", low=0.0, note=UNIT),
-    TaskMetric(name="mae", title="MAE", better="lower", low=0.0, note=UNIT),
+    error(name="rmse", title="RMSE"),
+    error(name="mae", title="MAE"),
+    error(name="pinball", title="quantile loss"),
     TaskMetric(
-        name="pinball",
-        title="quantile loss",
-        better="lower",
-        low=0.0,
-        note=UNIT,
+        name="r2", title="R²", better="higher", high=1.0, note="left out where the targets do not vary", aside=True
     ),
+)
+
+NEXT_TOKEN = (
+    ACCURACY,
     TaskMetric(
-        name="r2",
-        title="R²",
-        better="higher",
-        high=1.0,
-        note="left out where the targets do not vary",
+        name="perplexity",
+        title="perplexity",
+        better="lower",
+        low=1.0,
+        note="exp of the cross-entropy of a symbol",
         aside=True,
     ),
 )
 
-PERPLEXITY = TaskMetric(
-    name="perplexity",
-    title="perplexity",
-    better="lower",
-    low=1.0,
-    note="exp of the cross-entropy of a symbol",
-    aside=True,
-)
-NEXT_TOKEN = (CLASSIFICATION[0], PERPLEXITY)
-
-SURVIVAL = (
-    TaskMetric(
-        name="c_index",
-        title="C-index",
-        better="higher",
-        low=0.0,
-        high=1.0,
-        note="0.5 is chance; left out without a comparable pair",
-        pooled=True,
-    ),
-)
+SURVIVAL = (of_all_rows(name="c_index", title="C-index", note="0.5 is chance; left out without a comparable pair"),)
 
 METRICS = tuple(dict.fromkeys((*CLASSIFICATION, *REGRESSION, *MULTI_LABEL, *NEXT_TOKEN, *SURVIVAL)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +10,20 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from fedskew.core.metrics import TaskMetric
+from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import MULTI_LABEL
 from fedskew.tasks.ranking import Floats, areas, areas_without, f1, f1_without, mean_of_defined
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiLabel:
+class MultiLabel(TaskKind):
     """Binary cross-entropy, in nats, mean over the labels; the model has one output a label, and answers yes from 0 on."""
 
     idea: ClassVar[str] = "any number of labels for each row, by binary cross-entropy"
     target: ClassVar[str] = "labels"
     metrics: ClassVar[tuple[TaskMetric, ...]] = MULTI_LABEL
     primary: ClassVar[str] = "f1_micro"
-
-    def num_outputs(self, num_categories: int) -> int:
-        return num_categories
-
-    def fitted(self, y: NDArray[np.generic]) -> Self:
-        return self
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        return outputs
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (softplus(outputs) - y.to(outputs) * outputs).mean(-1)

@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric
+from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import NEXT_TOKEN
 
 
 @dataclass(frozen=True, kw_only=True)
-class NextToken:
+class NextToken(TaskKind):
     """Cross-entropy at each place (B, T) that has a next symbol, in nats; the model has one output a symbol there.
 
     The loss of a row is the mean over its places, so that every row counts alike in training. Accuracy and perplexity count
@@ -25,15 +24,6 @@ class NextToken:
     target: ClassVar[str] = "symbols"
     metrics: ClassVar[tuple[TaskMetric, ...]] = NEXT_TOKEN
     primary: ClassVar[str] = "accuracy"
-
-    def num_outputs(self, num_categories: int) -> int:
-        return num_categories
-
-    def fitted(self, y: NDArray[np.generic]) -> Self:
-        return self
-
-    def predictions(self, outputs: Tensor) -> Tensor:
-        return outputs
 
     def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The summed cross-entropy (B,) of outputs (B, T, V), and the number of places with a symbol (B,)."""

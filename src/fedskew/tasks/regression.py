@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedskew.core.errors import require
 from fedskew.core.metrics import TaskMetric
+from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import REGRESSION
 
@@ -19,7 +20,7 @@ SMALLEST_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression:
+class Regression(TaskKind):
     """One number for each row. The model learns (y - ``center``) / ``scale``; metrics are in the unit of the target.
 
     ``center`` and ``scale`` are by default the mean and standard deviation of the training targets. ``error`` names the loss of

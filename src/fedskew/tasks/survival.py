@@ -11,9 +11,8 @@ set (Breslow 1974). A padded row has time 0, so it is in no risk set.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric
+from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import SURVIVAL
 
@@ -29,7 +29,7 @@ Floats = NDArray[np.floating]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survival:
+class Survival(TaskKind):
     """Cox regression. Risk sets are within a batch, so a client's rows are compared with its own rows only.
 
     The rows of a batch that is smaller than the client have smaller risk sets; ``local.batch_size=all`` uses the whole ones.
@@ -44,9 +44,6 @@ class Survival:
     def num_outputs(self, num_categories: int) -> int:
         return 1
 
-    def fitted(self, y: NDArray[np.generic]) -> Self:
-        return self
-
     def predictions(self, outputs: Tensor) -> Tensor:
         return outputs[..., 0]
 
@@ -56,9 +53,6 @@ class Survival:
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tree:
         return {"loss": self.loss(outputs, y)}
-
-    def measured(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(means)
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         risk, time, event = (part.cpu().numpy() for part in (outputs[..., 0], *y.unbind(-1)))

@@ -40,7 +40,7 @@ def measured(round_: int, accuracy: float, clients: Sequence[float]) -> list[Row
             (None, "personal", f"accuracy_{name}", of(clients) + 0.05) for name, of in (("mean", mean), ("worst", min))
         ]
     rows += [(None, "test", name, 0.1 * accuracy) for name in ("forgetting", "opportunity", "parity", "odds")]
-    rows += [(k, "class", "accuracy", accuracy - 0.02 * k) for k in range(2)]
+    rows += [(k, "class", name, accuracy - 0.02 * k) for k in range(2) for name in ("accuracy", "f1")]
     if round_:
         rows += [(k, "layer", "cosine", 0.2 * (k + round_)) for k in range(2)]
         values = {

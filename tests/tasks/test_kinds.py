@@ -238,3 +238,23 @@ def test_a_task_of_a_file_brings_its_metrics(tmp_path: Path) -> None:
     stored = runs.store.measurements(runs.ids)
     measured = set(zip(stored["split"], stored["name"], strict=True))
     assert {("test", "order"), ("global-model", "order"), ("clients", "order_worst")} <= measured
+
+
+def test_each_label_has_its_metrics(tmp_path: Path) -> None:
+    runs = fs.run(data=data("labels"), rounds=1, clients=2, evaluation__classes=True, runs=tmp_path, progress=False)
+    found = runs.measurements()
+    last = found[(found["split"] == "class") & (found["round"] == 1)].pivot(
+        index="client", columns="name", values="value"
+    )
+    assert sorted(last) == ["auc", "f1"]
+    assert len(last) == 3
+    mean = found[(found["split"] == "test") & (found["round"] == 1)].set_index("name")["value"]
+    assert (last["auc"].mean(), last["f1"].mean()) == pytest.approx((mean["auc"], mean["f1_macro"]), rel=1e-12)
+    assert runs.records[0].facts["classes"] == ["a", "b", "c"]
+    assert runs.plot("labels").axes[0].get_xlabel() == "class or label"
+    assert "F1 by class or label" in runs.report(tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_numbers_have_no_metrics_of_classes(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="classes: the targets are neither classes nor labels; leave it out"):
+        fs.run(data=data("number"), rounds=1, clients=2, evaluation__classes=True, runs=tmp_path, progress=False)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
 from fedskew.core.task import PoolingWithout
 from fedskew.tasks.classification import LARGEST, Classification
@@ -71,6 +71,17 @@ def test_pooled_metrics_without_each_row_are_those_of_the_other_rows() -> None:
                 assert found[i] == pytest.approx(task.pooled(outputs[others], y[others])[name], abs=1e-12), name
             tried += 1
     assert tried == 4 + 2 + 1
+
+
+def test_metrics_of_each_class_and_label_agree_with_scikit_learn() -> None:
+    y, outputs = torch.tensor(RNG.integers(0, 4, 80)), torch.tensor(RNG.normal(size=(80, 4)))
+    answer, of_classes = outputs.argmax(1), Classification().by_category(outputs, y)
+    assert of_classes["accuracy"].tolist() == recall_score(y, answer, average=None).tolist()
+    assert of_classes["f1"].tolist() == pytest.approx(f1_score(y, answer, average=None), abs=1e-15)
+    labels = torch.tensor(RNG.integers(0, 2, (80, 4)))
+    of_labels = MultiLabel().by_category(outputs, labels)
+    assert of_labels["f1"].tolist() == pytest.approx(f1_score(labels, outputs >= 0, average=None), abs=1e-15)
+    assert of_labels["auc"].tolist() == pytest.approx(roc_auc_score(labels, outputs, average=None), abs=1e-15)
 
 
 def test_classes_without_rows_are_left_out() -> None:

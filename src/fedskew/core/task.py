@@ -94,6 +94,14 @@ class PoolingWithout(Protocol):
 
 
 @runtime_checkable
+class Categorised(Protocol):
+    """A task with metrics of each class or label."""
+
+    def by_category(self, outputs: Tensor, y: Tensor) -> Mapping[str, NDArray[np.floating]]:
+        """Values (K,) of each class or label, from the outputs and targets of all rows; NaN where one is undefined."""
+
+
+@runtime_checkable
 class Probabilistic(Protocol):
     """A task that predicts a probability for each of several names: classes, labels or symbols."""
 

@@ -12,7 +12,7 @@ from fedskew.core.errors import Diverged, require, suggestion
 from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server, channels_last
 from fedskew.core.seeding import stream
-from fedskew.core.task import ModelTask, pooled_primary
+from fedskew.core.task import Categorised, ModelTask, pooled_primary
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
@@ -80,7 +80,7 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
     tested = over_rows(fed.task, rows_scores, pooled)
     rows: list[Row] = [(None, "test", name, value) for name, value in tested.items() if not math.isnan(value)]
     if assembly.experiment.evaluation.classes:
-        rows += class_rows(assembly, rows_scores["accuracy"], y_test)
+        rows += class_rows(assembly, outputs_on_test_rows(assembly, w), y_test)
     if assembly.dataset.sensitive:
         rows += group_rows(assembly, w, y_test)
     rows += own_rows(assembly, "test", lambda metric: (outputs_on_test_rows(assembly, w), y_test))
@@ -141,12 +141,12 @@ def worst_first(
     return inputs
 
 
-def class_rows(assembly: Assembly, accuracy: Tensor, y: Tensor) -> list[Row]:
-    """Accuracy on the test rows of each class that has any; the class's number takes the place of a client's."""
-    right = torch.bincount(y, weights=accuracy, minlength=assembly.dataset.num_classes)
-    rows = torch.bincount(y, minlength=assembly.dataset.num_classes)
-    share = (right / rows).tolist()
-    return [(c, "class", "accuracy", share[c]) for c in range(len(share)) if rows[c]]
+def class_rows(assembly: Assembly, outputs: Tensor, y: Tensor) -> list[Row]:
+    """The metrics of each class or label on the test rows; its number takes the place of a client's."""
+    task = assembly.experiment.task
+    found = task.by_category(outputs, y) if isinstance(task, Categorised) else {}
+    values = [(k, "class", name, float(value)) for name, of_each in found.items() for k, value in enumerate(of_each)]
+    return [row for row in values if math.isfinite(row[3])]
 
 
 def update_rows(assembly: Assembly, outcome: Outcome) -> list[Row]:

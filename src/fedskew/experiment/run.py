@@ -283,7 +283,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["measured_every"] = measured_every(assembly)
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
-    facts["classes"] = list(assembly.strata)
+    facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])

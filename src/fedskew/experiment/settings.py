@@ -112,7 +112,8 @@ class Evaluation:
     Personal models take ``adapt_steps`` steps of the local solver at rate ``adapt_lr`` (default: the solver's)
     before they are measured; the fine-tuned models are not kept. ``inexactness`` measures how exactly each client solved its local
     problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer, ``classes``
-    the global model's accuracy on each class and its fall below the highest so far.
+    the global model's accuracy, F1 and AUC on each class, and how far the accuracy fell below its highest so far; or F1 and AUC
+    on each label.
     """
 
     every: int | Literal["auto"] = 1
@@ -127,8 +128,8 @@ class Evaluation:
 
     def accepts(self, setup: Setup) -> str:
         """The reason why this cannot be measured on such data or on Flower's nodes, or nothing."""
-        if self.classes and setup.target != "classes":
-            return "classes: the targets are no classes; leave it out"
+        if self.classes and setup.target not in ("classes", "labels"):
+            return "classes: the targets are neither classes nor labels; leave it out"
         if setup.simulated or not self.inexactness:
             return ""
         return "inexactness needs the clients' rows at the server, and they stay on the nodes; leave it out"

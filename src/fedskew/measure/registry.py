@@ -129,6 +129,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure("layer", "cosine", "per layer: mean cosine over all pairs of updates", label="agreement by layer", low=-1.0, high=1.0),
     Measure("class", "accuracy", "per class: accuracy of the global model on the test rows of the class, 0..1",
             label="accuracy by class", unit="%", high=1.0),
+    Measure("class", "f1", "per class or label: F1 of the global model on the test rows, 0..1", label="F1 by class or label",
+            unit="%", high=1.0),
+    Measure("class", "auc", "per class or label: area under the ROC curve of the global model on the test rows, against the "
+            "other classes, or the rows without the label", high=1.0),
     Measure("class", "forgetting", "per class: its highest accuracy in any measured round minus the one now (Lee et al. 2022)",
             unit="%"),
 )  # fmt: skip

@@ -239,7 +239,8 @@ def part_figures(
 ) -> list[dict[str, str]]:
     """The measures of layers and of classes, where the runs have them."""
     order, made = tables.methods(records), []
-    captions = {"layers": "mean over the rounds", "classes": "after the last measured round"}
+    last = "after the last measured round"
+    captions = {"layers": "mean over the rounds", "classes": last, "labels": last}
     for what in parts.MEASURES:
         table = parts.by_part(store, records, what, budget, spread)
         if len(table):

@@ -1,4 +1,4 @@
-"""Measures of layers and of classes: how well the updates agree in each layer, and the test accuracy of each class."""
+"""Measures of layers, classes and labels: how well the updates agree in each layer, test accuracy or F1 of each class or label."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Parts = Literal["layers", "classes"]
-MEASURES: dict[Parts, tuple[str, str]] = {"layers": ("layer", "cosine"), "classes": ("class", "accuracy")}
+Parts = Literal["layers", "classes", "labels"]
+MEASURES: dict[Parts, tuple[str, str]] = {
+    "layers": ("layer", "cosine"),
+    "classes": ("class", "accuracy"),
+    "labels": ("class", "f1"),
+}
 MOST = 30
 """Maximum number of parts that are named on the axis."""
 
@@ -46,7 +50,7 @@ def by_part(
     if budget and len(frame):
         last = read(store, list(known.values()), budget).groupby("run")["round"].max()
         frame = frame[frame["round"] <= frame["run"].map(last)]
-    if what == "classes":
+    if split == "class":
         frame = frame[frame["round"] == frame.groupby("run")["round"].transform("max")]
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
     for column in OBSERVATION:
@@ -64,7 +68,10 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
 
     Raises `BadInput` if nothing was measured.
     """
-    require(len(table) > 0, f"none of these runs has measured its {what}; set evaluation.{what}=true")
+    require(
+        len(table) > 0,
+        f"none of these runs has measured its {what}; set evaluation.{series.PARTS[MEASURES[what][0]]}=true",
+    )
     measure, parts = measure_of(what), table.drop_duplicates("place").sort_values("place")
     with styled():
         figure, axes = blank(250)
@@ -83,7 +90,7 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
             crowded = sum(map(len, names)) > 45
             axes.set_xticks(parts["place"].tolist(), names, rotation=90 if crowded else 0, fontsize=9)
         axes.set_xlim(-0.6, parts["place"].max() + 0.6)
-        axes.set_xlabel({"layers": "layer", "classes": "class"}[what])
+        axes.set_xlabel({"layers": "layer", "classes": "class", "labels": "class or label"}[what])
         finish(figure, axes, label)
     return figure
 

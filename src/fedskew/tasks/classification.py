@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric
@@ -46,19 +47,25 @@ class Classification(TaskKind):
         return {"loss": self.loss(outputs, y), "accuracy": (outputs.argmax(-1) == y).to(outputs.dtype)}
 
     def pooled(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        found = {name: float(mean_of_defined(values)) for name, values in self.by_category(outputs, y).items()}
+        names = {"accuracy": "balanced_accuracy", "f1": "f1_macro"}
+        means = {names.get(name, name): value for name, value in found.items()}
+        if not means:
+            return {}
+        p, answer = outputs.double().softmax(-1).max(-1)
+        return {**means, "ece": calibration_error(p.cpu().numpy(), (answer == y).cpu().numpy())}
+
+    def by_category(self, outputs: Tensor, y: Tensor) -> dict[str, NDArray[np.floating]]:
+        """Accuracy, F1 and AUC of each class (K,); nothing if an output is not finite."""
         p, true = outputs.double().softmax(-1).cpu().numpy(), y.cpu().numpy()
         if not np.isfinite(p).all():
             return {}
         answer, classes = p.argmax(1), p.shape[1]
         table = np.bincount(true * classes + answer, minlength=classes**2).reshape(classes, classes)
         right, predicted, rows = table.diagonal(), table.sum(0), table.sum(1)
-        found = {
-            "balanced_accuracy": float((right[rows > 0] / rows[rows > 0]).mean()),
-            "f1_macro": float(mean_of_defined(f1(right, predicted, rows))),
-            "ece": calibration_error(p.max(1), answer == true),
-        }
+        found = {"accuracy": right / np.where(rows > 0, rows, np.nan), "f1": f1(right, predicted, rows)}
         if p.size <= LARGEST:
-            found["auc"] = float(mean_of_defined(areas(p, true[:, None] == np.arange(classes))))
+            found["auc"] = areas(p, true[:, None] == np.arange(classes))
         return found
 
     def pooled_without(self, metric: str, outputs: Tensor, y: Tensor) -> Floats:

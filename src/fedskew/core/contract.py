@@ -247,9 +247,9 @@ def features(setup: Setup) -> str:
 
 
 def classes(setup: Setup) -> str:
-    if setup.target == "classes":
-        return ""
-    return "works on classes, and the targets are none; use scaffold, fedprox or moon, which take any targets, or data with classes"
+    return (
+        "" if setup.target == "classes" else "works on classes, and the targets are none; use scaffold, fedprox or moon"
+    )
 
 
 def server_rows(setup: Setup) -> str:

@@ -79,7 +79,7 @@ def test_methods_that_need_classes_are_refused(spec: str) -> None:
     setup = replace(setup_of(Experiment(task=spec)), server_rows=True)
     for name in ("fedlc", "fedntd", "fedproc"):
         instead = first(name).accepts(setup).partition("works on classes, and the targets are none; use ")[2]
-        assert set(re.findall(r"[a-z]+", instead)) & set(free) == {"scaffold", "fedprox", "moon"}
+        assert set(re.findall(r"[a-z]+", instead)) & set(free) == {"fedprox", "moon"}
 
 
 def test_no_file_but_its_own_branches_on_the_name_of_a_task() -> None:

@@ -185,7 +185,7 @@ def test_another_packages_method_is_not_looked_up_unless_listed(spec: str) -> No
         ({"local__epochs": 10**9}, {}, "asks for .* steps"),
         ({"local__epochs": 90_000, "local__batch_size": "all"}, {}, "asks for .* examples"),
         ({"model": "mlp:hidden=[100000]"}, {}, "has 7500010 parameters, and the server sent 650"),
-        ({"model": "minilm"}, {}, "reads texts"),
+        ({"model": "hf:bert"}, {}, "model hf:bert is not fedskew's own; .* --allow bert, .* a node downloads nothing"),
     ],
 )
 def test_a_server_may_not_ask_for_more_than_the_owner_allows(change, facts, reason, tmp_path: Path) -> None:

@@ -84,6 +84,20 @@ def test_a_deployed_method_gives_the_numbers_of_the_simulation(method: str, tmp_
     same_as_simulated(small(**{"algorithm": method, **SETTINGS.get(method, {})}), tmp_path, labels=True)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        ("parkinsons", "mlp:hidden=[8]"),
+        ("tcga-brca", "mlp:hidden=[8]"),
+        ("shakespeare", "symbol-lstm"),
+    ],
+)
+def test_numbers_times_and_symbols_give_the_numbers_of_the_simulation(data: str, model: str, tmp_path: Path) -> None:
+    """Classes are above; `test_tables.py` has sets of labels and texts."""
+    same_as_simulated(small(dataset=data, model=model, skew="iid", rounds=2), tmp_path)
+
+
 def test_slots_that_act_at_clients_give_the_numbers_of_the_simulation(tmp_path: Path) -> None:
     """A codec with error feedback, a personal head, fine-tuning, stragglers, half of the clients in a round."""
     experiment = small(
@@ -175,7 +189,6 @@ def test_a_node_has_only_its_own_rows(tmp_path: Path) -> None:
         ({"evaluation": {"inexactness": True}}, "stay on the nodes"),
         ({"availability": "blocks:phase=label"}, "set deployment.labels = true"),
         ({"algorithm": "moon"}, "hidden features"),
-        ({"model": "text-cnn"}, "words of all clients"),
         ({"faults": {"share": 0.1, "kinds": ["missing"]}}, "faults: only simulated runs have them"),
     ],
 )

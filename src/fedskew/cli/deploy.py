@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.terminal import Console
-from fedskew.core.component import from_table, parse
+from fedskew.core.component import build, from_table, parse
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, Interrupted, require
+from fedskew.data.datasets.table import Table
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment, read
@@ -61,16 +62,23 @@ def node(parsed: argparse.Namespace) -> int:
     from fedskew.flower.reach import Trust, check_superlink
     from fedskew.flower.resident import keep_running
     from fedskew.flower.rows import read_rows
+    from fedskew.flower.tables import check_table
 
     require(parsed.client >= 0, f"--client must be at least 0, got {parsed.client}")
-    rows = parsed.rows.expanduser().resolve()
-    read_rows(rows)
+    require(bool(parsed.table) != bool(parsed.rows), "flower node: give the client's rows, --table or --rows")
+    table: Table | None = None
+    if parsed.table:
+        table = build("dataset", {"table": Table}, f"table:{parsed.table}", "--table")
+        check_table(table)
+    rows = Path(table.path if table else parsed.rows).expanduser().resolve()
+    if not table:
+        read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
     limits = from_table(Limits, {**given, "allow": parsed.allow}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
-    return keep_running(Node(parsed.client, rows, states, limits), parsed.superlink, parsed.options)
+    return keep_running(Node(parsed.client, rows, states, limits, table), parsed.superlink, parsed.options)
 
 
 def check(parsed: argparse.Namespace) -> int:

@@ -140,7 +140,10 @@ INIT = (
 )
 NODE = (
     option("--client", "K", "number of this client, from 0", type=int, required=True),
-    option("--rows", "FILE.npz", "its rows: arrays x and y", type=Path, required=True),
+    option(
+        "--table", "FILE,label=COLUMN", "its rows: a CSV or Parquet file, and its target as --dataset table: takes it"
+    ),
+    option("--rows", "FILE.npz", "its rows as arrays x and y, instead of --table", type=Path),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
     option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
     repeated(

@@ -287,15 +287,6 @@ def no_models_sent(setup: Setup) -> str:
     )
 
 
-def texts_stay(setup: Setup) -> str:
-    """For a model that reads texts: refuse clients on separate machines."""
-    if setup.simulated:
-        return ""
-    return (
-        "reads texts, and needs the words of all clients at the server; they stay on the nodes; use a model of numbers"
-    )
-
-
 def no_hazard(lr: float) -> str:
     return ""
 

@@ -1,7 +1,7 @@
 """The user's own tables: labels and clients counted over all rows, and a random sample of the rows, in one pass."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ def survey(
     text: str = "",
     event: str = "",
     numeric: bool = False,
+    words_in: Collection[str] = (),
     most: int | None = None,
     fair: bool = True,
     seed: int = 0,
@@ -95,6 +96,7 @@ def survey(
     one file alone needs ``client``. Otherwise it is a random sample of all rows. Rows without a label, a client, or a word in the
     column ``text`` (if named) are dropped and counted. If ``numeric``, labels are numbers to predict; with ``event``, a column of 0
     and 1, they are times, and ``y`` is (rows, 2).
+    Cells of the columns ``words_in`` stay as they are written.
     ``on_progress(fraction of bytes, rows)`` is called as files are read.
 
     Raises `BadInput` for missing or unreadable files and columns, for labels that are numbers rather than classes, and for rows
@@ -103,7 +105,7 @@ def survey(
     files = files_of(paths)
     check_clients(files, client, fair)
     needed = list(dict.fromkeys(filter(None, (label, client, text, event))))
-    reading, labels, owners = Reading(files, frozenset(needed), text), Codes(), Codes()
+    reading, labels, owners = Reading(files, frozenset([*needed, *words_in]), text), Codes(), Codes()
     counts = np.zeros((1, 1), dtype=np.int64)
     sample = RowSample(most, fair, stream(seed, "diagnose", 1))
     dropped = dict.fromkeys(needed, 0)

@@ -46,9 +46,7 @@ def learned_of(experiment: Experiment, held: ClientData) -> Learned:
 
 
 def keep(store: RunStore, run: int, assembly: Assembly) -> None:
-    """Write the file. Nothing is written where the rows are on other machines: their preprocessing is known there only."""
-    if not len(assembly.data.x):
-        return
+    """Write the file."""
     path = store.run_folder(run) / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
 from fedskew.data.targets import Rows
 from fedskew.data.texts import UNKNOWN, encoded
+from fedskew.experiment.config import Architecture
 from fedskew.experiment.export import Trained, answered, trained
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.models.encoder import Encoder
@@ -137,19 +138,13 @@ class TrainedModel:
 
     def inputs(self, rows: pd.DataFrame | Rows) -> Tensor:
         """The inputs of the network."""
-        from fedskew.data.columns import cells_of, strings
-
-        known, model = self.made.learned.preprocessing, self.made.model
-        if isinstance(known, Array) or isinstance(rows, np.ndarray):
+        known = self.made.learned.preprocessing
+        if isinstance(rows, np.ndarray):
             assert isinstance(known, Array)
-            assert isinstance(rows, np.ndarray)
             x = known(rows)
-        elif isinstance(known, Tabular):
-            x = known(cells_of(rows, known))
         else:
-            assert isinstance(known, Texts)
-            texts = strings(rows[known.column]).tolist()
-            x = model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
+            assert isinstance(known, Tabular | Texts)
+            x = inputs_of(known, self.made.model, rows)
         return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
 
     def answers(self, x: Tensor) -> Rows:
@@ -176,6 +171,16 @@ class TrainedModel:
             ids = encoded(strings(rows[known.column]).tolist(), ids_of(known), known.length)
             found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
         return [(at, what) for at, what in found if at.any()]
+
+
+def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
+    """(n, ...) the inputs of a model's network, from the columns of a table."""
+    from fedskew.data.columns import cells_of, strings
+
+    if isinstance(known, Tabular):
+        return known(cells_of(rows, known))
+    texts = strings(rows[known.column]).tolist()
+    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
 
 
 def ids_of(known: Texts) -> dict[str, int]:

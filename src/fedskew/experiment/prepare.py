@@ -116,7 +116,7 @@ def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> 
         f"{name}: rows of {dataset.name} have shape {dataset.shape}, their targets {dataset.y.shape[1:]}; give each place a "
         "target, or -1",
     )
-    for x in parts:
+    for x in filter(len, parts):
         whole = np.issubdtype(x.dtype, np.integer)
         require(
             bool(whole and x.min() >= -1 and x.max() < task.num_outputs),
@@ -128,10 +128,11 @@ def check_places(name: str, task: ModelTask, dataset: Dataset, *parts: Rows) -> 
 def fitted(model: Architecture, dataset: Dataset, x: Rows, x_test: Rows) -> tuple[Architecture, Rows, Rows]:
     """The model for these rows, and the training and test rows in its input format."""
     if isinstance(model, Encoder):
-        x, x_test = token_ids(model, dataset)
+        known, x_test = token_ids(model, dataset)
+        x = known[: len(x)]  # none where the clients are on other machines
     elif isinstance(model, TextCnn):
-        model = model.fitted(x)
-        model.fitted(x_test)
+        for part in filter(len, (x, x_test)):
+            model = model.fitted(part)
     return model, x, x_test
 
 

@@ -1,20 +1,25 @@
 """The limits that a node's owner sets for a server. A recipe is checked before it costs time or memory."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
 from fedskew.core.component import parse
 from fedskew.core.errors import require
 from fedskew.core.own import MARK
+from fedskew.core.task import ModelTask
 from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
-from fedskew.experiment.build import check_needs, setup_of
+from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.prepare import frozen_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
+from fedskew.models.encoder import Encoder, HuggingFace
 from fedskew.models.own import OwnModel
 
 
@@ -69,6 +74,12 @@ class Limits:
                 self.check_allowed(section, part.get("name") if isinstance(part, dict) else part, catalogue.ours)
         experiment = from_toml(text, "recipe")
         self.check("threads", experiment.training.threads)
+        source = getattr(experiment.model, "source", "")
+        require(
+            not isinstance(experiment.model, HuggingFace) or source in self.allow,
+            f"recipe: model hf:{source} is not fedskew's own; the node's owner can start it with --allow {source}, and must have "
+            "its files: a node downloads nothing",
+        )
         check_needs(experiment, replace(setup_of(experiment), simulated=False))
         # the server's rows stay on the server
         return replace(experiment, server_data=replace(experiment.server_data, share=0.0))
@@ -86,9 +97,27 @@ class Limits:
 
 def check_size(experiment: Experiment, shape: tuple[int, ...], classes: int, received: int) -> None:
     """Raise `BadInput` unless the recipe's model has ``received`` parameters, before it takes memory."""
-    if isinstance(experiment.model, OwnModel):  # another package's module may need real memory
+    if isinstance(
+        experiment.model, OwnModel | Encoder
+    ):  # another package's module may need real memory, weights are read
         return
     with torch.device("meta"):
         net = experiment.model.build(shape, experiment.task.num_outputs(classes), torch.Generator(device="cpu"))
     size = sum(p.numel() for p in net.parameters())
     require(size == received, f"the recipe's model has {size} parameters, and the server sent {received}")
+
+
+def tasks_on(experiment: Experiment, shape: tuple[int, ...], classes: int) -> tuple[ModelTask, ...]:
+    """The tasks of an experiment whose rows have this shape."""
+    training = experiment.training
+    device, dtype, bf16 = device_of(training.device), DTYPES[training.dtype], training.precision == "bf16"
+    return tasks_of(experiment.task, experiment.model, shape, classes, dtype, device, bf16)
+
+
+@lru_cache(maxsize=16)
+def weights_of(model: object, task: ModelTask) -> str:
+    """Sixteen hex digits that change with the tokenizer and the frozen weights of a pretrained model; empty for others."""
+    if not isinstance(model, Encoder):
+        return ""
+    frozen = frozen_of(task)
+    return hashlib.sha256(f"{model.reading()} {frozen.fingerprint if frozen else ''}".encode()).hexdigest()[:16]

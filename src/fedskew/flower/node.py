@@ -12,12 +12,13 @@ from torch import Tensor
 from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.core.records import Plan, Upload, rows_of, targets_of
 from fedskew.core.trees import Tree, map_leaves, pick
+from fedskew.data.datasets.table import Table
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
-from fedskew.experiment.prepare import tasks_of
-from fedskew.flower.limits import Limits, check_size
-from fedskew.flower.rows import Rows, consecutive, read_rows
+from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
+from fedskew.flower.rows import Rows, consecutive, read_rows, write_rows
+from fedskew.flower.tables import rows_of_table
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -30,12 +31,16 @@ from fedskew.store import checkpoints
 
 @dataclass(frozen=True)
 class Node:
-    """A client of the population: the file of its rows, the folder of its states, and the limits that its owner sets."""
+    """A client of the population: the file of its rows, the folder of its states, and the limits that its owner sets.
+
+    Instead of arrays it may have a ``table``. It becomes the rows of each run as the server says, next to the run's states.
+    """
 
     client: int
     rows: Path
     folder: Path
     limits: Limits = field(default_factory=Limits)
+    table: Table | None = None
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a request. An error becomes a refusal of one line."""
@@ -53,6 +58,10 @@ class Node:
         require(run.isalnum(), "the run's name must be letters and digits")
         return self.folder / run
 
+    def file(self, run: str) -> Path:
+        """The rows of this client in one run."""
+        return self.states(run) / "rows.npz" if self.table else self.rows
+
 
 class Visit:
     """One request at a node. Raises `BadInput` if the node's owner does not allow it, or the rows do not fit it."""
@@ -63,8 +72,11 @@ class Visit:
         require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
         node.limits.check_request(request)
         self.experiment = node.limits.recipe(request.recipe)
-        self.held = read_rows(node.rows)
-        check_rows(self.held, request, node.rows, self.experiment.task.target)
+        path = node.file(request.run)
+        if node.table and request.kind == "meet":
+            write_rows(path, rows_of_table(node.table, request, self.experiment))
+        self.held = read_rows(path)
+        check_rows(self.held, request, path, self.experiment.task.target)
 
     def answer(self) -> tuple[Reply, Tree]:
         r, y = self.request, self.held.y
@@ -116,10 +128,14 @@ class Visit:
         """The run's federation with this client's rows, and no others."""
         training, shape = self.experiment.training, tuple(self.request.shape)
         device, dtype = device_of(training.device), DTYPES[training.dtype]
-        bf16 = training.precision == "bf16"
         x = self.tensors.get("x")
         check_size(self.experiment, shape, self.request.classes, x.numel() if isinstance(x, Tensor) else 0)
-        tasks = tasks_of(self.experiment.task, self.experiment.model, shape, self.request.classes, dtype, device, bf16)
+        tasks = tasks_on(self.experiment, shape, self.request.classes)
+        weights = weights_of(self.experiment.model, tasks[0])
+        require(
+            weights == self.request.weights,
+            f"the pretrained model here has the hash {weights}, and the run's {self.request.weights}; install the same one",
+        )
         x = rows_of(np.concatenate([self.held.x, self.held.x_measured]), dtype, device, tasks[0].ids)
         y = targets_of(np.concatenate([self.held.y, self.held.y_measured]), dtype, device)
         mine = np.arange(self.request.clients) == self.node.client

@@ -97,7 +97,10 @@ class Nodes:
     first: bool = True  # before the first round
 
     def request(self, kind: Kind, round_: int, client: int, **facts: object) -> Request:
-        return msgspec.structs.replace(self.template, kind=kind, round=round_, client=client, **facts)
+        encoding = self.template.encoding if kind == "meet" else None
+        return msgspec.structs.replace(
+            self.template, kind=kind, round=round_, client=client, encoding=encoding, **facts
+        )
 
     def meet(self) -> None:
         """Ask nodes that are no client yet, or were set aside, which client they are, and read the replies so far. Never waits.

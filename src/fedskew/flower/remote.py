@@ -99,13 +99,15 @@ class Connected:
 class RemoteClients:
     """Clients on nodes. ``run`` sends each client its view, and returns the updates that the server accepts.
 
-    ``codec`` reads the messages of updates. ``row`` (1, ...) is any row: it shows the names, shapes and types of a valid reply.
+    ``codec`` reads the messages of updates. ``row`` and ``target`` (1, ...), any row with its target, show what a valid reply looks
+    like: names, shapes and types.
     """
 
     fed: Federation
     codec: Decoded
     nodes: Nodes
     row: Tensor
+    target: Tensor
     away: set[int] = field(default_factory=set)  # clients that were silent when they were surveyed in this round
     found: Tree = field(
         default_factory=dict
@@ -117,15 +119,11 @@ class RemoteClients:
     def engine(self) -> RemoteClients:
         return self
 
-    @property
-    def label(self) -> Tensor:
-        return torch.zeros(1, dtype=torch.int64, device=self.row.device)
-
     def survey(self, program: Program, work: Work, x: Tensor, y: Tensor) -> tuple[Tree, Tree]:
         """The candidates' answers. What they found on their rows stays on their nodes."""
         if not program.convenes:
             return {}, {}
-        before, answers = Sequential().survey(program, self.example(work), self.row, self.label)
+        before, answers = Sequential().survey(program, self.example(work), self.row, self.target)
         self.found.update(map_leaves(torch.zeros_like, before))
         replies = self.nodes.ask(self.requests("survey", work), checker(signature(pick(answers, 0))))
         if missing := [int(k) for k in work.clients if int(k) not in replies]:
@@ -136,9 +134,9 @@ class RemoteClients:
 
     def run(self, program: Program, work: Work, x: Tensor, y: Tensor) -> Done:
         example = self.example(work)
-        found = self.found if program.convenes else Sequential().survey(program, example, self.row, self.label)[0]
+        found = self.found if program.convenes else Sequential().survey(program, example, self.row, self.target)[0]
         example = example._replace(view=example.view._replace(before=found))
-        done = Sequential().run(program, example, self.row, self.label)
+        done = Sequential().run(program, example, self.row, self.target)
         kept, deployment, model = self.fed.kept, self.nodes.deployment, shared_model(self.fed)
         update = (kept.sent(done.uploads.delta) if kept else done.uploads.delta)[0]
         pattern = {**upload_tree(done.uploads), "scores": done.scores}
@@ -229,7 +227,7 @@ class RemoteClients:
             k: (self.nodes.request("measure", server.round, k, stamp=stamp), sent)
             for k, stamp in zip(clients.tolist(), stamps, strict=True)
         }
-        score = client_means(fed.task, server.x, self.row, self.label, torch.arange(1))
+        score = client_means(fed.task, server.x, self.row, self.target, torch.arange(1))
         pooled = tuple(filter(None, [pooled_primary(fed.task)]))
         score |= dict.fromkeys(pooled, score["loss"])
         check = checker(signature({"global": score, "personal": score} if personal else {"global": score}), pooled)

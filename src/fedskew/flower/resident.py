@@ -78,7 +78,8 @@ def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
     before = {
         n: signal.signal(n, lambda number, frame: stopped.append(number)) for n in (signal.SIGINT, signal.SIGTERM)
     }
-    os.environ.update(QUIET)
+    # Hugging Face's libraries must not download what a recipe names
+    os.environ.update({**QUIET, "HF_HUB_OFFLINE": "1"})
     try:
         with (
             tempfile.TemporaryDirectory(prefix="fedskew-") as folder,

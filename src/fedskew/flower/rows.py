@@ -2,25 +2,27 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedskew.core.errors import DAMAGED, BadInput, require
+from fedskew.data.targets import Rows as Arrays
 from fedskew.experiment.build import Assembly
+from fedskew.experiment.config import Architecture
+from fedskew.experiment.prepare import fitted
 from fedskew.flower.wire import first_line
+from fedskew.models.encoder import PAD, Encoder
 from fedskew.skew.partition import Ints, Partition
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a node: ``x`` (n, ...) floating point, ``y`` (n,) classes from 0 or numbers; likewise its measured rows."""
+    """The rows of a node: ``x`` (n, ...) numbers, ``y`` (n, ...) their targets; likewise its measured rows."""
 
-    x: NDArray[np.floating]
-    y: NDArray[Any]
-    x_measured: NDArray[np.floating]
-    y_measured: NDArray[Any]
+    x: Arrays
+    y: Arrays
+    x_measured: Arrays
+    y_measured: Arrays
 
 
 def write_rows(path: Path, rows: Rows) -> None:
@@ -64,7 +66,18 @@ def rows_of(assembly: Assembly, client: int) -> Rows:
     data, partition, y = assembly.data, assembly.partition, assembly.data.labels.at(0)
     own = partition.rows(client)
     aside = partition.measured_rows(client) if partition.held_out else own[:0]
-    return Rows(data.x[own], y[own], data.x[aside], y[aside])
+    x: Arrays = data.x
+    if data.dataset.texts:  # the server has the vocabulary of its whole data set, and says how long a text is
+        model, x, _ = fitted(assembly.experiment.model, data.dataset, data.dataset.x, data.dataset.x_test)
+        x = padded(model, x)
+    return Rows(x[own], y[own], x[aside], y[aside])
+
+
+def padded(model: Architecture, x: Arrays) -> Arrays:
+    """Token ids (n, L) of an encoder as wide as its longest text may be; other rows as they are."""
+    if not isinstance(model, Encoder):
+        return x
+    return np.pad(x, [(0, 0), (0, model.length - x.shape[1])], constant_values=PAD)
 
 
 def consecutive(sizes: Ints, measured: Ints) -> Partition:

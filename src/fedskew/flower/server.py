@@ -14,18 +14,22 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
+from fedskew.data.preprocessing import Preprocessing, as_it_is
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import ClientData
 from fedskew.experiment.given import suited
+from fedskew.experiment.prepare import fitted
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
+from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.rows import consecutive
 from fedskew.flower.updates import Decoded
-from fedskew.flower.wire import Reply, Request
+from fedskew.flower.wire import Encoding, Reply, Request
+from fedskew.models.encoder import Encoder
 from fedskew.skew.concept import Labels
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -85,6 +89,11 @@ def begin(
     experiment = experiment or from_toml(store.run(run).experiment, f"run {run}")
     dataset = experiment.dataset.load()
     experiment = suited(experiment, dataset)
+    # what only the server's rows tell: the size of a vocabulary, the scale of a loss
+    model, x, _ = fitted(experiment.model, dataset, dataset.x, dataset.x_test)
+    experiment = experiment.replace(task=experiment.task.fitted(dataset.y), model=model)
+    shape = (model.length,) if isinstance(model, Encoder) else tuple(x.shape[1:])
+    preprocessing = dataset.preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns))
     facts, clients = store.run(run).facts["flower"], experiment.clients.number
     template = Request(
         kind="meet",
@@ -92,9 +101,11 @@ def begin(
         round=0,
         client=-1,
         clients=clients,
-        recipe=experiment.replace(task=experiment.task.fitted(dataset.y)).toml(),
+        recipe=experiment.toml(),
         classes=dataset.num_categories,
-        shape=dataset.shape,
+        shape=shape,
+        encoding=Encoding(preprocessing=preprocessing, classes=dataset.classes) if preprocessing else None,
+        weights=weights_of(model, tasks_on(experiment, shape, dataset.num_categories)[0]),
     )
     # targets of another kind than classes are not counted
     deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
@@ -108,7 +119,8 @@ def begin(
         met = [nodes.met[k] for k in range(clients)]
         population = [[one.rows, one.measured_rows, list(one.label_counts)] for one in met]
         store.add_facts(run, {"flower": {**facts, "population": population}})
-    assembly = assemble(experiment, dataset, rows_by_client([nodes.met[k] for k in range(clients)], dataset))
+    held = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
+    assembly = assemble(experiment, dataset, held)
     codec = Decoded(assembly.federation.codec)
     federation = dataclasses.replace(assembly.federation, codec=codec)
     if experiment.algorithm.contract().privacy:
@@ -120,7 +132,7 @@ def begin(
             dataset = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))
         assembly = dataclasses.replace(assembly, dataset=dataset, labels_known=False)
     assembly = dataclasses.replace(assembly, federation=federation)
-    return assembly, RemoteClients(federation, codec, nodes, assembly.x_test[:1])
+    return assembly, RemoteClients(federation, codec, nodes, assembly.x_test[:1], assembly.y_test[:1])
 
 
 def repeated(store: RunStore, run: int) -> int:
@@ -135,10 +147,10 @@ def repeated(store: RunStore, run: int) -> int:
     return total
 
 
-def rows_by_client(met: list[Reply], dataset: Dataset) -> ClientData:
+def rows_by_client(met: list[Reply], dataset: Dataset, preprocessing: Preprocessing | None) -> ClientData:
     """The clients' numbers of rows, by class if they report it. The server has none of the rows."""
-    classes = np.arange(dataset.num_classes)
-    labels = [np.repeat(classes, one.label_counts) if one.label_counts else np.zeros(one.rows, np.int64) for one in met]
+    classes, unknown = np.arange(dataset.num_classes), np.zeros_like(dataset.y[:1])
+    labels = [np.repeat(classes if one.label_counts else unknown, one.label_counts or one.rows, axis=0) for one in met]
     partition = consecutive(*(np.asarray(sizes) for sizes in ([m.rows for m in met], [m.measured_rows for m in met])))
     return ClientData(
         partition=partition,
@@ -148,4 +160,5 @@ def rows_by_client(met: list[Reply], dataset: Dataset) -> ClientData:
         labels=Labels(np.concatenate(labels), ()),
         test_labels=Labels(dataset.y_test, ()),
         drawn={},
+        preprocessing=preprocessing,
     )

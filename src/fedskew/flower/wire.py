@@ -14,6 +14,7 @@ from torch import Tensor
 from fedskew.core.errors import FedskewError
 from fedskew.core.trees import Tree, from_leaves, leaves
 from fedskew.core.vectors import all_finite
+from fedskew.data.preprocessing import Preprocessing
 
 DEEPEST = 16
 """Maximum number of parts in the path of a leaf."""
@@ -33,6 +34,13 @@ class Rejected(FedskewError):
         self.fault: Fault = fault
 
 
+class Encoding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a node makes the run's rows from its table."""
+
+    preprocessing: Preprocessing
+    classes: tuple[str, ...] = ()
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request to a node. ``recipe`` is the complete experiment as TOML: names and numbers, no code."""
 
@@ -50,6 +58,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured: bool = False  # whether to measure the local model
     asked: bool = True  # whether the client was surveyed in this round
     labels: bool = False  # whether to report the rows of each class
+    encoding: Encoding | None = None  # only with `meet`
+    weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.core.contract import Setup, texts_stay
 from fedskew.core.errors import BadInput, require
 from fedskew.core.places import whole_path
 from fedskew.core.seeding import torch_stream
@@ -133,9 +132,6 @@ class Encoder(ABC):
         require(self.lora >= 0, f"lora must be at least 0, got {self.lora}")
         require(self.alpha > 0, f"alpha must be above 0, got {self.alpha}")
         require(bool(self.lora) or (self.adapt == "both" and not self.targets), "adapt and targets need lora above 0")
-
-    def accepts(self, setup: Setup) -> str:
-        return texts_stay(setup)
 
     @abstractmethod
     def where(self) -> str:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedskew.core.contract import Setup, texts_stay
 from fedskew.core.errors import require
 from fedskew.models.initial import drawn
 
@@ -51,9 +50,6 @@ class TextCnn:
         require(self.embedding >= 1 and self.filters >= 1, "embedding and filters must be at least 1")
         require(bool(self.widths) and min(self.widths) >= 1, f"widths must be at least 1, got {self.widths}")
         require(self.vocabulary >= 0, f"vocabulary must be at least 0, got {self.vocabulary}")
-
-    def accepts(self, setup: Setup) -> str:
-        return texts_stay(setup)
 
     def fitted(self, x: NDArray[np.generic]) -> TextCnn:
         """The model with a vocabulary for the ids x (n, length). Raises `BadInput` if they are no ids, or too large."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -51,6 +52,7 @@ class Table:
     length: int = 64
     vocabulary: int = 20_000
 
+    takes: ClassVar[str] = "path"
     idea: ClassVar[str] = (
         "your own CSV, JSON lines, Parquet or Arrow files; with client=COLUMN or a file a client use it with --skew natural"
     )
@@ -104,19 +106,28 @@ class Table:
         """The default model."""
         return "text-cnn" if self.text else "mlp"
 
-    def load(self) -> Dataset:
+    def surveyed(self, path: str, client: str = "", words_in: Collection[str] = ()) -> Survey:
+        """The rows of a file or folder with their targets. Cells of the columns ``words_in`` stay as they are written."""
         # imported on first use: other data sets work without pandas and PyArrow
+        from fedskew.data.tables import survey
+
+        most, numeric, event = self.rows or None, not self.label, self.event
+        made = survey(
+            *([Path(path)], self.column, client),
+            text=self.text,
+            event=event,
+            numeric=numeric,
+            words_in=words_in,
+            most=most,
+            fair=False,
+        )
+        return with_labels(made, self.label_columns, path) if self.labels else made
+
+    def load(self) -> Dataset:
         from fedskew.data import schema
-        from fedskew.data.tables import many_numbers, survey
+        from fedskew.data.tables import many_numbers
 
-        def surveyed(path: str, client: str = "") -> Survey:
-            most, numeric, event = self.rows or None, not self.label, self.event
-            made = survey(
-                [Path(path)], self.column, client, text=self.text, event=event, numeric=numeric, most=most, fair=False
-            )
-            return with_labels(made, self.label_columns, path) if self.labels else made
-
-        found = surveyed(self.path, self.client)
+        found = self.surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
         classes, notes = [*found.classes], [*found.notes, *many_numbers(found, self.label)]
         require(
@@ -124,7 +135,7 @@ class Table:
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
         )
         if self.test:
-            other = surveyed(self.test)
+            other = self.surveyed(self.test)
             unseen = [at for at, word in enumerate(other.classes) if word not in classes]
             classes += [other.classes[at] for at in unseen]
             if unseen:

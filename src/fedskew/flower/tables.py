@@ -1,0 +1,55 @@
+"""A site's table as the rows of a run: the columns, scales and classes are those that the run's server names."""
+
+import numpy as np
+
+from fedskew.core.errors import BadInput, require
+from fedskew.data.datasets.table import Table, held_out
+from fedskew.data.preprocessing import Array, Tabular
+from fedskew.data.targets import TARGETS
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.predict import inputs_of
+from fedskew.flower.rows import Rows, padded
+from fedskew.flower.wire import Request
+
+
+def check_table(table: Table) -> None:
+    """Raise `BadInput` if the table cannot be read, or names what a site does not choose."""
+    for name in ("client", "test"):
+        require(not getattr(table, name), f"--table: leave out {name}; all rows of the table are those of this client")
+    table.surveyed(table.path)
+
+
+def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:
+    """The table's rows as numbers. A random share ``clients.held_out`` of them measures the client.
+
+    Raises `BadInput` with the column that is missing, or with the word that is no class of the run.
+    """
+    from fedskew.data.columns import to_pandas
+
+    path, encoding, target = table.path, request.encoding, TARGETS[experiment.task.target]
+    require(
+        table.task == target.task,
+        f"table {path}: gives targets for {table.task}, and the run learns {target.words}; start the node with --table "
+        f"FILE,{target.column}",
+    )
+    if encoding is None or isinstance(encoding.preprocessing, Array):
+        raise BadInput(
+            f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
+        )
+    known = encoding.preprocessing
+    text = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else set()
+    found = table.surveyed(path, words_in=text)
+    missing = [name for name in known.names if name not in found.table.column_names]
+    require(not missing, f"table {path}: has no column {', '.join(missing)}, which the run learns from")
+    x = padded(experiment.model, inputs_of(known, experiment.model, to_pandas(found.table)))
+    y = found.y
+    if table.label:
+        strange = sorted(set(found.classes) - set(encoding.classes))
+        known_classes = ", ".join(encoding.classes)
+        require(
+            not strange,
+            f"table {path}: column {table.label!r} holds {str(*strange[:1])!r}, which is no class of the run: {known_classes}",
+        )
+        y = np.array([encoding.classes.index(word) for word in found.classes])[y]
+    aside = held_out(np.zeros(len(y), np.int64), experiment.clients.held_out)
+    return Rows(x[~aside], y[~aside], x[aside], y[aside])

@@ -1,0 +1,198 @@
+"""Nodes with their site's own file: the numbers of a simulation on the pooled rows, and one line for a file that does not fit."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedskew.core.errors import BadInput
+from fedskew.data.datasets.table import Table
+from fedskew.experiment import prepare
+from fedskew.experiment.build import assemble
+from fedskew.experiment.config import Experiment
+from fedskew.experiment.predict import load
+from fedskew.experiment.results import run
+from fedskew.flower.limits import Limits
+from fedskew.flower.node import Node
+from fedskew.flower.server import serve
+from fedskew.flower.tables import check_table
+from fedskew.flower.wire import Reply, pack, unpack
+from fedskew.store.runs import RunStore
+from tests.flower.test_deployed import VERSIONS, final
+from tests.flower_nodes import Direct, configuration, request
+from tests.models.encoders import needs_text
+from tests.texts import tiny_encoder
+
+TARGETS = {
+    "classes": "label=outcome",
+    "number": "target=cost",
+    "labels": "labels=cough|fever",
+    "survival": "time=days,event=died",
+    "text": "label=outcome,text=note",
+}
+
+
+def patients(rows: int, seed: int) -> pd.DataFrame:
+    """People of three hospitals, with a missing age here and there."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(20, 90, rows).astype(float)
+    return pd.DataFrame(
+        {
+            "age": np.where(rng.random(rows) < 0.1, np.nan, age),
+            "city": rng.choice(["Bern", "Genf", "Chur"], rows),
+            "note": rng.choice(["no pain at all", "pain", "strong pain in the chest today"], rows),
+            "outcome": np.where(age + rng.normal(0, 9, rows) > 55, "ill", "well"),
+            "cost": age * 3 + rng.normal(0, 5, rows),
+            "cough": rng.integers(0, 2, rows),
+            "fever": (age > 50).astype(int),
+            "days": rng.exponential(age).round(1) + 1,
+            "died": rng.integers(0, 2, rows),
+            "hospital": np.arange(rows) % 3,
+        }
+    )
+
+
+def columns(option: str) -> list[str]:
+    """The columns of inputs, of targets and of the client."""
+    named = [name for part in option.split(",") for name in part.partition("=")[2].split("|")]
+    return [*dict.fromkeys(["age", "city", *named]), "hospital"]
+
+
+def deployment(folder: Path, option: str, model: str = "mlp:hidden=[4]") -> tuple[Experiment, list[Node]]:
+    """The experiment on the pooled rows, and nodes that have their own rows only, in the order in which a simulation takes them."""
+    pooled = patients(90, 1)[columns(option)]
+    pooled.to_csv(folder / "pooled.csv", index=False)
+    patients(30, 2)[columns(option)].to_csv(folder / "test.csv", index=False)
+    data = f"table:{folder}/pooled.csv,client=hospital,test={folder}/test.csv,{option}"
+    experiment = Experiment(
+        algorithm="scaffold", dataset=data, model=model, engine="sequential", skew="natural"
+    ).replace(training__rounds=3, training__threads=1, local__epochs=1)
+    dataset = experiment.dataset.load()
+    partition = assemble(experiment, dataset).partition
+    nodes = []
+    for k in range(3):
+        path = folder / f"site-{k}.csv"
+        # columns in another order, and one that the run does not know
+        own = pooled.iloc[partition.rows(k)].drop(columns="hospital")
+        own[[*reversed(own.columns)]].assign(ward=np.arange(len(own)) % 4).to_csv(path, index=False)
+        task = dict(part.split("=") for part in option.split(","))
+        nodes.append(Node(k, path, folder / f"states-{k}", table=Table(path=str(path), **task)))
+    return experiment, nodes
+
+
+def deployed(experiment: Experiment, nodes: list[Node], folder: Path) -> RunStore:
+    serve(Direct(nodes), configuration(experiment.replace(clients__number=len(nodes)), folder), VERSIONS)
+    return RunStore(folder / "runs")
+
+
+MODELS = {"text": "text-cnn"}
+
+
+@pytest.mark.parametrize("kind", ["classes", *(pytest.param(kind, marks=pytest.mark.slow) for kind in [*TARGETS][1:])])
+def test_a_sites_file_gives_the_numbers_of_the_simulation(kind: str, tmp_path: Path) -> None:
+    experiment, nodes = deployment(tmp_path, TARGETS[kind], MODELS.get(kind, "mlp:hidden=[4]"))
+    store = deployed(experiment, nodes, tmp_path)
+    simulated = run(experiment, runs=tmp_path / "simulated")
+    assert torch.equal(final(store, 1)["x"], final(simulated.store, simulated.ids[0])["x"])
+    frames = [s.measurements([1], per_client=False) for s in (store, simulated.store)]
+    test = [frame[frame["split"] == "test"][["round", "name", "value"]].values.tolist() for frame in frames]
+    assert test[0] == test[1]
+
+
+def test_the_model_of_nodes_answers_for_a_file(tmp_path: Path) -> None:
+    """With the server's preprocessing: its metrics on the test file are those that the run stored."""
+    experiment, nodes = deployment(tmp_path, TARGETS["classes"])
+    store = deployed(experiment, nodes, tmp_path)
+    frame = store.measurements([1])
+    stored = frame[(frame["split"] == "test") & (frame["round"] == 3)].set_index("name")["value"]
+    found = load(store, 1).evaluate(tmp_path / "test.csv")
+    assert found["accuracy"] == stored["accuracy"]
+    assert found["loss"] == stored["loss"]
+
+
+@pytest.mark.slow
+@needs_text
+def test_a_pretrained_model_must_be_allowed_and_the_same_at_the_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(prepare.VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "bert").mkdir()
+    bert = tiny_encoder(tmp_path / "bert", "bert")
+    model = f"hf:source={bert},frozen=1,length=8,cache=none"
+    experiment, nodes = deployment(tmp_path, TARGETS["text"], model)
+    nodes = [replace(node, limits=replace(node.limits, allow=(bert,))) for node in nodes]
+    channel = Direct(nodes)
+    serve(channel, configuration(experiment.replace(clients__number=3), tmp_path), VERSIONS)
+    simulated = run(experiment, runs=tmp_path / "simulated")
+    assert torch.equal(final(RunStore(tmp_path / "runs"), 1)["x"], final(simulated.store, simulated.ids[0])["x"])
+    sent = next(data for client, kind, data, _ in channel.seen if (client, kind) == (0, "train"))
+    reply, _ = unpack(replace(nodes[0], limits=Limits()).answer(sent), Reply)
+    assert f"model hf:{bert} is not fedskew's own; the node's owner can start it with --allow {bert}" in reply.reason
+    weights = load_file(f"{bert}/model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, f"{bert}/model.safetensors", {"format": "pt"})
+    reply, _ = unpack(nodes[0].answer(sent), Reply)
+    assert re.search(
+        "the pretrained model here has the hash [0-9a-f]{16}, and the run's [0-9a-f]{16}; install", reply.reason
+    )
+
+
+def refused(change: Callable[[pd.DataFrame], pd.DataFrame], folder: Path, option: str = "label=outcome") -> str:
+    """The reason why the first site's file is refused."""
+    experiment, nodes = deployment(folder, "label=outcome")
+    change(pd.read_csv(nodes[0].rows)).to_csv(nodes[0].rows, index=False)
+    table = Table(path=str(nodes[0].rows), **dict([option.split("=")]))
+    seen: list[str] = []
+
+    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
+        seen.extend([unpack(data, Reply)[0].reason] * (client == 0))
+        return data
+
+    channel = Direct([replace(nodes[0], table=table), *nodes[1:]], spoil)
+    with pytest.raises(Exception, match="client"):
+        serve(channel, configuration(experiment.replace(clients__number=3), folder, wait=0.1), VERSIONS)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "option", "reason"),
+    [
+        (
+            lambda rows: rows.drop(columns="age"),
+            "label=outcome",
+            "site-0.csv: has no column age, which the run learns from",
+        ),
+        (
+            lambda rows: rows.replace({"outcome": {"ill": "sick"}}),
+            "label=outcome",
+            "column 'outcome' holds 'sick', which is no class of the run: ill, well",
+        ),
+        (
+            lambda rows: rows.assign(cost=1.5),
+            "target=cost",
+            "gives targets for regression, and the run learns classes; start the node with",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_the_run_is_refused(change, option, reason, tmp_path: Path) -> None:
+    assert reason in refused(change, tmp_path, option)
+
+
+def test_a_table_is_refused_by_a_run_on_arrays(tmp_path: Path) -> None:
+    patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
+    node = Node(
+        0, tmp_path / "rows.csv", tmp_path / "states", table=Table(path=str(tmp_path / "rows.csv"), label="outcome")
+    )
+    reply, _ = unpack(node.answer(pack(request(Experiment()))), Reply)
+    assert reply.reason.endswith("the run learns from arrays, not from a table; start the node with --rows FILE.npz")
+
+
+def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
+    patients(20, 0).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(BadInput, match="leave out client"):
+        check_table(Table(path=str(tmp_path / "rows.csv"), label="outcome", client="hospital"))

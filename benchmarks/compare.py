@@ -32,7 +32,9 @@ def plain(method: str, rounds: int) -> None:
 
     data = Experiment().dataset.load()
     for seed in range(SEEDS):
-        experiment = with_method(Experiment(), method).replace(training__seed=seed, clients__partition_seed=seed)
+        experiment = with_method(Experiment(held_out=0.0), method).replace(
+            training__seed=seed, clients__partition_seed=seed
+        )
         made = assemble(experiment, data)
         fed: Any = made.federation
         net, lr = copy.deepcopy(fed.task.model), experiment.solver.lr

@@ -45,7 +45,7 @@ def measure(parsed: argparse.Namespace) -> dict[str, Any]:
     """One run: seconds of start-up and rounds, peak memory in GiB of this process, accuracy by round."""
     experiment = with_method(Experiment(), parsed.algorithm).replace(
         skew="label-sorted",
-        clients={"number": parsed.clients},
+        clients={"number": parsed.clients, "held_out": 0.0},
         selection={"name": "uniform", "clients": parsed.cohort},
         model=f"mlp:hidden=[{parsed.hidden}]",
         # all cores from the first round on, as a long run would choose

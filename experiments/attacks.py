@@ -39,7 +39,7 @@ def accuracy(defence: str, attack: str, seed: int) -> float:
         solver="sgd:lr=0.1",
         local={"epochs": 2, "batch_size": 16},
         training={"rounds": ROUNDS, "seed": seed, "threads": 1},
-        clients={"number": 10, "partition_seed": seed},
+        clients={"number": 10, "partition_seed": seed, "held_out": 0.0},
         evaluation={"local_models": False, "every": ROUNDS},
         faults={"attackers": 0.0 if attack == "none" else ATTACKERS, "attack": attack},
         engine="stacked",

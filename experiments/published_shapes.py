@@ -36,7 +36,7 @@ def rounds_to_target(method: str, skew: str, epochs: int, seed: int) -> int:
         solver="sgd:lr=0.1",
         local={"epochs": epochs, "batch_size": 16},
         training={"rounds": ROUNDS, "seed": seed},
-        clients={"number": 10, "partition_seed": seed},
+        clients={"number": 10, "partition_seed": seed, "held_out": 0.0},
         evaluation={"local_models": False},
         engine="stacked",
     )

@@ -119,10 +119,10 @@ def test_a_personal_model_gives_the_clients_stored_accuracy(tmp_path, settings) 
     frame = runs.measurements()
     own = frame[(frame["split"] == "personal-model") & (frame["name"] == "accuracy") & (frame["round"] == 2)]
     data = fs.load("digits")
-    part = fs.partition(data, "label-dirichlet:alpha=0.1", clients=3)
+    part = fs.partition(data, "label-dirichlet:alpha=0.1", clients=3, held_out=0.2)
     assert len(own) == 3
     for client, value in zip(own["client"], own["value"], strict=True):
-        rows = part.rows(int(client))
+        rows = part.measured_rows(int(client))
         with torch.no_grad():
             found = runs.model(client=int(client))(torch.tensor(data.x[rows], dtype=torch.float32)).argmax(1)
         assert np.mean(found.numpy() == data.y[rows]) == pytest.approx(value)

@@ -25,7 +25,7 @@ def base(**changes) -> Experiment:
     made = Experiment(
         model="mlp:hidden=[6]",
         skew="iid",
-        clients={"number": 4},
+        clients={"number": 4, "held_out": 0.0},
         local={"epochs": 2, "batch_size": 8},
         training={"rounds": 3, "threads": 1},
         engine="sequential",
@@ -233,4 +233,4 @@ def test_the_command_line_tunes_and_compares_at_the_best(tmp_path, capsys) -> No
     page = (tmp_path / f"c{runs[0].comparison}.html").read_text()
     assert "Tuning of FedAvg: 2 settings tried" in page
     assert "solver.lr=0.1 (chosen)" in page
-    assert all("lr = 0.1\n" in r.experiment and "held_out = 0.0" in r.experiment for r in runs)
+    assert all("lr = 0.1\n" in r.experiment and "held_out = 0.2" in r.experiment for r in runs)

@@ -32,7 +32,7 @@ def experiment(method: str) -> Experiment:
     base = Experiment(
         model="mlp:hidden=[16]",
         skew="label-dirichlet:alpha=0.1",
-        clients={"number": 8},
+        clients={"number": 8, "held_out": 0.0},
         selection={"name": "uniform", "clients": 5},
         local={"epochs": 1, "batch_size": 32},
         training={"rounds": ROUNDS, "dtype": "float64", "threads": 1},

@@ -126,7 +126,12 @@ ROWS = Dataset(
     ],
 )
 def test_the_automatic_interval_keeps_evaluation_under_a_tenth_of_the_work(changes, every):
-    given = {"skew": "iid", "model": "softmax", "clients": {"number": 10}, "training": {"rounds": 1000}}
+    given = {
+        "skew": "iid",
+        "model": "softmax",
+        "clients": {"number": 10, "held_out": 0.0},
+        "training": {"rounds": 1000},
+    }
     given["evaluation"] = {"every": "auto"}
     assert measured_every(assemble(Experiment(**{**given, **changes}), ROWS)) == every
 
@@ -134,8 +139,8 @@ def test_the_automatic_interval_keeps_evaluation_under_a_tenth_of_the_work(chang
 def test_the_last_round_is_always_evaluated(tmp_path):
     stored = run(
         Experiment(
-            skew="iid", model="softmax", clients={"number": 10}, evaluation={"every": "auto"}, training={"rounds": 41},
-            local={"epochs": 5}, engine="stacked",
+            skew="iid", model="softmax", clients={"number": 10, "held_out": 0.0}, evaluation={"every": "auto"},
+            training={"rounds": 41}, local={"epochs": 5}, engine="stacked",
         ),
         data=ROWS, runs=tmp_path,
     )  # fmt: skip

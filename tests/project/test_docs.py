@@ -271,7 +271,12 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         (times, "survival"),
     ):
         experiment = Experiment(
-            task=task, training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid"
+            task=task,
+            training={"rounds": 1},
+            evaluation={"adapt_steps": 1},
+            engine="stacked",
+            skew="iid",
+            held_out=0.0,
         )
         frame = run(experiment, data=data, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))

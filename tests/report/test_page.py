@@ -18,7 +18,7 @@ from fedskew.core.errors import BadInput, FedskewError
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.defaults import defaults
 from fedskew.measure.warnings import Warned
-from fedskew.report import experiments, html, plots, tables
+from fedskew.report import html, plots, tables
 from fedskew.report.files import Layout, texts_of, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.svg import inline
@@ -88,14 +88,6 @@ def test_page_is_complete(page: str) -> None:
     ):
         assert expected in page, expected
     assert page.count("<figure") == len(OF_ONE_DATA_SET)
-
-
-def test_page_says_on_which_rows_clients_are_measured(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "runs")
-    add(store, "a", 0, [0.1, 0.5], held_out=0.2)
-    assert experiments.measured_rows(store.runs()) == "rows held out from its training"
-    add(store, "a", 1, [0.1, 0.5])
-    assert "held out from its training in some runs" in experiments.measured_rows(store.runs())
 
 
 @pytest.mark.parametrize(

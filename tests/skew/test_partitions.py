@@ -128,11 +128,12 @@ def test_held_out_rows_are_a_rounded_down_share_of_each_client(case):
         deal_some(skew, labels, groups, clients, seed),
     )
     assert part.names == whole.names
+    assert part.unmeasured == sum(len(part.measured_rows(k)) == 0 for k in range(len(part)))
     for k in range(len(part)):
         mine = set(whole.rows(k).tolist())
         train = set(part.rows(k).tolist())
-        if held_out == 0:
-            assert part.held_out is None
+        if part.held_out is None:
+            assert held_out * max(whole.sizes) < 1, "no client has enough rows"
             assert np.array_equal(part.measured_rows(k), part.rows(k))
         else:
             aside = set(part.measured_rows(k).tolist())

@@ -31,7 +31,12 @@ def shop(texts: list[str] = TEXTS, test: list[str] | None = None) -> Dataset:
 
 def experiment(skew: str, clients: int = 6, **changes: object) -> Experiment:
     return Experiment(
-        **{"dataset": "digits", "model": "text-cnn:widths=[1]", "skew": ["iid", skew], "clients": {"number": clients}}
+        **{
+            "dataset": "digits",
+            "model": "text-cnn:widths=[1]",
+            "skew": ["iid", skew],
+            "clients": {"number": clients, "held_out": 0.0},
+        }
         | changes
     )
 

@@ -96,7 +96,7 @@ def test_an_experiment_deals_by_these_values() -> None:
     held = [set(X[part.rows(k), 2].tolist()) for k in range(2)]
     assert min(map(len, held)) == 1
     with_sizes = Experiment(
-        skew=["quantile-dirichlet:alpha=0.1", "quantity-sizes:rows=[150,50]"], clients={"number": 2}
+        skew=["quantile-dirichlet:alpha=0.1", "quantity-sizes:rows=[150,50]"], clients={"number": 2, "held_out": 0.0}
     )
     data = client_data(with_sizes, AIR)
     assert data.partition.sizes.tolist() == [150, 50]

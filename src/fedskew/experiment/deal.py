@@ -139,10 +139,6 @@ def dealt_rows(experiment: Experiment, dataset: Dataset) -> Partition:
         if skews.by_groups and dataset.group_names:
             names = tuple(dataset.group_names[int(name)] for name in partition.names)
             partition = dataclasses.replace(partition, names=names)
-    require(
-        partition.held_out is None or len(partition.held_out[0]) > 0,
-        f"clients: held_out {who.held_out} holds out no row of clients with at most {partition.sizes.max()} rows; increase it",
-    )
     return partition
 
 
@@ -161,10 +157,6 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
     )
     partition = folder.read(len(dataset.y))
     aside = partition.indices[:0] if partition.held_out is None else partition.held_out[0]
-    require(
-        experiment.clients.held_out == 0 or len(aside) > 0,
-        f"skew from-folder: {folder.path} has no held-out rows; leave out held_out, or export with --held-out",
-    )
     require(
         not np.isin(reserved, np.concatenate([partition.indices, aside])).any(),
         f"skew from-folder: clients of {folder.path} hold rows that the server or the public share needs; leave out "
@@ -216,6 +208,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
         "unassigned": partition.unassigned,
         "rows": int(sizes.sum()),
         "held_out": 0 if partition.held_out is None else len(partition.held_out[0]),
+        "unmeasured": partition.unmeasured,
         "server_rows": len(server_rows(experiment, dataset)),
         "shared_rows": shared,
         "shared_rows_each": each,

@@ -189,7 +189,7 @@ def subject_of(
 def from_experiment(experiment: Experiment, title: str, data: Dataset | None = None) -> Subject:
     """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
     own, data = data is not None, data or experiment.dataset.load()
-    held = client_data(experiment, data)
+    held = client_data(experiment.replace(clients__held_out=0.0), data)
     kind, partition = data.target, held.partition
     y = held.labels.at(0) if kind == CLASSES else data.y
     client = np.repeat(np.arange(len(partition)), partition.sizes)

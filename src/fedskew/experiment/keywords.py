@@ -34,7 +34,9 @@ DATA = (
     ),
     Keyword("clients", "K", "number of clients (natural skews bring their own)", "clients.number", int),
     Keyword("partition_seed", "N", "random seed of the partition", "clients.partition_seed", int),
-    Keyword("held_out", "F", "share of each client's rows held out to measure on", "clients.held_out", float),
+    Keyword(
+        "held_out", "F", "share of each client's rows held out to measure on (default: 0.2)", "clients.held_out", float
+    ),
     Keyword("server_data", "F", "share of the training rows kept by the server", "server_data.share", float),
 )
 

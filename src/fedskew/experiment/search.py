@@ -115,6 +115,11 @@ class Work:
             # one name, so that the engine is tried once for all settings
             missing_experiments = [wanted[at].replace(name=self.method) for at in missing]
             plans, _ = prepare(missing_experiments, self.dataset, self.jobs)
+            for plan in plans:
+                require(
+                    plan.dealt is None or plan.dealt.held_out is not None,
+                    f"tune: held_out {plan.experiment.clients.held_out} holds out no row of any client; increase it",
+                )
             comparison = self.store.add_comparison(f"tune {self.method}")
             for place, plan in zip(missing, plans, strict=True):
                 requested = wanted[place]

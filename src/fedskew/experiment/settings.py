@@ -25,11 +25,15 @@ class Auto:
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """The clients. ``held_out`` is the share of each client's rows (0..1) that is not trained on and measures the client."""
+    """The clients. ``held_out`` is the share of each client's rows (0..1) that is not trained on and measures the client.
+
+    The share is rounded down: at 0.2 a client with fewer than five rows trains on all of them and is not measured. If no client
+    holds out a row, as with 0, clients are measured on their training rows.
+    """
 
     number: int = 10
     partition_seed: int = 0
-    held_out: float = 0.0
+    held_out: float = 0.2
     private = alone
 
     def __post_init__(self) -> None:

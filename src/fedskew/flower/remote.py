@@ -220,6 +220,7 @@ class RemoteClients:
         """Each client's own measurement of the models, from those that reply."""
         if not self.nodes.deployment.measure:
             return NO_SCORES
+        clients = np.array([k for k in clients.tolist() if len(fed.partition.measured_rows(k))], dtype=np.int64)
         personal = measures_personal(fed)
         sent = body({"x": server.x, "extras": fed.algorithm.broadcast(fed.view(server)) if personal else {}})
         stamps = states.get(clients, dict)["stamp"].tolist()

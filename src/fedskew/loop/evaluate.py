@@ -54,7 +54,8 @@ def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str
 
 def mean_of(sums: Tensor, rows: Tensor) -> Tensor:
     """The means (clients, ...) of sums over each client's number of ``rows`` (clients,); NaN for a client without any."""
-    return sums / rows.reshape(-1, *[1] * (sums.dim() - 1))
+    counts = rows.double().masked_fill(rows == 0, math.nan)
+    return sums / counts.reshape(-1, *[1] * (sums.dim() - 1))
 
 
 def by_row(task: Task, metric: str, scores: Tree) -> Tensor | None:

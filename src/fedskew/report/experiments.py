@@ -73,7 +73,9 @@ def without_seeds(record: RunRecord) -> Json:
 
 
 def held_out(record: RunRecord) -> bool:
-    """True if clients are measured on rows held out from training."""
+    """True if clients are measured on rows held out from training, or will be in a run that has not begun."""
+    if "partition" in record.facts:
+        return bool(record.facts["partition"].get("held_out"))
     clients = parsed(record).get("clients")
     value = clients.get("held_out", 0) if isinstance(clients, dict) else 0
     return isinstance(value, int | float) and value > 0
@@ -108,7 +110,18 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
         "one client holds all rows, so there is no worst client": one,
         "nothing is shared, so the server has no trained model to measure": alone,
     }
-    return [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
+    return [f"{listed(list(names))}: {text}" for text, names in texts.items() if names] + without_numbers(records)
+
+
+def without_numbers(records: Sequence[RunRecord]) -> list[str]:
+    """A sentence on the clients with too few rows to hold one out, if there are any."""
+    partitions = [record.facts.get("partition", {}) for record in records]
+    counts = [(int(found["unmeasured"]), int(found["clients"])) for found in partitions if found.get("unmeasured")]
+    if not counts:
+        return []
+    most, clients = max(counts)
+    up_to = "up to " if any(found.get("unmeasured", 0) != most for found in partitions) else ""
+    return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
 
 
 def client_rows(record: RunRecord) -> str:

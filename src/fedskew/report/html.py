@@ -40,6 +40,7 @@ PARTITION_NUMBERS = (
     ("empty", "clients left without rows"),
     ("rows", "rows dealt to train on"),
     ("held_out", "rows held out to measure clients"),
+    ("unmeasured", "clients without held-out rows, not measured"),
     ("server_rows", "rows of the server"),
     ("shared_rows", "rows of the public share"),
     ("shared_rows_each", "rows of the public share that each client gets"),

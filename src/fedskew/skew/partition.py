@@ -31,7 +31,7 @@ class Partition:
     """The row numbers of all clients in one array, cut by offsets: no object for each of a hundred thousand clients.
 
     Clients without rows are left out; ``empty`` counts them. ``held_out`` has the same layout: rows to measure each client, on
-    which it does not train.
+    which it does not train; None if no client has any.
     """
 
     indices: Ints  # (rows,)
@@ -48,6 +48,11 @@ class Partition:
     def sizes(self) -> Ints:
         """Training rows of each client."""
         return np.diff(self.offsets)
+
+    @property
+    def unmeasured(self) -> int:
+        """The number of clients without held-out rows, if others have some."""
+        return 0 if self.held_out is None else int((np.diff(self.held_out[1]) == 0).sum())
 
     def rows(self, client: int) -> Ints:
         """The client's training rows."""
@@ -98,7 +103,7 @@ def deal(
         names=tuple(map(str, names.tolist())),
         empty=len(dealt) - len(kept),
         unassigned=len(labels) - len(rows),
-        held_out=(rows[measured], np.cumsum([0, *aside])) if held_out else None,
+        held_out=(rows[measured], np.cumsum([0, *aside])) if aside.any() else None,
     )
 
 

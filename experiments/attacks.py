@@ -31,7 +31,7 @@ SEEDS, ROUNDS, ATTACKERS, GUESSING = (0, 1, 2), 20, 0.2, 0.1
 
 
 def accuracy(defence: str, attack: str, seed: int) -> float:
-    """After the last round; that of guessing if the run diverged."""
+    """The accuracy after the last round; if the run diverged, the accuracy of guessing."""
     experiment = Experiment(
         dataset="digits",
         skew="label-dirichlet:alpha=1",

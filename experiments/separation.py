@@ -3,7 +3,7 @@
 Ten clients have Dirichlet label skew 0.1, and all take part in every round. All methods have the same partitions, batches and
 rounds. The server keeps a twentieth of the training rows, even if a method does not use them.
 
-- Learning rate: the one of a small grid with the best accuracy on the clients' held-out rows (a fifth of each client's rows),
+- Learning rate: from a small grid, with the best accuracy on the clients' held-out rows (a fifth of each client's rows),
   as a mean over the tuning seeds (two for digits, five for uci-har).
 - The table is made on five other seeds. Other options of a method are its defaults, unless its name shows them.
 - Nothing is chosen on the test set. A run that diverges stands in the table as diverged.

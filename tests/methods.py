@@ -99,7 +99,7 @@ SOLVER: dict[str, Any] = {
 
 
 def federation(spec: str, solver: str = "sgd", server: Any = None, **changes: Any) -> Federation:
-    """Seven clients of 1 to 40 rows, of which four take part in a round."""
+    """Seven clients of 1 to 40 rows; four take part in a round."""
     options = {"selection": Uniform(clients=4), "solver": SOLVER[solver], "server": server or ServerSgd()} | changes
     return replace(ragged(algorithm(spec), **options), rounds=ROUNDS)
 

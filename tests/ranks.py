@@ -18,7 +18,7 @@ LIMIT = 100
 
 
 def check_on_ranks(names: list[str], size: int = 2, seconds: float = 110.0) -> None:
-    """Run the checks on so many ranks. Fails with their output if one fails, or if all together take longer than ``seconds``."""
+    """Run the checks on ``size`` ranks. Fails with their output if one fails, or if all together take longer than ``seconds``."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / f"rank {rank}" for rank in range(size)]
         processes = []

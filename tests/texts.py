@@ -21,7 +21,7 @@ def texts_of(train: list[str], test: list[str], y: np.ndarray, y_test: np.ndarra
 
 
 def weather(rows: int = 48, seed: int = 0) -> Dataset:
-    """Texts of one to nine words, of which most belong to their class; three classes."""
+    """Texts of one to nine words; most words belong to the text's class. Three classes."""
     rng = np.random.default_rng(seed)
 
     def text(label: int) -> str:

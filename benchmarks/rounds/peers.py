@@ -49,7 +49,7 @@ PEERS = (
 
 
 def interpreter(peer: Peer) -> Path:
-    """Python of the peer's environment, which is created if needed. PyTorch and fedskew are those of this process.
+    """Python of the peer's environment, which is created if needed. It has this process's PyTorch and fedskew.
 
     Raises `FedskewError` in one line where it cannot be installed.
     """

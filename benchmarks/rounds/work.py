@@ -53,7 +53,7 @@ class Workload:
     batch: int
     epochs: int
     wanted: float  # how many times faster than the best other side a round is to be
-    population: int = 0  # of which the round's clients are drawn; 0: there are no others
+    population: int = 0  # the round's clients are drawn from it; 0: there are no others
     bf16: bool = False  # in half precision, against our own float32
 
     @cache  # noqa: B019
@@ -250,7 +250,7 @@ def compared(work: Workload, x0: Tensor, repeats: int, taken: Mapping[str, tuple
 
 
 def ratio(times: dict[str, list[float]]) -> float:
-    """The median time of the fastest other side over that of the fastest side of fedskew."""
+    """The median time of the fastest other side, divided by the median time of fedskew's fastest side."""
     medians = {name: statistics.median(taken) for name, taken in times.items()}
     mine = min(m for name, m in medians.items() if name.startswith("fedskew"))
     return min(m for name, m in medians.items() if not name.startswith("fedskew")) / mine

@@ -76,7 +76,7 @@ def index() -> str:
         f"In the columns of cost: {LEGEND}.",
         table([row for row in linked if row["name"] in ALGORITHMS], columns),
         "## Names for combinations",
-        "Methods of the field that are FedAvg with another component or setting. Their options are those of the component.",
+        "Methods of the field that are FedAvg with another component or setting. Their options are the component's.",
         table([row for row in linked if row["name"] in COMBINATIONS], columns),
     ]
     return "\n\n".join(parts) + "\n"

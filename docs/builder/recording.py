@@ -1,6 +1,6 @@
 """Record a command in a terminal of 88 columns as an animated picture: python docs/builder/recording.py writes docs/recording.svg.
 
-The command runs for real. The frames are screens of its output at equal distances in time; their clock is not that of the run.
+The command runs for real. The frames are screens of its output at equal distances in time. Their clock is not the run's.
 """
 
 import fcntl

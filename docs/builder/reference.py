@@ -94,7 +94,7 @@ def all_measurements() -> str:
     parts = [
         "# Measurements",
         "What a run stores, by split and name.",
-        "[Columns](columns.md) lists those of tables and figures.",
+        "[Columns](columns.md) lists the measurements in tables and figures.",
         measurements(),
     ]
     return "\n\n".join(parts) + "\n"

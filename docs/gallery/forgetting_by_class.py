@@ -1,7 +1,7 @@
 """Which classes the model forgets from round to round.
 
 Only two of ten clients train in each round, and each has few digits. The model learns the digits of the present clients
-and forgets those of the absent ones. Each line of the picture is a digit, darker is more accurate.
+and forgets the absent clients' digits. Each line of the picture is a digit, darker is more accurate.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """How strong a label skew is.
 
-The parameter alpha of a Dirichlet skew says little by itself. The mean total variation distance between a client's
-label frequencies and those of all clients does: 0 means equal, and near 1 means that a client has classes that hardly
+The parameter alpha of a Dirichlet skew says little by itself. The mean total variation distance between one client's
+label frequencies and all clients' says more: 0 means equal, and near 1 means that a client has classes that hardly
 anybody else has. Each dot is one random partition of the digits.
 """
 

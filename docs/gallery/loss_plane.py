@@ -1,6 +1,6 @@
 """The plane of two clients' models.
 
-Three models span a plane: the global model, and those of two clients after one more round. The lines show the clients'
+Three models span a plane: the global model, and two clients' models after one more round. The lines show the clients'
 losses on this plane. Each client moves towards its own valley, and the next global model lies between the two.
 """
 

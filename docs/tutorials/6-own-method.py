@@ -51,7 +51,7 @@ class Spring(fs.Algorithm):
 
 
 # %% [markdown]
-# `reduces_to` is a promise: without its spring, the method is FedAvg. `fs.check` tests this promise and those of every
+# `reduces_to` is a promise: without its spring, the method is FedAvg. `fs.check` tests it, and the promises of every
 # method, on a very small federation.
 
 # %%

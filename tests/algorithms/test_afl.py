@@ -85,7 +85,7 @@ def test_golden_round_of_a_cohort() -> None:
 
 
 def test_estimates_from_a_cohort_are_unbiased() -> None:
-    """Over all pairs of three clients, the mean of step and losses is that of full participation."""
+    """Over all pairs of three clients, the mean of step and losses equals full participation's."""
     rows, pairs = [[1.0, 0.0], [4.0, 3.0], [2.0, -1.0]], [(0, 1), (0, 2), (1, 2)]
 
     def server(members):

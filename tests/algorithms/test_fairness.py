@@ -84,7 +84,7 @@ def plain_gap(w: Tensor, x: Tensor, y: Tensor) -> float:
 
 
 def test_gaps_by_hand() -> None:
-    """Group 0: 4 positives of which 3 found, 6 negatives of which 2 taken. Group 1: 5 of which 1, 5 of which 4."""
+    """Group 0: 3 of 4 positives found, 2 of 6 negatives taken. Group 1: 1 of 5, and 4 of 5."""
     rows = [(0, 1, 1)] * 3 + [(0, 1, 0)] + [(0, 0, 1)] * 2 + [(0, 0, 0)] * 4
     rows += [(1, 1, 1)] + [(1, 1, 0)] * 4 + [(1, 0, 1)] * 4 + [(1, 0, 0)]
     group, y, predicted = torch.tensor(rows).T

@@ -282,7 +282,7 @@ def test_golden_alignment() -> None:
 
 
 def test_golden_alignment_step() -> None:
-    # p = (1/2, 1/4, 1/4) for the row of class 0, (1/4, 1/4, 1/2) for those of class 2; n = (1, 0, 2)
+    # p = (1/2, 1/4, 1/4) for the row of class 0, (1/4, 1/4, 1/2) for the rows of class 2; n = (1, 0, 2)
     # r_0 = (0, 1, -1), t = (1, 1/4, -1/4), s = 1, p s - t = (-1/2, 0, 1/2)
     # r_2 = (1/2, 1, 0), t = (1/8, 1/4, 1), s = 11/8, p s - t = (7/32, 3/32, -10/32)
     logits = f64([[2, 1, 1], [1, 1, 2], [1, 1, 2]]).log()

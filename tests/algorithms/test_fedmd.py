@@ -97,7 +97,7 @@ def mixed_tasks(*nets: nn.Module) -> tuple[ModelTask, ...]:
 
 
 def two_architectures(algorithm, **changes) -> tuple[Federation, Tensor, list[nn.Module]]:
-    """The ragged clients, of which every other one has a linear model of its own."""
+    """The ragged clients. Every other one has a linear model of its own."""
     flat = nn.Linear(6, 3).double()
     nets = [TinyNet().double(), Logits(flat)]
     first, *others = mixed_tasks(*nets)

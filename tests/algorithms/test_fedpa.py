@@ -30,7 +30,7 @@ from tests.small import X0, Quadratic, exact_clients, play
 
 
 def test_golden_round() -> None:
-    # x = 1, eta = 0.5, 5 steps of which one is burn-in, l = 2 windows of two, rho = 2, hence rho_l = 1/3; p = 1/4, 3/4
+    # x = 1, eta = 0.5, 5 steps with one as burn-in, l = 2 windows of two, rho = 2, hence rho_l = 1/3; p = 1/4, 3/4
     # client 1, w^2 / 2: the error w halves: 1/2 | 1/4, 1/8 | 1/16, 1/32
     #   samples 3/16, 3/64, mean 15/128, deviations +- 9/128, S = 2 (9/128)^2
     # client 2, (w - 5)^2 / 4: the error w - 5 = -4 falls by 3/4: -3 | -9/4, -27/16 | -81/64, -243/256

@@ -37,7 +37,7 @@ GOLDEN = {"first-order": [2.3612, 0.8281], "hessian-free": [2.150464, 0.844561]}
 def test_golden_round(engine, form: str) -> None:
     fed = exact_clients(Quadratic(), THREE, (2, 2), PerFedAvg(alpha=0.1, form=form), lr=0.1, sizes=[3, 1])
     outcome = play(fed, [1.0], 1, engine)[0]
-    # a finite difference of a linear gradient loses digits only, of which delta = 1e-3 leaves some twelve
+    # a finite difference of a linear gradient loses digits only; delta = 1e-3 leaves about twelve
     tol = 1e-12 if form == "first-order" else 1e-11
     assert_close(local_models(outcome)[:, 0], GOLDEN[form], tol)
     assert_close(outcome.server.x, [sum(GOLDEN[form]) / 2], tol)

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: nothing but the round in flight is lost, and the numbers are those of an uninterrupted run."""
+"""`kill -9` at random moments: only the round in progress is lost, and the numbers equal an uninterrupted run's."""
 
 import multiprocessing
 import random

@@ -75,7 +75,7 @@ def test_labels_show_only_what_differs_from_the_default() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """A machine that takes so many seconds a round under each option (`_` in a label for a space); what was tried."""
+    """A machine with given seconds a round under each option (`_` in a label for a space). Returns what was tried."""
 
     def made(**speeds: float) -> list[str]:
         tried: list[str] = []

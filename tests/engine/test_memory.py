@@ -23,7 +23,7 @@ print(before, faults())
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are those of glibc's malloc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are for glibc's malloc")
 def test_freed_blocks_are_used_again():
     """A block of 64 MiB is at least 32 pages, of 2 MiB."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, timeout=100)

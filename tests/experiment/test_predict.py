@@ -80,7 +80,7 @@ def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=pixels[test])
     answers = runs.predict(tmp_path / "rows.npz")
     assert float((answers[PREDICTION].astype(int) == labels[test]).mean()) == stored(runs, "accuracy")
-    with pytest.raises(BadInput, match=r"^predict: rows have shape \(8,\), those of run 1 \(64,\)$"):
+    with pytest.raises(BadInput, match=r"^predict: rows have shape \(8,\), but run 1 needs \(64,\)$"):
         runs.predict(np.zeros((3, 8)))
 
 

@@ -41,7 +41,7 @@ def quick(**training: object) -> Experiment:
 
 
 def long(states: str = "auto") -> Experiment:
-    """Many rounds, few of which are measured, so that a signal meets the run while it is going on."""
+    """Many rounds with few measurements, so that a signal meets the run while it is going on."""
     return quick(rounds=150, states=states).replace(evaluation={"every": 50, "adapt_steps": 1})
 
 
@@ -152,7 +152,7 @@ def test_without_rank_0_the_others_end_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_starts_the_same_command_in_every_process(tmp_path: Path, toml: Path) -> None:
-    """A comparison of which one run diverges: the ranks go on with the next one together."""
+    """A comparison where one run diverges: the ranks go on with the next one together."""
     words = ["--standalone", "--nproc-per-node", "2", "-m", "fedskew", "compare", str(toml), "--runs", str(tmp_path)]
     done = subprocess.run(
         [

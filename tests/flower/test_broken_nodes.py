@@ -70,7 +70,7 @@ class Away:
 
 
 def simulated(experiment: Experiment, away: list[int]) -> torch.Tensor:
-    """The model of the same rounds in the simulator, in each of which this client is unreachable."""
+    """The model of the same rounds in the simulator. This client is unreachable in each round."""
     assembly = assemble(experiment, experiment.dataset.load())
     fed, states = assembly.federation, ClientStates()
     server = start(fed, assembly.x0)
@@ -107,7 +107,7 @@ def test_each_fault_is_rejected_and_counted_and_the_round_goes_on(tmp_path: Path
 
 
 def test_one_node_does_not_decide_the_model_by_default(tmp_path: Path) -> None:
-    """Its update, or a vector beside it, is far longer than those of the others."""
+    """Its update, or a vector beside it, is far longer than the others'."""
     lies = [lambda data, f=f: scaled(data, lambda d: d * f) for f in (1e10, 1e37, 30.0)] + [other_control]
     experiment = small("scaffold", rounds=len(lies))
 

@@ -117,7 +117,7 @@ def test_states_are_needed_back_to_the_checkpoint_before_the_last() -> None:
 
 
 def visit(folder: Path, round_: int = 0, **facts: int) -> Visit:
-    """A request to client 1, of which only run, round and stamps are read."""
+    """A request to client 1. Only run, round and stamps are read."""
     made = Visit.__new__(Visit)
     made.node = Node(1, folder / "rows.npz", folder)
     made.request = request("", "train", 1, round_, **facts)

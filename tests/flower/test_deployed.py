@@ -153,7 +153,7 @@ def test_a_node_sends_row_counts_once_and_then_only_the_methods_vectors(
 
 
 def test_a_private_update_leaves_the_node_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The privacy loss is that of the simulation. The server's secret is the run's seed here, so that both draw the same."""
+    """The privacy loss equals the simulation's. The server's secret is the run's seed here, so that both draw the same."""
     pytest.importorskip("dp_accounting")
     monkeypatch.setattr(Secret, "fresh", lambda: 0)
     experiment = small("dp-fedavg:q=0.5,clip=0.05,noise=2", selection="poisson:rate=0.5", rounds=4)

@@ -62,7 +62,7 @@ def test_two_hundred_rounds_of_faults_end_as_without(tmp_path: Path) -> None:
     print(
         f"{len(injected)} faults; accuracy {reached:.4f}, without {mean:.4f} +- {half:.4f}; {used[50]} then {used[ROUNDS]}"
     )
-    # the interval of one more run, not that of the mean
+    # the interval of one more run, not of the mean
     assert abs(reached - mean) <= half * 6**0.5
     assert used[ROUNDS][0] - used[50][0] < 16
     assert used[ROUNDS][1] == used[50][1]

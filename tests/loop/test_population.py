@@ -61,7 +61,7 @@ def test_a_run_has_no_loop_over_the_population(skew, tmp_path):
         data = data_of(clients)
         return calls(lambda: run(experiment, data=data, runs=tmp_path / str(clients)))
 
-    made(1000)  # imports, traces; so many are stored client by client
+    made(1000)  # imports, traces; up to this number, clients are stored one by one
     small, large = made(1000), made(5000)
     assert large - small < 700
 

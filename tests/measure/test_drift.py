@@ -155,7 +155,7 @@ def test_alignment_by_hand():
 
 
 def test_alignment_of_a_short_update_beside_a_long_one():
-    """Of float32 updates: the mean's length is that of the mean in float64, not of the rounded one."""
+    """The length of the mean of float32 updates is computed from the mean in float64, not from the rounded mean."""
     across = np.random.default_rng(0).standard_normal(4000)
     long, short = 1e4 * across / np.linalg.norm(across), np.random.default_rng(1).standard_normal(4000)
     short *= 2.2e-4 / np.linalg.norm(short)

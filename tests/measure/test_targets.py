@@ -100,7 +100,7 @@ def test_symbols_that_say_nothing_are_refused() -> None:
 
 
 AT_MOST = int(binom.isf(0.01, 200, 0.05))
-"""More than so many of 200 seeds are seen with probability 1 % if the level is 5 %."""
+"""At a level of 5 %, more than this number of 200 seeds reject with probability 1 %."""
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def small(source: str, method: str = "fedavg", **changes) -> Experiment:
 
 
 def rounds(assembly, count: int = 2):
-    """The outcomes of so many rounds."""
+    """The outcomes of ``count`` rounds."""
     server, states, outcomes = start(assembly.federation, assembly.x0), ClientStates(), []
     for _ in range(count):
         outcomes.append(play_round(assembly.federation, Sequential(), server, states, measure_local=False))

@@ -106,7 +106,7 @@ def opened(folder: Path) -> None:
 
 
 def dealt(path: Path) -> None:
-    """A folder of which the one file is whole."""
+    """A folder where one file is whole."""
     other = next(name for name in ("partition.json", "partition.npz") if name != path.name)
     (path.parent / other).write_bytes(samples()[other])
     FromFolder(path=str(path.parent)).read(6)
@@ -138,7 +138,7 @@ PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 def damaged(sound: bytes, seed: int) -> bytes:
-    """Any bytes, or a sound file of which some bytes were changed, or that was cut, or has something put in."""
+    """Any bytes, or a sound file that was cut, or where some bytes were changed or put in."""
     luck = random.Random(seed)
     if luck.random() < 0.2:
         return luck.randbytes(luck.randrange(300))

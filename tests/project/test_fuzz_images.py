@@ -68,7 +68,7 @@ def npz(arrays: dict[str, Any]) -> bytes:
 
 
 def packed(mosaic: bytes, **arrays: Any) -> dict[str, bytes]:
-    """Both files of mosaics, of which the first is this one."""
+    """Both files of mosaics; this is the first."""
     own = {"webp": np.frombuffer(mosaic, np.uint8), "offsets": np.array([0, len(mosaic)])}
     sound = {"webp": np.frombuffer(webp(), np.uint8), "offsets": np.array([0, len(webp())])}
     return {
@@ -86,7 +86,7 @@ def mnist(name: str, content: bytes, end: str = "") -> dict[str, bytes]:
 
 
 def behind(sound: bytes, seed: int) -> bytes:
-    """A file of which only the beginning is damaged."""
+    """A file where only the beginning is damaged."""
     return damaged(sound[:16], seed) + sound[16:]
 
 

@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 
 def offenders(paths: Iterable[Path], rule: Callable[[Path, str], object]) -> dict[str, object]:
-    """The files of which ``rule(path, source)`` finds something, with what it finds."""
+    """The files where ``rule(path, source)`` finds something, with what it finds."""
     found = {path.relative_to(SOURCE).as_posix(): rule(path, path.read_text(encoding="utf-8")) for path in paths}
     return {path: value for path, value in found.items() if value}
 

@@ -86,7 +86,7 @@ def test_the_report_says_its_budget(store: RunStore) -> None:
 
 
 def sparse(folder, every: int) -> RunStore:
-    """Twelve rounds of two methods, measured before the first and after every so many; ``dear`` costs twice as much a round."""
+    """Twelve rounds of two methods, measured before the first and at equal distances; ``dear`` costs twice as much a round."""
     made = RunStore(folder)
     for seed in (0, 1, 2):
         for name, cost in (("cheap", 1.0), ("dear", 2.0)):
@@ -141,7 +141,7 @@ def test_the_untrained_model_stands_for_no_method(tmp_path, requested: str, enou
 
 @pytest.mark.slow
 def test_ranks_clients_and_figures_end_where_the_budget_is_spent(tmp_path, capsys, monkeypatch) -> None:
-    """``late`` wins in the end and ``early`` after one round; two data sets, of which one was run for longer."""
+    """``late`` wins in the end and ``early`` after one round. Two data sets; one was run for longer."""
     monkeypatch.setattr("fedskew.report.files.FORMATS", ("png",))
     made = RunStore(tmp_path)
     for number, rounds in enumerate((2, 3)):

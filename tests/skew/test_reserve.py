@@ -1,4 +1,4 @@
-"""Rows that are kept from the clients: the server's own, and a public share of which every client gets a part."""
+"""Rows that are kept from the clients: the server's own, and a public share that is split among the clients."""
 
 import dataclasses
 import itertools

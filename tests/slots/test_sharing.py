@@ -23,7 +23,7 @@ def made(model, shape=(1, 4, 4), classes: int = 3) -> tuple[nn.Module, Parameter
 
 
 def names(sharing, model, shape=(1, 4, 4)) -> list[str]:
-    """The names of the kept parameters, each of which is kept whole."""
+    """The names of the kept parameters. Each is kept whole."""
     net, space = made(model, shape)
     at = sharing.kept(net, space)
     assert at.tolist() == sorted(set(at.tolist()))

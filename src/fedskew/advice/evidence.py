@@ -53,7 +53,7 @@ def evidence() -> Evidence:
 def read(data: bytes, where: str) -> Evidence:
     """Read evidence from JSON and add a verdict to each gain. Raises `BadInput` for another file.
 
-    Verdicts are those of the paired t test at 5 %, after Holm's correction for all gains of the file.
+    Verdicts come from the paired t test at 5 %, after Holm's correction for all gains of the file.
     """
     try:
         found = msgspec.json.decode(data, type=Evidence)

@@ -57,7 +57,7 @@ class DpFedAvg(Algorithm):
     ranges: ClassVar[Mapping[str, str]] = {
         "clip": "0.1 to 20, about the median length of the updates",
         "noise": "0.5 to 1.5",
-        "q": "0.01 to 0.1, that of the selection",
+        "q": "0.01 to 0.1, the same as in the selection",
         "delta": "below 1 / K, such as K^-1.1",
     }
     reduces_to: ClassVar[Mapping[str, str]] = {"clip=inf,noise=0,q=1": "fedavg:weighting=uniform"}

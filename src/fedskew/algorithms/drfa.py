@@ -76,7 +76,7 @@ class Drfa(Algorithm):
         return {**state, **changed}, copies.nonzero()[:, 0]
 
     def broadcast(self, server: ServerView) -> Tree:
-        """The snapshot for the clients of U; then, for those of S, the position of the next snapshot."""
+        """For the clients of U, the snapshot; then, for the clients of S, the position of the next snapshot."""
         drawn = int(server.state["drawn"]) == server.round
         return {"share": server.state["share"].to(server.x)} if drawn else {"w'": server.state["w"]}
 

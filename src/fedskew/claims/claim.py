@@ -47,7 +47,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The numbers behind a verdict: one a seed, their mean and 95 % interval, and that of the document's own numbers."""
+    """The numbers behind a verdict: one a seed, their mean and 95 % interval, and the interval of the document's own numbers."""
 
     values: tuple[float, ...]
     mean: float

@@ -180,7 +180,7 @@ QUANTITIES: dict[str, Callable[[Measured], float]] = {
     "last-layer-cosine": lambda run: REDUCTIONS["mean"](run.layer(last=True)),
     "client-variance": lambda run: REDUCTIONS["last"](deviation_of_clients(run)) ** 2,
     "early-client-variance": lambda run: REDUCTIONS["mean"](deviation_of_clients(run)[:5]) ** 2,
-    # the variance over the clients after the last round over that of the first five
+    # the clients' variance after the last round, divided by their variance after the first five
     "variance-fall": lambda run: statistic(1, lambda v: v[-1] ** 2 / v[:5].mean() ** 2)(deviation_of_clients(run)),
     "label-distance": lambda run: partition(run, "label_distance"),
     "smallest-client": lambda run: partition(run, "smallest") / partition(run, "rows"),

@@ -21,7 +21,7 @@ SOME_CLIENTS = 6
 """Number of clients in the table: the largest."""
 
 FEW_NOTES = 3
-"""Up to so many routine notes are printed."""
+"""Largest number of routine notes that are printed one by one."""
 
 WIDTH = 14
 """Characters of a name in the table of clients."""

@@ -1,6 +1,6 @@
 """Refuse wrong files, settings, data sets and skews before PyTorch is imported, which takes two seconds.
 
-The checks are those of the experiment itself, which are made again with all others.
+The experiment itself makes the same checks again, with all others.
 """
 
 import argparse

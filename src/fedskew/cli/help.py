@@ -60,8 +60,8 @@ means - on one scale, with intervals and the value expected by chance.
   fedskew diagnose --dataset uci-har --skew natural --html har.html
 """,
     "resume": """\
-Continue interrupted runs from their last checkpoints. The numbers equal those
-of an uninterrupted run, bit for bit.
+Continue interrupted runs from their last checkpoints. The numbers equal an
+uninterrupted run's, bit for bit.
 
   fedskew resume              the latest run or comparison
   fedskew resume 7            run 7

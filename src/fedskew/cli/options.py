@@ -1,4 +1,4 @@
-"""The options of the command line, each described once. Those of an experiment are the keywords of Python."""
+"""The options of the command line, each described once. An experiment's options are the keywords of Python."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -59,7 +59,7 @@ def entries(node: ast.expr | None) -> Iterator[tuple[str, str]]:
 
 
 def options(module: str, name: str) -> dict[str, Any]:
-    """The annotations of a class's fields and of those of its bases; `Any` where only the module knows the type."""
+    """The annotations of the fields of a class and its bases; `Any` where only the module knows the type."""
     found = next((n for n in tree(module).body if isinstance(n, ast.ClassDef) and n.name == name), None)
     if found is None:
         home = homes(module).get(name, "")

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 LEGEND = (
     "state and messages in models |w|, s: single numbers, C: classes, d: features, K: clients, n: public rows; "
-    "f: forward passes besides those of the gradients; pass: over all local rows, or the public ones; "
+    "f: forward passes besides the gradients' own; pass: over all local rows, or the public ones; "
     "first: gradients before the local steps"
 )
 
@@ -54,7 +54,7 @@ class Cost:
 
     @property
     def compute(self) -> str:
-        """The computation of a local step, such as ``1 + 2f``, then that of the round."""
+        """The computation of a local step, such as ``1 + 2f``, then of the round."""
         step = f"{self.gradients:g}" + (f" + {self.forwards:g}f" if self.forwards else "")
         passes = f", {self.passes:g} pass{'es' if self.passes != 1 else ''} a round" if self.passes else ""
         passes += f", {self.first:g} first" if self.first else ""

@@ -29,7 +29,7 @@ PUBLIC = 24
 
 
 class Net(nn.Module):
-    """43 parameters, a prime: no other size in a method is a multiple of it. ``length`` gives outputs for so many places."""
+    """43 parameters, a prime: no other size in a method is a multiple of it. ``length`` is the number of places with outputs."""
 
     def __init__(self, outputs: int = CLASSES, length: int = 0) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def codec_states_its_bytes(codec: Codec) -> None:
     opened = map_leaves(lambda leaf: leaf[None], codec.unpack(message, TASK))
     expect_same({"update": codec.decode(opened, TASK)[0]}, {"update": codec.decode(coded, TASK)[1]}, tolerance=0.0)
     stated, sent = -(-codec.bits(rows, TASK) // 8), num_bytes(message)
-    holds(sent <= stated + len(shapes(message)), f"a message has {sent} bytes, and its bits are those of {stated}")
+    holds(sent <= stated + len(shapes(message)), f"a message has {sent} bytes, but `bits` gives {stated} bytes")
 
 
 def codec_feeds_errors_back(codec: Codec) -> None:

@@ -1,4 +1,4 @@
-"""The components of one kind by name: built-in ones, those of installed packages, and classes of users."""
+"""The components of one kind by name: built-in ones, classes of installed packages, and classes of users."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ def canonical(name: str, known: Iterable[str]) -> str:
 
 
 class Catalogue(Mapping[str, type]):
-    """Built-in components, then those of installed packages. The latter are loaded on access and never replace a built-in one.
+    """Built-in components, then components of installed packages. These are loaded on access and never replace a built-in one.
 
     ``kinds`` is the plural; packages offer components under the entry points ``fedskew.KINDS``. A class from elsewhere must fit
     one of the ``contracts``, and may lack their ``optional`` members; without a contract a kind takes none. ``adapt`` turns what

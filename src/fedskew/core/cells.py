@@ -35,7 +35,7 @@ def define(
     text, postponed = own_text(thing, place)
     if postponed:
         imports["from __future__ import annotations"] = None
-    parts[thing.__name__] = ""  # it refers to itself
+    parts[thing.__name__] = ""  # the text may use its own name: no second look-up
     for name in sorted({node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} & scope.keys()):
         value = scope[name]
         if name in parts:

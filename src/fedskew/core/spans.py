@@ -46,7 +46,7 @@ def span(name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def profiled(before: dict[str, float]) -> Iterator[dict[str, float]]:
-    """Measure spans. Yields seconds by name, added to those of ``before``; complete at the end."""
+    """Measure spans. Yields seconds by name, added to ``before``; complete at the end."""
     clock = Clock()
     clock.seconds.update(before)
     token = CLOCK.set(clock)

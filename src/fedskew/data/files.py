@@ -46,7 +46,7 @@ class Reading:
 
     files: Sequence[Path]
     words: frozenset[str] = frozenset()  # CSV columns that stay text: 01 is not 1
-    text: str = ""  # the one of these columns whose cells may have line breaks
+    text: str = ""  # the column whose cells may have line breaks
     malformed: int = 0  # lines of CSV files with too few or too many cells
     empty: list[str] = field(default_factory=list)  # names of files without rows
     notes: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Reading:
                     columns = columns or set(part.column_names)
                     require(
                         set(part.column_names) == columns,
-                        f"{path}: its columns differ from those of {self.files[0].name} in "
+                        f"{path}: its columns differ from the columns of {self.files[0].name} in "
                         f"{', '.join(sorted(columns ^ set(part.column_names)))[:200]}; all files "
                         "need the same ones; NAME.columns.toml beside a file renames its columns",
                     )

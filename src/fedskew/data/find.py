@@ -49,10 +49,10 @@ class Remote:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files of a data set: those at the public source, and ``others``, sets of files that the loader reads too.
+    """The files of a data set at the public source, and ``others``: sets of files that the loader reads too.
 
-    ``natural`` names the kind of natural client. ``how`` says how to get files that cannot be downloaded. Names in ``common`` are
-    also those of other data sets' files, and are searched only in a subfolder named after the data set. A ``*`` matches any name.
+    ``natural`` names the kind of natural client. ``how`` says how to get files that cannot be downloaded. Names in ``common``
+    occur in other data sets, too; such files are searched only in a subfolder named after the data set. A ``*`` matches any name.
     ``packaged`` files are part of this package.
     """
 
@@ -69,7 +69,7 @@ class Files:
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The sets of file names that the loader reads, those of the public source first."""
+        """The sets of file names that the loader reads. The public source's names come first."""
         canonical = tuple(remote.file for remote in self.remotes)
         return [*([canonical] if canonical else []), *self.others]
 

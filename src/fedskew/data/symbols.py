@@ -118,8 +118,8 @@ def of_texts(
 ) -> Dataset:
     """A data set of one long text a client, by name; the last share of each text is for testing.
 
-    Characters are those of all texts and of those ``written`` elsewhere; one that only test texts have counts as an error.
-    Word pieces are those of the training texts. Raises `BadInput` if there is nothing to predict.
+    Characters are all that occur in the texts, and ``written``. A character of test texts only counts as an error.
+    Word pieces come from the training texts. Raises `BadInput` if there is nothing to predict.
     """
     where = f"data set {files.dataset}"
     parts = [cut(text, options.test_share) for text in texts.values()]

@@ -123,7 +123,7 @@ def opened(
     read_only: bool = False,
     before_write: Callable[[], None] = lambda: None,
 ) -> DiskStates:
-    """The states in a file: none, or those of the content ``tree`` of a checkpoint. Raises `FedskewError`."""
+    """The states in a file: none, or the states in the content ``tree`` of a checkpoint. Raises `FedskewError`."""
     try:
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Several ranks as one engine: each trains its share of the cohort, then one gather sends all results to every rank.
 
-Every rank plays the same rounds and keeps the server and all client states, so that measures and aggregation equal those of one
-process.
+Every rank plays the same rounds and keeps the server and all client states, so measures and aggregation give the same numbers as in
+one process.
 """
 
 from collections.abc import Callable, Sequence

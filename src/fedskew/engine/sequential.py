@@ -64,8 +64,8 @@ class Sequential:
 def each(act: Callable[[int], T], work: Work) -> list[T]:
     """``act(i)`` for each client i of the cohort, in its order.
 
-    Several threads take one client each, which scales better than several threads in one operation. A client's numbers are then
-    those of one thread. A single client, and a GPU, get all threads.
+    Several threads take one client each, which scales better than several threads in one operation. A client's numbers then
+    equal the numbers of one thread. A single client, and a GPU, get all threads.
     """
     threads, clients = torch.get_num_threads(), len(work.clients)
     if min(threads, clients) == 1 or work.view.x.is_cuda:

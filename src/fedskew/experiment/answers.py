@@ -149,7 +149,7 @@ class Dealt(Shown):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients' names: those of the data set where it has some."""
+        """The clients' names: the data set's where it has some."""
         known = self.data.group_names
         natural = known and all(name.isdecimal() and int(name) < len(known) for name in self.partition.names)
         return tuple(known[int(name)] for name in self.partition.names) if natural else self.partition.names

@@ -184,7 +184,7 @@ def federation_of(
 
 
 def tuning_of(experiment: Experiment) -> Tuning | None:
-    """The steps of personal models before they are measured, in batches like those of the training."""
+    """The steps of personal models before they are measured, in batches as in training."""
     if not experiment.evaluation.adapt_steps:
         return None
     local = dataclasses.replace(experiment.local, steps=experiment.evaluation.adapt_steps)

@@ -22,7 +22,7 @@ from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm,
 
 @dataclass(frozen=True)
 class Combination:
-    """A named change to an experiment; its options are those of ``options``."""
+    """A named change to an experiment. The class ``options`` has its options."""
 
     idea: str
     changes: str

@@ -146,8 +146,8 @@ class Experiment:
     ``skew`` may be a list: at most one skew deals the rows, one sets the sizes, and any number change features and concepts.
     ``metric`` may be a list of classes of your own.
     ``name`` is the run's name in tables; by default the compact form of the algorithm. ``task`` and ``model`` default to the data
-    set's, and ``task`` to that of the loaded targets if it names none; ``skew`` to ``natural`` for a data set with natural clients,
-    and to ``label-dirichlet:alpha=0.1`` for others.
+    set's; if it names no task, the loaded targets decide it. ``skew`` defaults to ``natural`` for a data set with natural
+    clients, and to ``label-dirichlet:alpha=0.1`` for others.
     Raises `BadInput` that names the section and the option.
     """
 
@@ -178,7 +178,7 @@ class Experiment:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
     default_task: ClassVar[bool]
-    """Whether no task was given: it is the data set's, or that of the loaded targets (`suited`)."""
+    """Whether no task was given. The data set or the loaded targets then decide it (`suited`)."""
 
     def __init__(self, **keywords: Unpack[Settings]) -> None:
         whole, options = divided(keywords, SECTIONS, OPTIONS)

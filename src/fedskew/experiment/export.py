@@ -169,7 +169,7 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
 
 
 def write_program(net: nn.Module, example: Tensor, form: Format, path: Path) -> None:
-    """Write a model that takes any number of rows such as those of the example."""
+    """Write a model that takes any number of rows of the example's shape."""
     if form == "onnx":
         network_graph(net, example).save(path)
         return

@@ -124,7 +124,8 @@ def landscape(
     path: list[tuple[float, float]] = []
     if kind == "plane":
         require(
-            len(clients) >= 2, "landscape: a plane goes through the global model and those of two clients; name two"
+            len(clients) >= 2,
+            "landscape: a plane goes through the global model and two clients' models; name two clients",
         )
         outcome = play_round(fed, assembly.engine, server, states, measure_local=False)
         took_part = {int(k): i for i, k in enumerate(outcome.work.clients)}

@@ -123,7 +123,7 @@ class TrainedModel:
             found = array_of(rows)
             require(
                 found.shape[1:] == known.shape,
-                f"predict: rows have shape {found.shape[1:]}, those of run {self.run} {known.shape}",
+                f"predict: rows have shape {found.shape[1:]}, but run {self.run} needs {known.shape}",
             )
             return found
         assert known is not None

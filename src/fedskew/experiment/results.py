@@ -78,8 +78,8 @@ def compare(
 ) -> Runs:
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
 
-    An `Experiment` may stand before the methods. Without methods it compares those of `fedskew compare`. ``jobs`` processes work
-    side by side. Other keywords are those of `run`.
+    An `Experiment` may stand before the methods. Without methods it compares the same as `fedskew compare`. ``jobs`` processes work
+    side by side. `run` explains the other keywords.
     """
     base = experiment if isinstance(experiment, Experiment) else None
     if experiment is not None and base is None:
@@ -193,8 +193,8 @@ def diagnose(
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
-    ``target`` names a column of numbers in place of the label. Or those of a data set: ``diagnose(dataset="uci-har")``, also a
-    `Dataset`, dealt by ``skew`` to ``clients`` clients.
+    ``target`` names a column of numbers in place of the label. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
+    `Dataset`; ``skew`` deals it to ``clients`` clients.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
@@ -241,7 +241,7 @@ def setting_of(key: str) -> str:
 
 
 def chosen(runs: Runs | int | str) -> Runs:
-    """The runs, or those of the folder ``runs`` by number or name."""
+    """The runs, or runs in the folder ``runs`` by number or name."""
     return runs if isinstance(runs, Runs) else open("runs")[runs]
 
 

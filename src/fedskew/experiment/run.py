@@ -198,7 +198,7 @@ def carry_out(store: RunStore, record: RunRecord, listener: Listener, stop: Stop
 
 @contextlib.contextmanager
 def accounted(store: RunStore, run: int, before: dict[str, float]) -> Iterator[None]:
-    """Add the seconds of each part of the run to those of ``before``, and store them as the fact ``profile``."""
+    """Add the seconds of each part of the run to ``before``, and store the sums as the fact ``profile``."""
     seconds: dict[str, float] = {}
     try:
         with profiled(before) as seconds:
@@ -240,7 +240,7 @@ def play(store: RunStore, run: int, assembly: Assembly, listener: Listener, stop
             if fresh:
                 note(store, run, new_warnings(watch, at.round, rows))
             if due:
-                # states on disk are those of one checkpoint only
+                # states on disk belong to one checkpoint only
                 keep = 1 if isinstance(states, DiskStates) else 2
                 with span("store"):
                     facts = {"round": at.round, "experiment": known_as}

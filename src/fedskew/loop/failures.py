@@ -52,7 +52,7 @@ def check_enough(fed: Federation, round_: int, usable: int, selected: int, wante
         f"round {round_ + 1}: {usable} of {selected} clients gave a usable answer, and {max(wanted, needed)} are needed"
     ]
     if usable < needed:
-        parts.append("the method needs so many, so select more clients, or let it assume fewer broken ones")
+        parts.append("select more clients, or let the method assume fewer broken ones")
     raise TooFew("; ".join([*parts, cure] if cure else parts))
 
 

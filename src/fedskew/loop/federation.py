@@ -63,7 +63,7 @@ class Federation:
     kept: Kept | None = None  # the part of the model that each client keeps
     moving: Labels | None = None  # the labels over the rounds, if they change; y are the first ones
     hidden: Seed | None = None  # secret seed of the server's random numbers; None: ``seed``
-    dtype: torch.dtype | None = None  # of parameters, if x holds integers; None: that of x
+    dtype: torch.dtype | None = None  # of parameters, if x holds integers; None: as x
     contract: Contract = field(init=False)  # of the method
     programs: tuple[Program, ...] = field(init=False)  # one for each architecture
     info: Info = field(init=False)  # leading axis: all clients

@@ -1,4 +1,4 @@
-"""Reject updates that no honest client sends: longer than a fixed limit, or far longer than those of the others."""
+"""Reject updates that no honest client sends: longer than a fixed limit, or far longer than the others."""
 
 from math import inf, sqrt
 from typing import Protocol

@@ -81,7 +81,7 @@ def tuning_rate(fed: Federation, round_: int) -> float:
 
 
 def means_of(fed: Federation, engine: Engine, work: Work) -> dict[str, Tensor]:
-    """Means (clients, ...) of the scores. The plans of ``work`` are those of the tuning."""
+    """Means (clients, ...) of the scores. ``work`` holds the plans of the tuning."""
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
     programs = tuple(measuring(p, task, fed.solver) for p, task in zip(fed.programs, fed.tasks, strict=True))

@@ -22,7 +22,7 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a number over S seeds and n test rows, and the variances of which its interval consists.
+    """The mean of a number over S seeds and n test rows, and the variances that make up its interval.
 
     ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, ``residual`` of what neither explains.
     The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n - residual / (S n),
@@ -57,12 +57,12 @@ class Estimate:
         return max(tails, default=math.nan)
 
     def with_seeds(self, seeds: int) -> "Estimate":
-        """What so many seeds are expected to give, if mean and variances are the true ones."""
+        """What this number of seeds is expected to give, if mean and variances are the true ones."""
         by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds
         return replace(self, seeds=seeds, by_row=by_row)
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
-        """The fewest seeds, up to `MOST_SEEDS`, that are expected to tell the mean from 0; 0 if so many do not."""
+        """The fewest seeds, up to `MOST_SEEDS`, that are expected to tell the mean from 0; 0 if `MOST_SEEDS` are too few."""
         if not abs(self.mean) > self.with_seeds(MOST_SEEDS).half(level):
             return 0
         enough = range(self.seeds, MOST_SEEDS + 1)

@@ -29,7 +29,7 @@ OF_MODELS = ("test", "clients", "personal")
 """Splits of measures of models, which are not made after every round."""
 
 FAIR = "fedskew.measure.fairness:"
-BYTES_REMARK = "bytes and time are those of a whole run, all clients together; 1 MB is 10⁶ bytes"
+BYTES_REMARK = "bytes and time are for a whole run, all clients together; 1 MB is 10⁶ bytes"
 
 MEASURES: tuple[Measure, ...] = (
     # test: the global model on the test set
@@ -157,7 +157,7 @@ def declare(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
-    """Add the measures of these metrics of a task of users; those of fedskew's tasks are known."""
+    """Add the measures of these metrics of a user's task; the metrics of fedskew's tasks are known."""
     for metric in metrics:
         if metric not in METRICS:
             for measure in (
@@ -171,7 +171,7 @@ def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
 
 
 def measures() -> tuple[Measure, ...]:
-    """The measures of fedskew, then those of users."""
+    """The measures of fedskew, then of users."""
     return (*MEASURES, *OWN.values())
 
 
@@ -190,7 +190,7 @@ COMPARED_BY: ContextVar[str] = ContextVar("COMPARED_BY", default="")
 
 
 def primary(metric: str = "") -> Measure:
-    """The measure by which methods are compared and tuned: a ``metric`` on the test set, by default that of the shown runs.
+    """The measure by which methods are compared and tuned: a ``metric`` on the test set, by default the shown runs'.
 
     Raises `BadInput` for an unknown metric.
     """

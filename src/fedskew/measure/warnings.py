@@ -117,7 +117,7 @@ class Watch:
         first = next((d for d in self.divergences if d > 0), 0.0)
         if not first or self.divergences[-1] <= EXPLODED * first:
             return ""
-        return f"divergence is {self.divergences[-1] / first:.0f} times that of the first round"
+        return f"divergence is {self.divergences[-1] / first:.0f} times that in the first round"
 
     def oscillating(self) -> str:
         last = np.array(self.tested[-WINDOW - 1 :])

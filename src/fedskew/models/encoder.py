@@ -1,6 +1,6 @@
 """Pretrained encoders of Hugging Face for classification: a pooled hidden state, a hidden layer, the output.
 
-Training changes all layers, those after the first ``frozen`` ones, or adapters of low rank. Frozen weights are those of the
+Training changes all layers, those after the first ``frozen`` ones, or adapters of low rank. Frozen weights come from the
 checkpoint and never travel in a round.
 
     LoRA      W_0 + alpha / r * B A,  A (r, d_in) drawn, B (d_out, r) = 0; only A and B are trained    (Hu et al. 2022)

@@ -95,7 +95,7 @@ def spending(frame: pd.DataFrame, budget: Budget) -> pd.Series[float]:
 def measured_everywhere(frame: pd.DataFrame, spent: pd.Series[float], most: float) -> NDArray[np.floating]:
     """The amounts up to ``most``, ascending, at which the last round of every run in ``spent`` has a measured model.
 
-    Between two of them the runs' last rounds are those of the lower one, or are not all measured.
+    Between two amounts, the runs' last rounds are the same as at the lower amount, or some are not measured.
     """
     import pandas as pd
 

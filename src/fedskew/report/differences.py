@@ -67,7 +67,7 @@ def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+g}".replace("-", "−") if x else "0"))
         unit = ", points" if primary().unit == "%" else ""
-        axes.set_xlabel(f"{primary().label} minus that of {shorten(first, 24)}{unit}")
+        axes.set_xlabel(f"{primary().label} minus {shorten(first, 24)}{unit}")
         axes.tick_params(length=0)
     return figure
 

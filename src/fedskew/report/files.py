@@ -89,7 +89,7 @@ def texts_of(
 ) -> dict[str, str]:
     """The table of methods, one row a seed, and the numbers of each figure, by file name.
 
-    ``methods.csv``, ``seeds.csv`` and those of figures have all digits; LaTeX (booktabs) and Markdown are laid out for readers.
+    ``methods.csv``, ``seeds.csv`` and the files of figures have all digits; LaTeX (booktabs) and Markdown are laid out for readers.
     """
     spelled = names(records)
     records = experiments.distinct(records)
@@ -122,7 +122,7 @@ def texts_of(
 def readable(
     summary: pd.DataFrame, layout: Layout = PLAIN, chosen: Sequence[Measure] = (), first: str = ""
 ) -> pd.DataFrame:
-    """The table of methods as text. Columns are those of the layout, ``chosen``, or those that hold something.
+    """The table of methods as text. Columns are the layout's, ``chosen``, or all that hold something.
 
     ``first`` is the name of the first method in the heading of the differences.
     """
@@ -148,7 +148,7 @@ def readable(
 
 
 def numbers(summary: pd.DataFrame, layout: Layout, chosen: Sequence[Measure]) -> pd.DataFrame:
-    """The columns of a summary with all digits: those that hold something, or those of the layout, each with its spread."""
+    """The columns of a summary with all digits: all that hold something, or the layout's, each with its spread."""
     if not layout.columns:
         return tables.filled(summary)
     wanted = [m.key for m in chosen] + ["difference"] * layout.has("difference")

@@ -23,7 +23,7 @@ class Notice:
 
 
 def notices(records: Sequence[RunRecord], of_partition: bool = False) -> list[Notice]:
-    """The warnings of the runs for a page: those of the partition, or the others. The first run gives the text."""
+    """The runs' warnings for a page: on the partition, or all others. The first run gives the text."""
     found: list[Notice] = []
     for kind, seen in by_kind(records).items():
         if (kind in OF_PARTITION) != of_partition:

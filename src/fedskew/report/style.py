@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SERIES = ("#00539c", "#d55e00", "#00896a", "#cb60ab", "#6b5900", "#3a97e0", "#1c1f24", "#581e5b")
-"""Eight colours that stay apart for the three common kinds of colour blindness. ``page.css`` has those of the dark mode."""
+"""Eight colours that stay apart for the three common kinds of colour blindness. ``page.css`` has the colours of the dark mode."""
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2))
 """Line styles in line widths."""
@@ -100,7 +100,7 @@ def share_axis(axes: Axes) -> None:
 
 
 def finish(figure: Figure, axes: Axes, label: str) -> None:
-    """Grid and ticks; with a ``label`` also that of the vertical axis, and a legend if there are several lines."""
+    """Grid and ticks; with a ``label`` also the vertical axis's label, and a legend if there are several lines."""
     axes.grid(axis="y")
     axes.tick_params(length=3, colors=MUTED, labelsize=STYLE["font.size"])
     axes.set_ylabel(label)

@@ -39,10 +39,10 @@ def methods(records: Sequence[RunRecord]) -> list[str]:
 
 
 def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = None) -> pd.DataFrame:
-    """All measurements that belong to no client, in one query; under a budget, those of the rounds within it.
+    """All measurements that belong to no client, in one query; under a budget, only from rounds within it.
 
-    Without the numbers of clients where one client holds all rows: its worst client compares with no other run's. Without those of
-    the server's model where nothing is shared: it is the initial one.
+    Numbers of clients are left out where one client holds all rows: its worst client compares with no other run's. Numbers of
+    the server's model are left out where nothing is shared: it is the initial one.
 
     Columns run, round, split, name, value, method, partition_seed, seed, status. Raises `BadInput` without records.
     """

@@ -40,7 +40,7 @@ def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
 def estimate(
     ours: Mapping[Seeds, NDArray[np.floating]], first: Mapping[Seeds, NDArray[np.floating]] | None, seeds: pd.Index
 ) -> Estimate | None:
-    """The mean over these seeds and the test rows, less that of the ``first`` method if there is one.
+    """The mean over these seeds and the test rows, minus the ``first`` method's mean if there is one.
 
     None for fewer than two seeds, and where a seed has no values or other numbers of test rows.
     """

@@ -97,7 +97,7 @@ def in_places(rows: Sequence[Row], key: str) -> dict[int, list[Row]]:
 
 
 def rows_by_label(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of each client (down) and label (across) from those of `RunStore.partition`."""
+    """The table of `RunStore.partition` as numbers of rows, with clients down and labels across."""
     counts = rows.pivot_table(
         index=["client", "client_name"], columns="label", values="rows", aggfunc="sum", fill_value=0
     )

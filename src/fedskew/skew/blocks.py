@@ -118,7 +118,7 @@ class LabelBlocks:
     """Client i has its own block of classes and gets the share ``primary`` of their rows.
 
     The classes fall into equal blocks in their order; classes left over go to the first clients, one each. The remaining rows
-    of the first ``secondary`` classes of a block go to the client before its owner. Those of its other classes go to random
+    of the first ``secondary`` classes of a block go to the client before its owner. Rows of its other classes go to random
     other clients. This is the DualMetric report's partition (11 clients, 46 intents), without the rows that its code deals twice.
     """
 

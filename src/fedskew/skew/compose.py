@@ -38,8 +38,8 @@ def skews_of(spec: object) -> tuple[Skew, ...]:
 class Mixture:
     """The skews of one experiment. It deals rows as a single skew does.
 
-    The sizes are exactly those of the quantity skew. The label proportions are then as near to those of the label skew as the rows
-    allow, in total variation. No row is dealt twice.
+    The quantity skew alone decides the sizes. The label proportions are then as near to the label skew's as the rows allow, in
+    total variation. No row is dealt twice.
     """
 
     dealer: Dealer  # a label skew, natural clients or a folder; IID if the experiment names none

@@ -30,9 +30,9 @@ class Concept(ABC):
     own; with 1, all clients change to the same one. ``clients`` below 1: only this share of the clients changes, dealt over the
     other clusters.
     ``rho``: the share of the rows that change. ``at_round``: the first round under the new concept, counted from 0; with
-    ``stagger`` each client begins up to so many rounds later. ``course``: ``sudden``; ``gradual`` (rows in random order, over
-    ``rounds`` rounds); ``incremental`` (class after class, or from the far side of the region on); ``recurrent`` (``rounds``
-    rounds under each concept in turn).
+    ``stagger`` > 0 each client begins up to ``stagger`` rounds later. ``course``: ``sudden``; ``gradual`` (rows in random order,
+    over ``rounds`` rounds); ``incremental`` (class after class, or from the far side of the region on); ``recurrent``
+    (``rounds`` rounds under each concept in turn).
     """
 
     clusters: int = 2
@@ -60,7 +60,7 @@ class Concept(ABC):
             return "changes classes, and the targets are none; use a feature skew"
         if setup.simulated:
             return ""
-        return "changes what labels mean, which is only simulated; on nodes labels are those of their own rows: leave it out"
+        return "changes what labels mean, which is only simulated; nodes have their own labels: leave it out"
 
     @property
     def changes(self) -> bool:
@@ -74,7 +74,7 @@ class Concept(ABC):
 
     @property
     def kinds(self) -> int:
-        """The number of concepts besides that of the data set."""
+        """The number of concepts besides the data set's own."""
         return max(self.clusters - 1, 1)
 
     def assign(self, num_clients: int, rng: np.random.Generator) -> Own:

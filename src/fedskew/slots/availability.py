@@ -80,7 +80,7 @@ class DayNight:
     phase: Phase = "random"
 
     idea: ClassVar[str] = (
-        "more likely by day than by night, each client in its own time zone, or in that of its main class"
+        "more likely by day than by night, each client in its own time zone, or all clients of a main class in one"
     )
     private = alone
 

@@ -23,8 +23,8 @@ NAME = re.compile(r"round-(\d{6})\.safetensors")
 def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], keep: int = 1) -> Path:
     """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds; return its path.
 
-    The newest ``keep`` checkpoints stay; older ones and those of later rounds are deleted. Raises `FedskewError` if the file
-    cannot be written; the checkpoint before is then kept.
+    The newest ``keep`` checkpoints stay; older ones, and checkpoints of later rounds, are deleted. Raises `FedskewError` if the
+    file cannot be written; the checkpoint before is then kept.
     """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)

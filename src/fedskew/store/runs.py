@@ -85,7 +85,7 @@ class RunStore:
         return number
 
     def unused(self, table: str, files: Iterable[Path]) -> int:
-        """The next number above those in the table and those of files that an earlier store has left in the folder."""
+        """The next number above all in the table and in the names of files that an earlier store has left in the folder."""
         left = [int(path.stem.removeprefix("c")) for path in files if re.fullmatch(r"c?[0-9]{1,9}", path.stem)]
         newest = self.db.execute(f"SELECT max(id) FROM {table}").fetchone()[0]
         return 1 + max(newest or 0, *left, 0)
@@ -121,7 +121,7 @@ class RunStore:
             )
 
     def add_facts(self, run: int, facts: Mapping[str, object]) -> None:
-        """Merge ``facts`` into those of the run."""
+        """Merge ``facts`` into the run's facts."""
         with self.transaction():
             known = json.loads(self.db.execute("SELECT facts FROM runs WHERE id=?", (run,)).fetchone()[0])
             self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**known, **facts}), run))

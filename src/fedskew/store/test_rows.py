@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedskew.store.runs import RunStore
 
 MOST = 10_000
-"""Values of a run. More rows than this are stored as the means of so many groups, row i in group i modulo `MOST`."""
+"""Most values of a run. More rows are stored as means of `MOST` groups, row i in group i modulo `MOST`."""
 
 Values = NDArray[np.float32]
 

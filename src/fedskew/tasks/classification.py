@@ -24,7 +24,7 @@ from fedskew.tasks.ranking import (
 )
 
 LARGEST = 2_000_000
-"""Most rows x classes of which AUC is computed; sorting more takes longer than a round."""
+"""AUC is computed for at most this number of rows x classes; sorting more takes longer than a round."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Survival: the risk of an event, from rows of which some are censored (Cox 1972, doi:10.1111/j.2517-6161.1972.tb00899.x).
+"""Survival: the risk of an event, where some rows are censored (Cox 1972, doi:10.1111/j.2517-6161.1972.tb00899.x).
 
 A target is (time, event): the event came at this time (1), or the row was observed until then without it (0: censored). The one
 output o of a model is the log of a row's hazard, relative to other rows. The loss of row i is its part of the negative log partial

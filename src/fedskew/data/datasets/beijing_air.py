@@ -34,7 +34,7 @@ class BeijingAir:
 
     Wind direction, hour and month are given as sine and cosine. Columns are standardised with the known values of the training
     rows; a missing value becomes their mean, 0. Hours without PM2.5, now or ``ahead`` hours later, are left out. The last year,
-    from March 2016 on, is the test set. ``rows`` takes so many random training rows; 0 takes all.
+    from March 2016 on, is the test set. ``rows`` is the number of training rows, drawn at random; 0 takes all.
     """
 
     ahead: int = 1

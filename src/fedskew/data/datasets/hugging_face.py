@@ -18,7 +18,7 @@ USUAL = ("text", "sentence", "content", "image", "img")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace:
-    """``hf:NAME`` with the column of the rows (``x``: texts, images of one size, or lists of numbers) and that of the labels.
+    """``hf:NAME`` with the column of the rows (``x``: texts, images of one size, or lists of numbers) and the column of the labels.
 
     Without ``x`` the first of text, sentence, content, image, img is taken. ``client`` is a column of natural clients. Texts become
     word ids, as in the built-in text data sets; images are standardised in each channel. Needs the library datasets.

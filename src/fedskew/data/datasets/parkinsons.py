@@ -20,7 +20,7 @@ TARGETS = ("motor_UPDRS", "total_UPDRS")
 class Parkinsons:
     """Age, sex, time since the start and 16 measures of the voice, standardised. Nothing is missing.
 
-    ``target`` is the ``total`` score of symptoms (UPDRS, 7 to 55) or that of the ``motor`` symptoms (5 to 40), interpolated
+    ``target`` is the score of all symptoms (``total``, UPDRS, 7 to 55) or of the ``motor`` symptoms (5 to 40), interpolated
     between visits. The clients are the people. The test set is a random fifth of each person's recordings.
     """
 

@@ -19,8 +19,8 @@ class Shakespeare:
 
     The clients are the speakers with at least ``smallest`` characters, in order of appearance; others are left out. A name that
     several plays have, such as First Citizen, is one speaker. The last ``test_share`` of each speaker's text is for testing.
-    A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces`` above 256 the symbols are so
-    many word pieces in place of characters, which needs the extra text.
+    A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces`` above 256 the symbols are
+    word pieces of this number in place of characters; this needs the extra ``text``.
     """
 
     length: int = 80

@@ -16,7 +16,7 @@ FEATURES, CLASSES = 60, 10
 class Synthetic:
     """Devices k with labels argmax(W_k x + b_k) of inputs x ~ N(v_k, diag(j^-1.2)).
 
-    The entries of W_k and b_k are ~ N(u_k, 1), those of v_k ~ N(B_k, 1), with u_k ~ N(0, alpha), B_k ~ N(0, beta): variances in the
+    W_k and b_k have entries ~ N(u_k, 1), v_k has entries ~ N(B_k, 1), with u_k ~ N(0, alpha), B_k ~ N(0, beta): variances in the
     paper, standard deviations in its authors' code (``scale``). ``iid`` gives all devices one model and inputs around 0. A device
     has floor(LogNormal(4, 2)) + 50 rows, at most ``max_rows``, the last fifth for testing. (Li et al. 2020, arXiv:1812.06127, 5.1)
 

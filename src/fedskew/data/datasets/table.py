@@ -187,7 +187,7 @@ class Table:
 
 
 def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
-    """The survey with the columns of all ``labels`` as targets (rows, labels); that of the first is the target so far."""
+    """The survey with the columns of all ``labels`` as targets (rows, labels). So far, only the first column is its target."""
     from fedskew.data.tables import numbers, require_columns
 
     require_columns(Path(path), found.table, labels[1:])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedskew.core.errors import require
-from fedskew.core.places import require_exists, whole_path
+from fedskew.core.places import whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import LARGEST, Files, reading
 from fedskew.data.symbols import check_options, of_texts
@@ -13,11 +13,11 @@ from fedskew.data.symbols import check_options, of_texts
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """The text file ``path``, or the ``.txt`` files of the folder ``path``: then each file is a client.
+    """The texts of the file ``path``, or of the ``.txt`` files of the folder ``path``: then each file is a client.
 
     Rows are ``length`` characters, the targets are the next characters; -1 stands behind a text's end. The last ``test_share`` of
     each file is for testing. A training row begins every ``stride`` characters, 0 for every ``length``. With ``pieces``
-    above 256 the symbols are word pieces, as many as ``pieces`` says, in place of characters. This needs the extra text.
+    above 256 the symbols are word pieces of this number in place of characters; this needs the extra ``text``.
     """
 
     path: str
@@ -44,7 +44,6 @@ class Text:
 
     def load(self) -> Dataset:
         place = Path(self.path)
-        require_exists(place)
         paths = sorted(place.glob("*.txt")) if place.is_dir() else [place]
         require(bool(paths), f"{self.path}: the folder has no .txt files")
         require(

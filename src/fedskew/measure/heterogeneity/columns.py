@@ -20,7 +20,7 @@ SMALL = 0.2
 """Smallest effect that is listed, in standard deviations of all rows (Cohen's "small")."""
 
 MOST, MOST_OF_CLIENT = 5, 3
-"""Number of listed columns, and of those of each client."""
+"""Number of listed columns, in all and for one client."""
 
 MOSTLY = 0.5
 """A number that this share of the rows holds is a value of its own: rows with other values are counted."""

@@ -41,7 +41,7 @@ def fitted(seed: Floats, rows: Floats, columns: Floats) -> Floats:
 def residual_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: int, response: Floats) -> Floats:
     """Return each client's total variation (clients,) between its table of input kinds by residuals and the expected table.
 
-    The residuals are those of one regression of ``response`` (n,) on the inputs of all clients, in `BINS` bins. The expected table
+    One regression of ``response`` (n,) on the inputs of all clients gives the residuals, in `BINS` bins. The expected table
     has the client's rows of each kind, and the residuals of that kind over all clients. ``y`` are bins of the targets: they align
     the inputs. Targets that differ with equal p(y | x) leave a small distance; dealing rows at random within bins of y leaves the
     same one.

@@ -29,7 +29,7 @@ def details(
 ) -> dict[str, dict[str, float | None]]:
     """Compute the measures by face: label (weighted by rows, and unweighted), quantity, feature (within classes), gradient.
 
-    Arguments are those of `diagnose`. Each distance between sets of rows also has a value ``by chance``, after shuffling rows
+    `diagnose` explains the arguments. Each distance between sets of rows also has a value ``by chance``, after shuffling rows
     among the clients: within labels, or all rows for the optimum gap. None if a measure is undefined.
     """
     rng = stream(seed, "diagnose", 2)

@@ -1,4 +1,4 @@
-"""A preprocessing merged from the summaries of sites is that of one table of all rows; sites that do not fit are told so."""
+"""A preprocessing merged from sites' summaries equals one from a table of all rows. Sites that do not fit are refused."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ BASE = pa.table({"chol": np.linspace(150, 300, 40), "sex": ["Male", "Female"] * 
 
 
 def sites_with(**changed: object) -> dict[str, Summary]:
-    """Three equal sites, of which the last has other columns."""
+    """Three equal sites; the last has other columns."""
     held = {name: BASE[name] for name in BASE.column_names} | changed
     last = pa.table({name: values for name, values in held.items() if values is not None})
     return sent({"bern": BASE, "genf": BASE, "sion": last})

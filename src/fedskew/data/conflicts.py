@@ -95,7 +95,7 @@ def other_words(name: str, held: Parts) -> Iterator[str]:
 
 
 def resembling(word: str, others: list[str]) -> str:
-    """The one of the other words that may be the same word, or an empty string."""
+    """Another word that may mean the same, or an empty string."""
     plain = {re.sub(r"\W|_", "", other.casefold()): other for other in others}
     own = re.sub(r"\W|_", "", word.casefold())
     if own in plain:
@@ -108,7 +108,7 @@ def resembling(word: str, others: list[str]) -> str:
 
 
 def other_units(name: str, held: Parts) -> Iterator[str]:
-    """Sites whose numbers are a constant factor apart from those of all others."""
+    """Sites with numbers a constant factor apart from all other sites' numbers."""
     known = {where: part.numbers for where, part in held.items() if part.type == "number" and part.numbers.rows}
     for where, own in known.items():
         rest = [other for place, other in known.items() if place != where]

@@ -20,7 +20,7 @@ def fit(table: pa.Table, where: str, target: str = "") -> Columns:
 
 
 def merged(sites: Mapping[str, Summary], target: str = "") -> Columns:
-    """The preprocessing of the rows of all sites, the same to the last bit as that of one table of these rows.
+    """The preprocessing of all sites' rows. It equals the preprocessing of one table of these rows to the last bit.
 
     Two rules look at each site alone: columns that number a site's rows, and columns in which all texts of a site are different
     single words, are left out if they are so at every site. Raises `BadInput` for columns that are missing at a site or of

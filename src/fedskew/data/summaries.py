@@ -26,7 +26,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``type`` is ``number``, ``time``, ``text``, or the name of a type that no preprocessing takes. ``valid`` rows are not missing.
     ``words`` counts each of at most `CATEGORIES` different words. Of more words, ``buckets`` counts the texts in each bucket of a
-    hash. ``unique``: every text is a different single word. ``numbered``: the numbers are those of the rows.
+    hash. ``unique``: every text is a different single word. ``numbered``: the numbers are the rows' own.
     """
 
     type: str

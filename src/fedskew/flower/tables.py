@@ -15,7 +15,7 @@ from fedskew.flower.wire import Request
 def check_table(table: Table) -> None:
     """Raise `BadInput` if the table cannot be read, or names what a site does not choose."""
     for name in ("client", "test"):
-        require(not getattr(table, name), f"--table: leave out {name}; all rows of the table are those of this client")
+        require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     table.surveyed(table.path)
 
 

@@ -4,6 +4,7 @@ import torch
 from scipy import stats
 
 from fedskew.measure.intervals import Estimate, mean_interval, over_seeds_and_rows
+from fedskew.measure.statistics import equivalence_p
 from fedskew.tasks.classification import Classification
 from fedskew.tasks.survival import Survival
 
@@ -45,6 +46,13 @@ def test_fewer_test_rows_give_wider_intervals() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5, 1000)) + rng.normal(size=1000)
     assert over_seeds_and_rows(values[:, :100]).half() > 2.5 * over_seeds_and_rows(values).half()
+
+
+def test_equivalence_without_differences_between_rows_is_over_the_seeds() -> None:
+    by_seed = np.array([-0.2, 0.1, 0.3, 0.2])
+    found = over_seeds_and_rows(np.repeat(by_seed[:, None], 7, 1))
+    assert found.p_within(0.5) == pytest.approx(equivalence_p(by_seed.tolist(), 0.5))
+    assert over_seeds_and_rows(by_seed[:, None] + np.array([-1.0, 1.0])).p_within(0.5) > found.p_within(0.5)
 
 
 def test_seeds_that_decide() -> None:
@@ -90,6 +98,16 @@ def test_intervals_cover_the_planted_difference() -> None:
     assert covered > 0.93
     assert false < 0.07
     assert before < 0.9  # over seeds alone: too narrow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 1000, 10_000])
+def test_a_difference_of_the_margin_is_rarely_called_equivalent(rows: int) -> None:
+    rng, margin = np.random.default_rng(rows), 0.03
+    found = [over_seeds_and_rows(differences(rng, 5, rows, margin)).p_within(margin) < 0.05 for _ in range(1000)]
+    same = [over_seeds_and_rows(differences(rng, 5, rows, 0.0)).p_within(margin) < 0.05 for _ in range(200)]
+    print(f"{rows} rows: {np.mean(found):.1%} equivalent at the margin, {np.mean(same):.1%} of equal methods")
+    assert np.mean(found) <= 0.065  # 5 % and two standard errors
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import (
     cliffs_delta,
     decided,
+    equivalence_p,
     hedges_g,
     holm,
     interval_p,
@@ -27,6 +28,20 @@ P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6))
 def test_the_paired_test_is_scipys(values: list[float]) -> None:
     assert paired_p(values) == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-6, abs=1e-12)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=20).filter(lambda v: np.std(v) > 1e-6), st.floats(0.01, 1))
+def test_equivalence_is_two_one_sided_tests_of_scipy(values: list[float], margin: float) -> None:
+    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    assert equivalence_p(values, margin) == pytest.approx(max(above, below), rel=1e-6, abs=1e-12)
+
+
+def test_equal_differences_are_equivalent_from_five_seeds_on() -> None:
+    assert equivalence_p([0.0] * 4, 0.01) == 1 / 16
+    assert equivalence_p([0.005] * 5, 0.01) == 1 / 32
+    assert equivalence_p([0.02] * 9, 0.01) == 1
+    assert math.isnan(equivalence_p([0.0], 0.01))
 
 
 def test_students_t_is_that_of_scipy_stats() -> None:

@@ -13,8 +13,7 @@ import numpy as np
 from fedskew.claims.quantities import Run, counted, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import Floats, alike, decided, paired_p
-from fedskew.measure.statistics import Verdict as Decision
+from fedskew.measure.statistics import Decision, Floats, alike, decided, paired_p
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 Arms = Sequence[float]

@@ -33,14 +33,12 @@ from fedskew.report.tables import (
     summary,
     unfinished,
 )
-from fedskew.report.words import SPREADS, covered, heading, listed, read_after
+from fedskew.report.words import SPREADS, covered, heading, listed, read_after, verdict_rule
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-CORRECTED = "verdicts: paired t tests at 5 % after Holm's correction"
 
 
 def print_json(value: object) -> None:
@@ -186,11 +184,13 @@ def notes(
         if seeds
         else "no run has finished"
     )
-    of_clients = [m.title for m in measures if m.of_clients]
+    of_clients, several = [m.title for m in measures if m.of_clients], int(frame["comparisons"].iloc[0]) > 1
     found = [
         f"{primary().label} {read_after(frame, budget)}",
         what,
-        CORRECTED if int(frame["comparisons"].iloc[0]) > 1 and layout.has("verdict") else "",
+        f"verdicts: {verdict_rule(frame)}"
+        if layout.has("verdict") and (several or frame["margin"].notna().any())
+        else "",
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]

@@ -71,6 +71,9 @@ FAILURES = (
 COMPUTE = (
     Keyword("metric", "M", "metric of your own, ./mine.py::Gini; may be repeated", "metric", repeated=True),
     Keyword("rounds", "R", "number of rounds", "training.rounds", int),
+    Keyword(
+        "margin", "M", "smaller differences do not matter, in points or the metric's unit", "evaluation.margin", float
+    ),
     Keyword("engine", "E", "auto (a short trial decides), sequential, stacked:width=64", "engine"),
     Keyword("dtype", "T", "float32 or float64", "training.dtype"),
     Keyword("device", "D", "cpu, cuda, cuda:1, or auto (a GPU if there is one)", "training.device"),
@@ -131,6 +134,7 @@ class Settings(TypedDict, total=False):
     availability: object
     metric: object | Sequence[object]
     rounds: int
+    margin: float
     engine: object
     dtype: str
     device: str
@@ -186,6 +190,7 @@ class Settings(TypedDict, total=False):
     evaluation__inexactness: bool
     evaluation__layers: bool
     evaluation__classes: bool
+    evaluation__margin: float | None
     checkpoint__every: int
     # options of components that are often set alone; others go into "NAME:OPTION=VALUE"
     solver__lr: float

@@ -117,7 +117,8 @@ class Evaluation:
     before they are measured; the fine-tuned models are not kept. ``inexactness`` measures how exactly each client solved its local
     problem, which takes two more passes over its rows. ``layers`` measures how well the updates agree in each layer, ``classes``
     the global model's accuracy, F1 and AUC on each class, and how far the accuracy fell below its highest so far; or F1 and AUC
-    on each label.
+    on each label. ``margin`` is a difference of the primary metric that does not matter, in points or in the metric's unit: a
+    method whose difference is surely below it is equivalent.
     """
 
     every: int | Literal["auto"] = 1
@@ -128,6 +129,7 @@ class Evaluation:
     inexactness: bool = False
     layers: bool = False
     classes: bool = False
+    margin: float | None = None
     private = after_noise
 
     def accepts(self, setup: Setup) -> str:
@@ -142,10 +144,9 @@ class Evaluation:
         require(self.every == "auto" or self.every >= 1, f"every must be at least 1, or auto, got {self.every}")
         require(self.max_clients >= 1, f"max_clients must be at least 1, got {self.max_clients}")
         require(self.adapt_steps >= 0, f"adapt_steps must be at least 0, got {self.adapt_steps}")
-        require(
-            self.adapt_lr is None or 0 < self.adapt_lr < math.inf,
-            f"adapt_lr must be a finite number above 0, got {self.adapt_lr}",
-        )
+        for name in ("adapt_lr", "margin"):
+            value = getattr(self, name)
+            require(value is None or 0 < value < math.inf, f"{name} must be a finite number above 0, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,13 @@ class Estimate:
         tails = [2 * t_tail(abs(self.mean) / error, freedom) if error else 0.0 for error, freedom in self.errors()]
         return max(tails, default=math.nan)
 
+    def p_within(self, margin: float) -> float:
+        """The p of two one-sided tests that the true mean is between -``margin`` and ``margin``; NaN without any variance."""
+        tails = [
+            t_tail((margin - abs(self.mean)) / error, freedom) if error else 0.0 for error, freedom in self.errors()
+        ]
+        return max(tails, default=math.nan)
+
     def with_seeds(self, seeds: int) -> "Estimate":
         """What this number of seeds is expected to give, if mean and variances are the true ones."""
         by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds

@@ -12,7 +12,8 @@ from fedskew.measure.intervals import mean_interval
 from fedskew.measure.student import t_quantile, t_tail
 
 Floats = NDArray[np.floating]
-Verdict = Literal["higher", "lower", "undecided"]
+Decision = Literal["higher", "lower", "undecided"]
+Verdict = Literal[Decision, "equivalent"]
 
 LEVEL = 0.05
 """Level of significance of all decisions."""
@@ -40,7 +41,22 @@ def interval_p(mean: float, half: float, count: int) -> float:
     return 2 * t_tail(abs(mean) / half * float(t_quantile(count - 1)), count - 1)
 
 
-def decided(p: float, difference: float) -> Verdict:
+def equivalence_p(differences: Sequence[float], margin: float) -> float:
+    """Return the p of two one-sided t tests that the mean of paired differences is within ± ``margin`` (Schuirmann 1987).
+
+    Equal differences within the margin have p 2^-count, the probability that all are on the same side of a limit by chance. NaN
+    for fewer than two.
+    """
+    d = np.asarray(differences, dtype=float)
+    if len(d) < 2:
+        return math.nan
+    inside = margin - abs(float(d.mean()))
+    if alike(d):
+        return 2.0 ** -len(d) if inside > 0 else 1.0
+    return t_tail(inside * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
+
+
+def decided(p: float, difference: float) -> Decision:
     """Return ``higher`` or ``lower`` by the sign of the difference if ``p`` is below 0.05, else ``undecided``."""
     if not p < LEVEL:
         return "undecided"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedskew.core.counting import count
 from fedskew.measure.registry import primary
-from fedskew.report.words import Row, gap, listed, rows_of, shown, value
+from fedskew.report.words import Row, gap, listed, rows_of, shown, value, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +37,14 @@ def answer(table: pd.DataFrame) -> str:
         return f"Undecided: no run of {first['method']}, the method to compare with, {why}. {best(measured)}."
     if all(row["pairs"] < 2 for row in others):
         return f"Undecided: {too_few(others)}. {best(measured)}."
-    ahead, behind, undecided = (
-        [row for row in others if row["verdict"] == verdict] for verdict in (measure.ahead, measure.behind, "undecided")
+    ahead, behind, equivalent, undecided = (
+        [row for row in others if row["verdict"] == verdict]
+        for verdict in (measure.ahead, measure.behind, "equivalent", "undecided")
     )
-    if not ahead and not behind:
+    if equivalent and not (ahead or behind or undecided):
+        which = f"{named(equivalent)} {'is' if len(equivalent) == 1 else 'are'} equivalent to {first['method']}"
+        return f"{which} within {within(first['margin'])}. {best(measured)}."
+    if not (ahead or behind or equivalent):
         which = f"{others[0]['method']} does not differ" if len(rows) == 2 else "no method differs"
         return f"Undecided: {which} reliably from {first['method']}. {best(measured)}{not_enough(first, measured[0])}."
     if ahead:
@@ -50,7 +54,8 @@ def answer(table: pd.DataFrame) -> str:
         head = f"No method has a reliably {measure.ahead} {measure.label} than {first['method']}, {numbered(first)}"
     if measured[0] in undecided:
         undecided = [{**measured[0], "method": f"{measured[0]['method']}, {superlative()} mean"}, *undecided[1:]]
-    groups = {f"also {measure.ahead}": ahead[1:], measure.behind: behind, "undecided": undecided}
+    groups = {f"also {measure.ahead}": ahead[1:], measure.behind: behind}
+    groups |= {"equivalent": equivalent, "undecided": undecided}
     rest = "; ".join(f"{word}: {named(group)}" for word, group in groups.items() if group)
     return f"{head}." + (f" {rest[0].upper()}{rest[1:]}." if rest else "")
 

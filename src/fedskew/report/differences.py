@@ -48,13 +48,16 @@ def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
     with styled():
         figure, axes = blank(58 + SPACE * len(found))
         axes.axvline(0, color=MUTED, linewidth=1)
+        stated = float(table["margin"].iloc[0])
+        for end in (-stated, stated) if math.isfinite(stated) else ():
+            axes.axvline(end, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
         for at, (index, row) in enumerate(found):
             colour = SERIES[index % len(SERIES)]
             axes.plot(
                 [factor * end for end in ends(row, spread)], [at + 0.2] * 2, color=colour, linewidth=3, alpha=0.55
             )
             axes.plot([factor * row["difference"]], [at + 0.2], marker(index), color=colour, markersize=8)
-            decided = row["verdict"] in (primary().ahead, primary().behind)
+            decided = row["verdict"] in (primary().ahead, primary().behind, "equivalent")
             wide, height = axes.get_yaxis_transform(), at - 0.2
             name, words = shorten(str(row["method"]), 30), verdict(row)
             axes.text(0, height, name, color=INK, ha="left", va="center", transform=wide)

@@ -1,10 +1,11 @@
 """Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.core.errors import BadInput
+from fedskew.core.errors import BadInput, require
 from fedskew.core.toml import toml_table
 from fedskew.report.words import listed, ranges
 from fedskew.store.facts import Json
@@ -25,7 +26,7 @@ ALWAYS = {"solver.lr", "local.epochs", "local.batch_size"}
 OWN_CLIENTS = {"natural", "from-folder"}
 """Skews that deal the same clients under every partition seed."""
 
-UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states")
+UNIMPORTANT = ("engine", "checkpoint", "training.threads", "training.states", "evaluation.margin")
 """Sections and settings that change no result."""
 
 
@@ -79,6 +80,16 @@ def held_out(record: RunRecord) -> bool:
     clients = parsed(record).get("clients")
     value = clients.get("held_out", 0) if isinstance(clients, dict) else 0
     return isinstance(value, int | float) and value > 0
+
+
+def margin(records: Sequence[RunRecord]) -> float:
+    """The difference that does not matter, of the runs that state one; NaN if none does. Raises `BadInput` if they differ."""
+    stated = [parsed(record).get("evaluation", {}).get("margin") for record in records]
+    found = sorted({*stated} - {None})
+    require(
+        len(found) < 2, f"these runs state several margins, {listed([f'{one:g}' for one in found])}; name runs of one"
+    )
+    return float(found[0]) if found else math.nan
 
 
 def skews(record: RunRecord) -> set[str]:

@@ -135,6 +135,7 @@ def page(
         budget=budget,
         read_after=words.read_after(summary, budget),
         covered=words.covered(summary),
+        margin=words.within(summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=primary(),
         columns=columns,
         remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + experiments.remarks(records),
@@ -214,9 +215,10 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
     before, after = (
         (", before Holm’s correction", " after it") if spread == "ci95" else ("", " after Holm’s correction")
     )
+    margin = " Dashed: the margin of equivalence." if summary["margin"].notna().any() else ""
     caption = (
         f"Dot: mean paired difference in last-round {primary().label}. Line: its {words.SPREADS[spread].unbroken} "
-        f"over {over}{before}. The verdict is{after}.{''.join(f' {line}.' for line in tables.on_verdicts(summary))}"
+        f"over {over}{before}.{margin} The verdict is{after}.{''.join(f' {line}.' for line in tables.on_verdicts(summary))}"
     )
     drawn, values = draw_differences(summary, spread), of_differences(summary, spread)
     return figure("differences", heading, heading, drawn, caption, values)

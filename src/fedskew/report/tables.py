@@ -9,16 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
-from fedskew.measure.statistics import LEVEL, alike, cliffs_delta, decided, hedges_g, holm, paired_p
+from fedskew.measure.statistics import (
+    LEVEL,
+    Verdict,
+    alike,
+    cliffs_delta,
+    decided,
+    equivalence_p,
+    hedges_g,
+    holm,
+    paired_p,
+)
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
+from fedskew.report.experiments import client_rows, distinct, margin, pooled, shares_nothing
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -86,7 +96,10 @@ def summary(
     ``p``, ``comparisons``                    p of the test of these differences, after Holm's correction over ``comparisons``
     ``seeds_to_decide``                       seeds that would decide a difference of this size at the observed variances;
                                               0 if no number of seeds does, because the test rows are too few
-    ``verdict``                               higher or lower if ``p`` is below 0.05, else undecided; empty without pairs
+    ``margin``, ``p_equivalent``              `evaluation.margin`, and p of two one-sided tests that the difference is smaller,
+                                              after Holm's correction
+    ``verdict``                               equivalent if ``p_equivalent`` is below 0.05; higher or lower if ``p`` is; else
+                                              undecided; empty without pairs
     ========================================  ==========================================================================
 
     A number that does not exist is NaN.
@@ -111,6 +124,8 @@ def summarise(
     seeds = per_seed(frame, measures)
     order = methods(records)
     read_after = last_rounds(frame)
+    stated = margin(records)
+    limit = stated / 100 if primary().unit == "%" else stated
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -138,6 +153,7 @@ def summarise(
             "effect": NAN,
             "cliffs_delta": NAN,
             "p": NAN,
+            "p_equivalent": NAN,
             "seeds_to_decide": NAN,
         }
         if method != order[0]:
@@ -148,22 +164,29 @@ def summarise(
             if row["pairs"] > 1 and row["difference"] != 0 and alike(paired.to_numpy()):
                 row["difference_half"] = NAN
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
+            if math.isfinite(limit):
+                row["p_equivalent"] = equivalence_p(paired.tolist(), limit)
             whole = test_rows.estimate(by_row.get(method, {}), by_row.get(order[0], {}), paired.index)
             if whole and whole.half():
                 row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
+                row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))
                 row["seeds_to_decide"] = whole.seeds_to_decide(LEVEL / (len(order) - 1))
             row["cliffs_delta"] = cliffs_delta(*(part.loc[paired.index].tolist() for part in (own_values, first)))
         rows.append(row)
     table = pd.DataFrame(rows)
     table["comparisons"] = int(table["p"].notna().sum())
-    table["p"] = holm(table["p"].tolist())
-    table["verdict"] = [
-        "" if method == order[0] or not pairs else decided(p, difference)
-        for method, pairs, p, difference in zip(
-            table["method"], table["pairs"], table["p"], table["difference"], strict=True
-        )
-    ]
+    table["margin"] = stated
+    for tested in ("p", "p_equivalent"):
+        table[tested] = holm(table[tested].tolist())
+    table["verdict"] = ["" if row["method"] == order[0] else verdict(row) for row in words.rows_of(table)]
     return table
+
+
+def verdict(row: words.Row) -> Verdict | Literal[""]:
+    """The verdict of a row of the summary on its difference from the first method."""
+    if not row["pairs"]:
+        return ""
+    return "equivalent" if row["p_equivalent"] < LEVEL else decided(row["p"], row["difference"])
 
 
 def named(frame: pd.DataFrame, columns: Sequence[str]) -> list[Measure]:

@@ -55,6 +55,20 @@ def covered(table: pd.DataFrame) -> str:
     return "the intervals cover the seeds only, not the choice of the test rows"
 
 
+def verdict_rule(table: pd.DataFrame, over: str = "") -> str:
+    """How the verdicts of a summary are decided, as a part of a sentence."""
+    text, stated = f"paired t tests{over} at 5 % after Holm's correction", float(table["margin"].iloc[0])
+    if not math.isfinite(stated):
+        return text
+    return f"{text}; equivalent: a difference below {within(stated)}, by two one-sided tests at 5 % after Holm's correction"
+
+
+def within(stated: float) -> str:
+    """A margin with its unit: ``1 point``."""
+    unit = primary().unit
+    return f"{stated:g} {'point' if stated == 1 else 'points'}" if unit == "%" else f"{stated:g} {unit}".strip()
+
+
 def share(value: float) -> str:
     """A share in 0..1 as percent with one decimal, without the sign."""
     return f"{100 * value:.1f}" if math.isfinite(value) else MISSING

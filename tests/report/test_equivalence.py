@@ -1,0 +1,79 @@
+"""The verdict *equivalent*, from a stated margin, in every view."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedskew.core.errors import BadInput
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.measure.statistics import equivalence_p
+from fedskew.report import files, tables
+from fedskew.report.answer import answer
+from fedskew.report.html import page
+from fedskew.report.words import verdict_rule
+from fedskew.store.runs import RunStore
+from tests.report import add, toml
+
+FIRST = (0.80, 0.82, 0.79, 0.83, 0.81, 0.80)
+CLOSE = (0.801, 0.819, 0.791, 0.831, 0.809, 0.801)
+OTHERS = {
+    "fedprox": CLOSE,
+    "moon": (0.70, 0.83, 0.88, 0.71, 0.80, 0.90),
+    "scaffold": (0.9, 0.91, 0.89, 0.93, 0.92, 0.9),
+}
+
+
+def store(folder: Path, margin: float | None, others: dict[str, tuple[float, ...]]) -> RunStore:
+    """A comparison of methods with FedAvg on six seeds."""
+    made = RunStore(folder)
+    for name, values in {"fedavg": FIRST, **others}.items():
+        for seed, value in enumerate(values):
+            text = toml(name, seed, 0, 1) + (f"\n[evaluation]\nmargin = {margin}\n" if margin else "")
+            add(made, name, seed, [0.1, value], experiment=text)
+    return made
+
+
+def test_a_difference_surely_below_the_margin_is_equivalent(tmp_path: Path) -> None:
+    with closing(store(tmp_path, 1.0, OTHERS)) as made:
+        table = tables.summary(made, made.runs())
+        assert table["verdict"].tolist() == ["", "equivalent", "undecided", "higher"]
+        assert table["margin"].tolist() == [1.0] * 4
+        alone = equivalence_p([b - a for a, b in zip(FIRST, CLOSE, strict=True)], 0.01)
+        assert table["p_equivalent"][1] == pytest.approx(3 * alone)
+        assert answer(table).endswith("Equivalent: fedprox; undecided: moon.")
+        says = "equivalent: a difference below 1 point, by two one-sided tests at 5 % after Holm's correction"
+        assert says in verdict_rule(table)
+        written = files.texts_of(made, made.runs())
+        assert "equivalent" in written["methods.tex"]
+        assert "a difference below 1 point" in written["methods.tex"]
+        assert "equivalent" in written["methods.csv"]
+        assert "show that the difference is below 1 point" in page(made, made.runs())
+
+
+def test_all_equivalent_methods_are_the_answer(tmp_path: Path) -> None:
+    with closing(store(tmp_path, 1.0, {"fedprox": CLOSE})) as made:
+        assert answer(tables.summary(made, made.runs())).startswith("fedprox is equivalent to fedavg within 1 point.")
+
+
+def test_without_a_margin_nothing_is_equivalent(tmp_path: Path) -> None:
+    with closing(store(tmp_path, None, OTHERS)) as made:
+        table = tables.summary(made, made.runs())
+        assert table["verdict"].tolist() == ["", "undecided", "undecided", "higher"]
+        assert table["p_equivalent"].isna().all()
+        assert "equivalent" not in verdict_rule(table)
+
+
+def test_several_margins_are_refused(tmp_path: Path) -> None:
+    with closing(store(tmp_path, 1.0, {})) as made:
+        add(made, "moon", 0, [0.1, 0.8], experiment=toml("moon", 0, 0, 1) + "\n[evaluation]\nmargin = 2.0\n")
+        with pytest.raises(BadInput, match="these runs state several margins, 1 and 2; name runs of one"):
+            tables.summary(made, made.runs())
+
+
+def test_the_margin_is_a_setting() -> None:
+    assert Experiment(margin=2.5).evaluation.margin == 2.5
+    assert from_toml(Experiment(margin=2.5).toml()).evaluation.margin == 2.5
+    assert "margin" not in Experiment().toml()
+    with pytest.raises(BadInput, match="margin must be a finite number above 0, got 0"):
+        Experiment(margin=0.0)

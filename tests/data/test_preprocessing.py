@@ -11,7 +11,18 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits, carried
 from fedskew.data.datasets.heart import CSV, Heart
 from fedskew.data.datasets.table import Table
-from fedskew.data.preprocessing import Angle, Array, Number, Preprocessing, Tabular, Text, Words, as_array, as_it_is
+from fedskew.data.preprocessing import (
+    Angle,
+    Array,
+    Number,
+    Preprocessing,
+    Tabular,
+    Text,
+    Words,
+    as_array,
+    as_it_is,
+    fitted,
+)
 from fedskew.data.texts import encoded
 
 WORDS = ("good", "bad", "slow", "fast")
@@ -106,3 +117,25 @@ def test_own_arrays_stay_as_they_are() -> None:
         Dataset(x=x, y=np.array([0, 1, 0]), x_test=x, y_test=np.array([0, 1, 0]), classes=("a", "b")).preprocessing
         is None
     )
+
+
+def test_inputs_are_decoded_into_the_cells_that_they_were_made_from():
+    numbers = np.array([1.0, 2, np.nan, 7, 5])
+    words = np.array(["b", "", "a", "a", "c"], dtype=object)
+    months = np.array([1.0, 12, 6, 0, np.nan])
+    winds = np.array(["N", "S", "", "W", "E"], dtype=object)
+    parts = [Number(name="n"), Words(name="w", known=("a", "b")), Angle(name="m", period=12)]
+    parts += [Angle(name="d", words=("N", "E", "S", "W"))]
+    cells = {"n": numbers, "w": words, "m": months, "d": winds}
+    for one_hot in (True, False):
+        known, x = fitted(parts, cells, slice(5), one_hot=one_hot)
+        back = {part.name: part.decode(made) for part, made in known.parts(x)}
+        np.testing.assert_allclose(back["n"], numbers, rtol=1e-6)
+        assert back["w"].tolist() == ["b", "", "a", "a", ""]
+        np.testing.assert_allclose(back["m"], [1, 0, 6, 0, np.nan], atol=1e-4)
+        assert back["d"].tolist() == winds.tolist()
+    marked = Number(name="n", mean=2, scale=3, marked=True)
+    np.testing.assert_allclose(marked.decode(marked.encode(numbers)), numbers)
+    pixels = np.arange(24.0).reshape(2, 3, 2, 2)
+    array = as_array(pixels, divisor=255, mean=np.full((3, 1, 1), 0.5), scale=np.full((3, 1, 1), 0.2))
+    np.testing.assert_allclose(array.decode(array(pixels)), pixels, atol=1e-4)

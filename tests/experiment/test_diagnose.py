@@ -88,6 +88,14 @@ def test_columns_that_differ_are_named_with_their_client(quick, capsys):
     assert len(found["column_notes"]) == 10
 
 
+def test_a_named_data_set_is_compared_in_its_own_units(quick, capsys):
+    assert main(["diagnose", "--dataset", "heart", "--skew", "natural", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["columns"][0]["text"] == "chol is missing in 100 % of Switzerland's rows, elsewhere in 10 %"
+    said = [one["text"] for own in found["by_client"] for one in own]
+    assert not [text for text in said if "mean -" in text or "e-" in text]
+
+
 def test_routine_notes_are_one_line_on_the_terminal(quick, capsys):
     assert main(["diagnose", str(CSV), "--label", "num", "--client", "hospital"]) == 0
     out = capsys.readouterr().out

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedskew.data.facts import Fact, Held, of_column
 from fedskew.data.preprocessing import TEXT_WIDTH, Cells, Column, Number, Tabular, Words
 
 Floats = NDArray[np.float64]
 Values: TypeAlias = "pd.Series[Any]"
-Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing"], str, Floats]
-"""A column, what its values (rows,) say, the word if they say which rows have it, and the values, NaN where unknown."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +40,11 @@ class Columns:
                 names += [f"{part.name} ({number})" for number in range(TEXT_WIDTH)]
         return tuple(names)
 
-    def features(self, table: pa.Table) -> Iterator[Fact]:
-        """Each column's numbers, words (1 for a row that has it) and gaps (1), in their own units. Texts and times are left out."""
-        frame = to_pandas(table)
+    def features(self, table: pa.Table) -> Iterator[Fact | Held]:
+        """The facts of each column, in its own units."""
+        cells = cells_of(to_pandas(table), self.preprocessing)
         for part in self.preprocessing.columns:
-            values = frame[part.name]
-            if isinstance(part, Number):
-                made = numbers(values)
-                if not part.time:
-                    yield part.name, "mean", "", made
-                gaps = np.isnan(made)
-            else:
-                gaps = values.isna().to_numpy()
-                for word in part.known if isinstance(part, Words) else ():
-                    yield part.name, "share", word, np.where(gaps, np.nan, strings(values) == word)
-            if gaps.any():
-                yield part.name, "missing", "", gaps.astype(np.float64)
+            yield from of_column(part, cells[part.name])
 
     def gaps(self, table: pa.Table) -> list[str]:
         """Notes on numbers that are missing in these rows, in columns where no fitted row had a missing number."""

@@ -31,7 +31,7 @@ class Dataset:
 
     target: the kind, by default found from y's type and shape. groups: (n,) natural client ids, or None.
     group_names: the name of the natural client of each id; without them the ids are the names.
-    columns: the names of x's columns, if x is a table whose columns mean something.
+    columns: the names of x's columns, if x is a table whose columns mean something, or of the channels of signals.
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
     vocabulary: if x holds ids of words (`fedskew.data.texts`) or symbols, the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
@@ -86,7 +86,7 @@ class Dataset:
                 f"{name}: a sensitive attribute needs two classes, and 0 or 1 in the last column of x",
             )
         require(
-            not self.columns or self.shape == (len(self.columns),),
+            not self.columns or (len(self.shape) < 3 and self.shape[:1] == (len(self.columns),)),
             f"{name}: {len(self.columns)} names of columns for rows of shape {self.shape}",
         )
         require(

@@ -3,7 +3,7 @@
 This file does not import pandas: `fedskew.data.columns` fits columns of any kind, and reads cells of a data frame.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -56,6 +56,15 @@ class Number(msgspec.Struct, frozen=True, kw_only=True, tag="number"):
         made = np.where(missing, self.fill, (known - self.mean) / self.scale)
         return np.concatenate([made, missing], axis=1) if self.marked else made
 
+    @property
+    def width(self) -> int:
+        return 1 + self.marked
+
+    def decode(self, made: Floats) -> Cells:
+        """(n,) the numbers that `encode` made into these inputs (n, width)."""
+        gone = made[:, 1] > 0.5 if self.marked else (made[:, 0] == self.fill) & self.gaps
+        return np.where(gone, np.nan, made[:, 0] * self.scale + self.mean)
+
     def unseen(self, values: Cells) -> list[Unseen]:
         known = self.raw(values)[:, 0]
         found = [((known < self.low) | (known > self.high), f"outside {self.shown(self.low, self.high)}")]
@@ -91,6 +100,16 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, tag="words"):
     def encode(self, values: Cells) -> Floats:
         made = self.raw(values)
         return np.nan_to_num((made - self.mean) / self.scale if self.mean else made)
+
+    @property
+    def width(self) -> int:
+        return len(self.known)
+
+    def decode(self, made: Floats) -> Cells:
+        """(n,) the words that `encode` made into these inputs (n, width); empty where missing, or a word without a column."""
+        hits = made * self.scale + self.mean if self.mean else made
+        gone = (hits.max(1) <= 0.5) | ((made == 0).all(1) & bool(self.mean))
+        return np.where(gone, "", np.asarray(self.known, dtype=object)[hits.argmax(1)])
 
     def unseen(self, values: Cells) -> list[Unseen]:
         missing = values == ""
@@ -128,6 +147,20 @@ class Angle(msgspec.Struct, frozen=True, kw_only=True, tag="angle"):
     def encode(self, values: Cells) -> Floats:
         return np.nan_to_num((self.raw(values) - self.mean) / self.scale)
 
+    @property
+    def width(self) -> int:
+        return 2
+
+    def decode(self, made: Floats) -> Cells:
+        """(n,) the numbers from 0 to the period, or the words, that `encode` made into these inputs (n, 2)."""
+        gone, (sine, cosine) = (made == 0).all(1), (made * self.scale + self.mean).T
+        number = self.period or len(self.words)
+        # float32 keeps seven digits
+        places = np.round(np.arctan2(sine, cosine) / (2 * np.pi) * number, 4) % number
+        if not self.words:
+            return np.where(gone, np.nan, places)
+        return np.where(gone, "", np.asarray(self.words, dtype=object)[np.rint(places).astype(int) % len(self.words)])
+
     def unseen(self, values: Cells) -> list[Unseen]:
         strange = np.isnan(self.places(values)) & (values != "") if self.words else np.zeros(len(values), dtype=bool)
         return [(strange, f"unknown, such as {values[strange][0]!r}")] if strange.any() else []
@@ -144,6 +177,10 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     name: str
     documents: int
     counts: dict[int, int]
+
+    @property
+    def width(self) -> int:
+        return TEXT_WIDTH
 
     def encode(self, values: Cells) -> Floats:
         from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
@@ -176,6 +213,11 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
     def __call__(self, cells: Mapping[str, Cells]) -> NDArray[np.float32]:
         """(n, width) the inputs of these columns' cells."""
         return np.column_stack([part.encode(cells[part.name]) for part in self.columns]).astype(np.float32)
+
+    def parts(self, made: Cells) -> Iterator[tuple[Column, Floats]]:
+        """Each column with its inputs (n, its width), of the inputs (n, width) of all columns."""
+        ends = np.cumsum([part.width for part in self.columns])
+        yield from zip(self.columns, np.split(made.astype(np.float64), ends, axis=1), strict=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,6 +259,11 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
         mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
         return ((x / self.divisor - mean) / scale).astype(np.float32)
 
+    def decode(self, made: Cells) -> Floats:
+        """(n, ...) the rows that became these inputs."""
+        mean, scale = (np.reshape(part, self.over) for part in (self.mean, self.scale))
+        return np.asarray((made * scale + mean) * self.divisor, dtype=np.float64)
+
     def unseen(self, x: Cells) -> list[Unseen]:
         flat = x.reshape(len(x), -1)
         strange = np.any((flat < self.low) | (flat > self.high), axis=1)
@@ -241,8 +288,8 @@ def as_array(x: Cells, divisor: float = 1.0, mean: Cells | float = 0.0, scale: C
 
 
 def as_it_is(x: Cells, names: Sequence[str]) -> Tabular | Array:
-    """The preprocessing of data whose new rows are as the training rows x, with these names of columns, if they have any."""
-    if not names:
+    """The preprocessing of data whose new rows are as the training rows x, with these names of columns, if it is a table."""
+    if not names or x.ndim > 2:
         return as_array(x)
     found = zip(names, x.min(0).tolist(), x.max(0).tolist(), x.mean(0, dtype=float).tolist(), strict=True)
     return Tabular(columns=tuple(Number(name=n, low=a, high=b, fill=m) for n, a, b, m in found))

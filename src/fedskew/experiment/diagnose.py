@@ -22,10 +22,12 @@ from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, su
 from fedskew.data.targets import tenths
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
+from fedskew.experiment.facts import of_inputs
 from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.measure.heterogeneity.columns import Difference, Fact, copied, explained
+from fedskew.measure.heterogeneity.columns import Difference, Fact, Held, copied, explained
+from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
 from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
@@ -53,7 +55,7 @@ class Subject:
     clients: tuple[str, ...]
     notes: tuple[str, ...] = ()
     column_notes: tuple[str, ...] = ()  # routine: how columns became numbers
-    facts: tuple[Fact, ...] = ()  # about the columns, in their own units
+    facts: tuple[Fact | Held, ...] = ()  # about the columns, in their own units
     name: str = ""  # of the data set, if it has one
     arguments: str = ""  # of `fedskew compare`, that name these data
     kind: str = CLASSES  # of the targets
@@ -196,10 +198,10 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
     notes = [f"{count(partition.unassigned, 'row')} that no client got"] if partition.unassigned else []
     notes += [f"{count(partition.empty, 'client')} without rows left out"] if partition.empty else []
     notes += ["concepts change over the rounds; measured as in the first one"] if held.labels.change else []
-    x = held.x[partition.indices]
+    x, texts = held.x[partition.indices], None
     if held.dataset.texts is not None:
-        texts = pd.Series([held.dataset.texts[0][row] for row in partition.indices])
-        x = schema.encoder_of(texts).encode(texts.to_numpy())
+        texts = [held.dataset.texts[0][row] for row in partition.indices]
+        x = schema.encoder_of(pd.Series(texts)).encode(np.array(texts, dtype=object))
         notes += [f"texts: hashed words in {TEXT_WIDTH} random directions"]
     found = targets_of(kind, y, data)
     strata = found.strata[partition.indices]
@@ -216,7 +218,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         targets=y[partition.indices],
         response=None if found.response is None else found.response[partition.indices],
         notes=(*notes, *([data.notes] if data.notes else [])),
-        facts=tuple((name, "mean", "", x[:, at].astype(np.float64)) for at, name in enumerate(data.columns)),
+        facts=tuple(of_inputs(data, x, texts)),
         name=data.name,
         arguments="" if own else arguments_of(experiment),
     )
@@ -264,8 +266,8 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, 
         on_progress("further measures", 1.0)
         more = details(subject.x, subject.y, subject.client, subject.counts, seed)
     strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
-    listed, of_clients = explained(facts_of(subject), subject.client, subject.clients)
     names = subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
+    listed, of_clients = explained(facts_of(subject, names), subject.client, subject.clients)
     return {
         "data": subject.title,
         "clients": len(sizes),
@@ -298,13 +300,15 @@ def named(one: Difference) -> dict[str, str | float]:
     return {"column": one.column, "text": one.text, "effect": one.effect, "p": one.p}
 
 
-def facts_of(subject: Subject) -> list[Fact]:
-    """What clients may differ in: columns, classes or numbers to predict, and rows that occur more than once."""
-    facts: list[Fact] = [*subject.facts]
+def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:
+    """What clients may differ in: inputs, classes, symbols or numbers to predict, and rows that occur more than once."""
+    facts: list[Fact | Held] = [*subject.facts]
     if subject.kind == CLASSES:
         facts += [
             ("label", "share", word, (subject.y == at).astype(np.float64)) for at, word in enumerate(subject.classes)
         ]
+    if subject.kind == "symbols" and subject.targets is not None:
+        facts += of_symbols(subject.targets, names)
     if subject.kind == "number" and subject.response is not None:
         facts.append(("target", "mean", "", subject.response))
     return [*facts, copied(subject.x)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput
-from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Text, Texts, Words
+from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Texts, Words
 
 OPSET = 20
 """The first version of ONNX with comparisons of strings and all the rest that is needed."""
@@ -140,7 +140,7 @@ def preprocessing_graph(known: Preprocessing, dtype: str) -> Any:
         parts = [encoded(graph, part, values[part.name]) for part in known.columns]
         # float32 in between, as in training
         made = graph.cast(graph.add("Concat", *parts, axis=1), "FLOAT")
-        shape: list[int | str] = ["rows", sum(width(part) for part in known.columns)]
+        shape: list[int | str] = ["rows", sum(part.width for part in known.columns)]
     elif isinstance(known, Texts):
         ids = list(range(2, len(known.vocabulary) + 2))
         text = graph.input("words", "STRING", ("rows", known.length))
@@ -163,13 +163,6 @@ def array(graph: Graph, known: Array) -> str:
     rows = graph.add("Div", graph.input("rows", "DOUBLE", ("rows", *known.shape)), graph.constant(known.divisor))
     moved = graph.add("Sub", rows, graph.constant(known.mean, over))
     return graph.cast(graph.add("Div", moved, graph.constant(known.scale, over)), "FLOAT")
-
-
-def width(part: Column) -> int:
-    """The number of columns that a column becomes."""
-    assert not isinstance(part, Text)
-    empty: Any = np.array([], dtype=object if part.text else float)
-    return int(part.encode(empty).shape[1])
 
 
 def about(known: Preprocessing, classes: Sequence[str]) -> dict[str, str]:

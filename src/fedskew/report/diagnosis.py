@@ -149,7 +149,7 @@ def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
     chosen = np.sort(np.argsort(-far, kind="stable")[:MOST_CLIENTS])
     chosen = chosen[far[chosen] > 0]
     names = [str(found["client_names"][k]) for k in chosen]
-    columns = [str(column["column"]) for column in found["columns"]]
+    columns = [title_of(column) for column in found["columns"]]
     tips = [
         Tip(c, k, f"{columns[c]} of {names[k]}: {said(effects[client, c])}")
         for k, client in enumerate(chosen)
@@ -157,6 +157,11 @@ def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
     ]
     label = "columns that differ, by client"
     return figure("columns", label, label, draw_columns(effects[chosen], names, columns), "", Tips("xy", tips))
+
+
+def title_of(column: Mapping[str, Any]) -> str:
+    """A column, or the word of a text or the symbol."""
+    return f'{column["kind"]} "{column["word"]}"' if column["kind"] in ("word", "symbol") else str(column["column"])
 
 
 def said(effect: float) -> str:

@@ -63,6 +63,7 @@ class UciHar:
             (x_test.astype(np.float32), y_test.astype(np.int64)),
             [str(c).lower().replace("_", " ") for c in names],
             clients=(groups.astype(np.int64), ()),
+            columns=tuple(CHANNELS) if self.form == "signals" else (),
             preprocessing=preprocessing,
             notes="the test set holds nine people who are in no client",
         )

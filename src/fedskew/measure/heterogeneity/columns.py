@@ -1,4 +1,4 @@
-"""In what clients differ: columns, words, missing values, classes and copied rows, for whom and by how much."""
+"""In what clients differ: columns, words, symbols, missing values, classes and copied rows, for whom and by how much."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
 from fedskew.core.units import unit_factor
-from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
 LEVEL = 0.01
 """Probability that chance puts anything into the lists, about: the level of all tests together (Bonferroni)."""
@@ -28,9 +29,12 @@ MOSTLY = 0.5
 SHIFTED = 1e-4
 """Up to this p value of its mean (not corrected), a client's deviation is not compared."""
 
-Kind: TypeAlias = Literal["mean", "spread", "share", "missing", "copied"]
-Fact: TypeAlias = tuple[str, Literal["mean", "share", "missing", "copied"], str, Floats]
-"""Of each row: a column's number, or 1 if the column holds a word, or 1 if its value is missing; NaN where it is not known."""
+Kind: TypeAlias = Literal["mean", "content", "spread", "share", "missing", "copied", "symbol", "word"]
+Fact: TypeAlias = tuple[str, Literal["mean", "content", "share", "missing", "copied", "symbol"], str, Floats]
+"""Of each row: a column's number, or 1 if the column holds a word, or 1 if its value is missing; NaN where it is not known.
+``content`` is a number computed from an image, a signal or a text, ``symbol`` the share of a symbol in the row."""
+Held: TypeAlias = tuple[str, Literal["word"], tuple[str, ...], csr_array]
+"""A text's words, and which rows (n, words) hold them."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +63,28 @@ class Tested(NamedTuple):
     column: str
     kind: Kind
     word: str
-    values: Floats  # (n,)
+    values: Floats  # (n,); not needed for words of texts
     here: Floats
     elsewhere: Floats
     effect: Floats  # in standard deviations of all rows
     p: Floats
 
+    @property
+    def name(self) -> str:
+        """What is listed once."""
+        return f"{self.column} {self.word}" if self.kind in ("word", "symbol") else self.column
 
-def differences(facts: Iterable[Fact], client: Ints, names: Sequence[str]) -> list[Difference]:
+
+def differences(facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]) -> list[Difference]:
     """The columns that differ most, with the client that is farthest from all others. Client numbers are below ``len(names)``.
 
-    A column is listed once, if its difference is beyond chance and not `SMALL`.
+    A column, or a word of a text, is listed once, if its difference is beyond chance and not `SMALL`.
     """
     return explained(facts, client, names)[0]
 
 
 def explained(
-    facts: Iterable[Fact], client: Ints, names: Sequence[str]
+    facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
 ) -> tuple[list[Difference], list[list[Difference]]]:
     """As `differences`, and for each client the columns in which it differs most, strongest first."""
     found = [one for fact in facts for one in tests(fact, client, len(names))]
@@ -94,11 +103,11 @@ def explained(
             min(1.0, float(one.p[k]) * number),
         )
         made = Difference(one.column, one.kind, one.word, names[k], *numbers)
-        return replace(made, text=said(made, one.values[client == k], one.values[client != k]))
+        return replace(made, text=said(made, one.values, client == k))
 
     columns: dict[str, Difference] = {}
     for at in np.argsort(-size.max(1), kind="stable").tolist():
-        name = found[at].column
+        name = found[at].name
         if size[at].max() > 0 and name not in columns and len(columns) < MOST:
             columns[name] = replace(difference(at, int(size[at].argmax())), each=tuple(effects[at].tolist()))
     of_clients: list[list[Difference]] = []
@@ -107,61 +116,95 @@ def explained(
         for at in np.argsort(-size[:, k], kind="stable").tolist():
             if not size[at, k] or len(mine) == MOST_OF_CLIENT:
                 break
-            if found[at].column not in mine:
-                mine[found[at].column] = difference(at, k)
+            if found[at].name not in mine:
+                mine[found[at].name] = difference(at, k)
         of_clients.append([*mine.values()])
     return [*columns.values()], of_clients
 
 
-def tests(fact: Fact, client: Ints, clients: int) -> list[Tested]:
+def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
     """Compare each client's rows with all others: means and deviations by ranks, shares of rows by binomial tails."""
-    column, kind, word, values = fact
+    if fact[1] == "word":
+        return of_words(fact, client, clients)
+    kind, values = fact[1], fact[3]
     known = np.isfinite(values)
     own = values[known]
     if not len(own) or not math.isfinite(own.std()) or own.std() <= 0:
         return []
     owner = client[known]
-    if kind != "mean":
-        return [compared(column, kind, word, values, (own, own), owner, clients)]
-    mean = compared(column, "mean", "", values, (own, own), owner, clients)
+    if kind not in ("mean", "content", "symbol"):
+        return [compared(fact, (own, own), owner, clients)]
+    mean = compared(fact, (own, own), owner, clients)
     found = [mean]
     distance = np.abs(own - np.median(own))
-    if np.ptp(distance) > 0:
-        one = compared(column, "spread", "", values, (distance, distance), owner, clients)
+    if np.ptp(distance) > 0 and kind != "symbol":
+        one = compared(fact, (distance, distance), owner, clients)
         here, elsewhere = deviations(own, owner, clients)
         # a client whose mean differs is far from the median, too
         p = np.where(mean.p <= SHIFTED, 1.0, one.p)
-        found.append(one._replace(here=here, elsewhere=elsewhere, p=p))
+        found.append(one._replace(kind="spread", here=here, elsewhere=elsewhere, p=p))
     common, often = np.unique(own, return_counts=True)
     if often.max() >= MOSTLY * len(own):
         # ranks of mostly equal numbers are no longer nearly normal
         other = (own != common[often.argmax()]).astype(float)
-        found = [compared(column, "mean", "", values, (own, other), owner, clients)]
+        found = [compared(fact, (own, other), owner, clients)]
     return found
 
 
-def compared(
-    column: str, kind: Kind, word: str, values: Floats, of: tuple[Floats, Floats], owner: Ints, clients: int
-) -> Tested:
+def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
+    """Compare the shares of rows that hold each word."""
+    column, kind, words, held = fact
+    hits = (members(client, clients) @ held).toarray()
+    rows = np.bincount(client, minlength=clients)
+    often = hits.sum(0)
+    varies = np.flatnonzero((often > 0) & (often < len(client)))
+    here, elsewhere, effect = shares(hits.T, rows)
+    p = np.ones(here.shape)
+    p[varies] = chance(hits.T[varies], rows)
+    return [Tested(column, kind, words[at], often, here[at], elsewhere[at], effect[at], p[at]) for at in varies]
+
+
+def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -> Tested:
     """Compare the clients' means of the first numbers; the second ones, 0 and 1 or ranked, give the p values."""
     numbers, tested = of
     rows = np.bincount(owner, minlength=clients)
     others = len(owner) - rows
     here, elsewhere = means(numbers, owner, rows)
     effect = (here - elsewhere) / numbers.std()
-    binary = bool(np.isin(tested, (0, 1)).all())
-    ranks = tested if binary else rankdata(tested)
-    a, b = means(ranks, owner, rows)
+    if np.isin(tested, (0, 1)).all():
+        p = chance(np.bincount(owner, tested, clients).astype(np.float64), rows)
+    else:
+        ranks = rankdata(tested)
+        a, b = means(ranks, owner, rows)
+        p = normal((a - b) / ranks.std(), rows, others)
+    return Tested(*fact, here, elsewhere, effect, p)
+
+
+def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
+    """Return the share of rows of each client and of all others, and the effect, (..., clients), of counts (..., clients)."""
+    total = hits.sum(-1, keepdims=True)
+    here, elsewhere = divided(hits, rows), divided(total - hits, rows.sum() - rows)
+    share = total / rows.sum()
+    return here, elsewhere, divided(here - elsewhere, np.sqrt(share * (1 - share)))
+
+
+def normal(effect: Floats, rows: Ints, others: Ints) -> Floats:
+    """Return the p values of effects, of nearly normal means; 1 for clients with one row, and with all rows but one."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.abs(a - b) / ranks.std() / np.sqrt(1 / rows + 1 / others)
-    # chance is unknown for clients with one row, and with all rows but one
-    p = np.where((rows > 1) & (others > 1), 2 * ndtr(-z), 1.0)
-    if binary:
-        # rare words are not normal; the tails of draws without replacement are no wider than binomial ones
-        hits, share = np.rint(a * rows), tested.mean()
-        above = np.where(hits > 0, bdtrc(np.maximum(hits - 1, 0), rows, share), 1.0)
-        p = np.maximum(p, np.minimum(1, 2 * np.minimum(bdtr(hits, rows, share), above)))
-    return Tested(column, kind, word, values, here, elsewhere, effect, p)
+        z = np.abs(effect) / np.sqrt(1 / rows + 1 / others)
+    return np.where((rows > 1) & (others > 1), 2 * ndtr(-z), 1.0)
+
+
+def chance(hits: Floats, rows: Ints) -> Floats:
+    """Return the p values (..., clients) of shares of rows, from counts (..., clients) of each client's rows."""
+    p = np.asarray(normal(shares(hits, rows)[2], rows, rows.sum() - rows))
+    # rare words are not normal; the tails of draws without replacement are no wider than binomial ones
+    near = p <= LEVEL
+    share = np.broadcast_to(hits.sum(-1, keepdims=True) / rows.sum(), p.shape)[near]
+    many, few = np.rint(hits)[near], np.broadcast_to(rows, p.shape)[near]
+    above = np.where(many > 0, bdtrc(np.maximum(many - 1, 0), few, share), 1.0)
+    p[near] = np.maximum(p[near], np.minimum(1, 2 * np.minimum(bdtr(many, few, share), above)))
+    return p
 
 
 def means(values: Floats, owner: Ints, rows: Ints) -> tuple[Floats, Floats]:
@@ -178,19 +221,22 @@ def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Float
     return np.sqrt(np.maximum(square - one**2, 0)), np.sqrt(np.maximum(others - other**2, 0))
 
 
-def said(found: Difference, mine: Floats, others: Floats) -> str:
-    """What the difference is, as a sentence."""
-    mine, others = mine[np.isfinite(mine)], others[np.isfinite(others)]
+def said(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> str:
+    """What the difference is, as a sentence. ``of_client`` (n,) are the client's rows."""
     column, client = found.column, found.client
     if found.kind == "copied":
         return f"{percent(found.here)} of {client}'s rows occur more than once, elsewhere {percent(found.elsewhere)}"
-    if found.kind not in ("mean", "spread"):
-        fact = "is missing" if found.kind == "missing" else f"is {found.word}"
-        return f"{column} {fact} in {percent(found.here)} of {client}'s rows, elsewhere in {percent(found.elsewhere)}"
+    shares = percent(found.here), percent(found.elsewhere)
+    if found.kind == "symbol":
+        return f'{column} "{found.word}" is {shares[0]} of {client}\'s symbols, elsewhere {shares[1]}'
+    if found.kind not in ("mean", "content", "spread"):
+        fact = {"missing": "is missing", "word": f'has the word "{found.word}"'}.get(found.kind, f"is {found.word}")
+        return f"{column} {fact} in {shares[0]} of {client}'s rows, elsewhere in {shares[1]}"
+    mine, others = (values[rows & np.isfinite(values)] for rows in (of_client, ~of_client))
     mean, rest = mine.mean(), others.mean()
     if not np.ptp(mine):
         return f"{column} is {mine[0]:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
-    factor = unit_factor(mean, rest, mine.std(), others.std(), len(mine))
+    factor = 0.0 if found.kind == "content" else unit_factor(mean, rest, mine.std(), others.std(), len(mine))
     if factor:
         return f"{column} is {factor:.3g} times as large in {client}, as in another unit: mean {mean:,.4g}, elsewhere {rest:,.4g}"
     if found.kind == "spread":
@@ -213,4 +259,4 @@ def copied(x: NDArray[np.generic]) -> Fact:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.{int(0 < share < 0.01)}f} %"

@@ -1,7 +1,12 @@
 """Rows of any kind as a few dozen standardised columns, so that images, signals and tables are compared in the same way."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_array
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -66,12 +71,16 @@ def standardise(z: Floats) -> Floats:
     return np.clip((z[:, varies] - z[:, varies].mean(0)) / std[varies], -CLIP, CLIP)
 
 
-def sums_by(groups: Ints, number: int, values: Floats) -> Floats:
-    """Return the sums (number, d) of the rows of each group."""
+def members(groups: Ints, number: int) -> "csc_array":
+    """Return the matrix (number, n) with a 1 for each row of a group."""
     from scipy.sparse import csr_array
 
-    ones = csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)), shape=(len(groups), number))
-    return np.asarray(ones.T @ values)
+    return csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)), shape=(len(groups), number)).T
+
+
+def sums_by(groups: Ints, number: int, values: Floats) -> Floats:
+    """Return the sums (number, d) of the rows of each group."""
+    return np.asarray(members(groups, number) @ values)
 
 
 def table(groups: Ints, columns: Ints, shape: tuple[int, int]) -> Floats:

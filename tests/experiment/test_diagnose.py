@@ -270,3 +270,16 @@ def test_the_advised_command_names_files_and_skews():
     skews = ["label-classes:k=3", "feature-noise:level=0.5"]
     result = arguments_of(Experiment(dataset="uci-har:form=features", skew=skews))
     assert result == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"
+
+
+def test_a_column_in_another_unit_is_the_first_thing_to_correct(quick, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    site, out = np.arange(400) % 4, rng.integers(0, 2, 400)
+    height = rng.normal(67, 4, 400) * np.where(site == 2, 2.54, 1)
+    lines = [f"{h:.2f},s{s},{'ny'[o]}" for h, s, o in zip(height, site, out, strict=True)]
+    (tmp_path / "d.csv").write_text("\n".join(["height,site,out", *lines]) + "\n")
+    assert main(["diagnose", str(tmp_path / "d.csv"), "--label", "out", "--client", "site"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    first = "What to try First correct s2's column height, if it is in another unit (inches and cm): divide it by 2.54."
+    assert first in text
+    assert "as in another unit (inches and cm): mean 17" in text

@@ -7,7 +7,8 @@ from html import unescape
 import numpy as np
 import pytest
 
-from fedskew.report.diagnosis import draw_columns, page
+from fedskew.report.diagnosis import draw_columns, page, title_of
+from fedskew.report.tips import natural
 from tests.report import diagnosed
 from tests.report.test_page import Outline
 
@@ -51,3 +52,19 @@ def test_columns_are_drawn_only_where_some_differ() -> None:
     assert 'id="columns"' not in page(found)
     [axes] = draw_columns(np.array([[1.0, 0.0], [0.0, -2.0]]), ["a", "b"], ["x", "y"]).axes
     assert [(t.get_text(), t.get_position()) for t in axes.texts] == [("+1.0", (0, 0)), ("−2.0", (1, 1))]
+
+
+def test_columns_of_the_picture_say_what_is_compared():
+    def title(kind: str, word: str = "") -> str:
+        return title_of({"column": "wind", "kind": kind, "word": word})
+
+    assert [title("mean"), title("missing"), title("share", "N")] == ["wind", "wind missing", "wind N"]
+    assert [title("word", "hi"), title("copied")] == ['word "hi"', "copied rows"]
+
+
+def test_bins_of_numbers_are_in_their_order():
+    bins = ["up to 9", "9 to 12.5", "12.5 to 100", "above 100"]
+    assert sorted(sorted(bins), key=natural) == bins
+    named = [*(f"event, time up to {n}" for n in (8, 90)), *(f"no event, time up to {n}" for n in (8, 90, 100))]
+    assert sorted(sorted(named), key=natural) == named
+    assert sorted(["b", "10", "9", "-1", "a"], key=natural) == ["-1", "9", "10", "a", "b"]

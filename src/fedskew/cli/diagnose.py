@@ -120,6 +120,8 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(f"{count(len(routine), 'routine note')} on columns: see --html or --json", style="dim")
     advice = found["advice"]
     console.print("\nWhat to try", style="bold")
+    for repair in found["repairs"]:
+        console.print(repair)
     console.print(advice["because"])
     for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
         console.print(f"Better than FedAvg in our experiments {meaning}:")

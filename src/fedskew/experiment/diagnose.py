@@ -15,6 +15,7 @@ from fedskew.advice.advise import advise
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
+from fedskew.core.units import usual_factor
 from fedskew.data import schema
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import TEXT_WIDTH
@@ -35,6 +36,9 @@ from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 Ints = NDArray[np.int64]
 OnProgress = Callable[[str, float], None]
+
+MOST_REPAIRS = 5
+"""Maximum number of columns in another unit that the advice names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,12 +291,24 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, 
         "measures": more,
         "columns": [asdict(one) for one in listed],
         "by_client": [[named(one) for one in own] for own in of_clients],
+        "repairs": repairs(of_clients),
         "notes": list(subject.notes),
         "column_notes": list(subject.column_notes),
         "advice": advise(found.dominant, strengths, subject.arguments, subject.name, kind),
         "client_names": list(subject.clients),
         "label_counts": found.counts.tolist(),
     }
+
+
+def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
+    """What to correct in the data before a comparison of methods: columns in another unit than elsewhere."""
+    wrong = [(one, usual_factor(one.factor)) for own in of_clients for one in own if one.factor]
+    return [
+        f"First correct {one.client}'s column {one.column}, if it is in another unit ({units}): "
+        f"{f'divide it by {factor:.4g}' if factor > 1 else f'multiply it by {1 / factor:.4g}'}."
+        for one, (factor, units) in wrong
+        if units
+    ][:MOST_REPAIRS]
 
 
 def named(one: Difference) -> dict[str, str | float]:

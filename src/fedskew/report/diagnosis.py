@@ -75,6 +75,7 @@ def page(found: Mapping[str, Any]) -> str:
         answer=answer(found),
         faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),
         columns=column_figure(found),
+        most_clients=MOST_CLIENTS,
         largest=sorted(np.argsort(-np.array(found["sizes"]), kind="stable")[:MOST_CLIENTS].tolist()),
         partition=partition_figure(partition(found), found["clients"]),
     )
@@ -160,8 +161,11 @@ def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def title_of(column: Mapping[str, Any]) -> str:
-    """A column, or the word of a text or the symbol."""
-    return f'{column["kind"]} "{column["word"]}"' if column["kind"] in ("word", "symbol") else str(column["column"])
+    """A column with what is compared of it, or the word of a text, or the symbol."""
+    kind, name, word = column["kind"], str(column["column"]), column["word"]
+    if kind in ("word", "symbol"):
+        return f'{kind} "{word}"'
+    return {"missing": f"{name} missing", "copied": "copied rows", "share": f"{name} {word}"}.get(kind, name)
 
 
 def said(effect: float) -> str:

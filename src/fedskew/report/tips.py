@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -23,6 +24,11 @@ SHOWN_CLIENTS = 60
 MOST = 250
 MOST_CELLS = 1000
 """Maximum number of places with values along one axis of a figure, and in a figure of cells."""
+
+
+NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+BIN = re.compile(rf"(.*?)(up to |above )?({NUMBER})(?: to {NUMBER})?")
+"""Words, then a number, or a bin such as "up to 3", "3 to 7" or "above 7"."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +121,11 @@ def of_partition(rows: pd.DataFrame) -> Tips:
     return Tips("xy", found if len(found) <= MOST_CELLS else [])
 
 
-def natural(label: object) -> tuple[int, float, str]:
-    """Numbers by value, then words by alphabet."""
+def natural(label: object) -> tuple[str, float, bool, str]:
+    """Numbers and bins of numbers by value, then words by alphabet. Words that end in a number or a bin are in its order."""
     text = str(label)
-    try:
-        return 0, float(text), text
-    except ValueError:
-        return 1, 0.0, text
+    found = BIN.fullmatch(text)
+    return (found[1], float(found[3]), found[2] != "up to ", text) if found else (text, 0.0, False, text)
 
 
 def attribute(figure: Figure, tips: Tips) -> str:

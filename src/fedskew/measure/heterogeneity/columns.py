@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
-from fedskew.core.units import unit_factor
+from fedskew.core.units import unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
 LEVEL = 0.01
@@ -42,7 +42,8 @@ class Difference:
     """A column's mean, deviation or share of rows, of one client and of all other clients.
 
     ``effect``: in standard deviations of all rows. ``p``: corrected for all tests. ``text``: a sentence that says what it is.
-    ``each`` holds the effect of every client that is beyond chance, and 0 of the others.
+    ``each`` holds the effect of every client that is beyond chance, and 0 of the others. ``factor``: how many times as large the
+    numbers are, if they may be in another unit; else 0.
     """
 
     column: str
@@ -55,6 +56,7 @@ class Difference:
     p: float
     text: str = ""
     each: tuple[float, ...] = ()
+    factor: float = 0.0
 
 
 class Tested(NamedTuple):
@@ -103,6 +105,7 @@ def explained(
             min(1.0, float(one.p[k]) * number),
         )
         made = Difference(one.column, one.kind, one.word, names[k], *numbers)
+        made = replace(made, factor=factor_of(made, one.values, client == k))
         return replace(made, text=said(made, one.values, client == k))
 
     columns: dict[str, Difference] = {}
@@ -221,6 +224,14 @@ def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Float
     return np.sqrt(np.maximum(square - one**2, 0)), np.sqrt(np.maximum(others - other**2, 0))
 
 
+def factor_of(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> float:
+    """The factor between the client's unit and the unit of all others; 0 if there is none."""
+    if found.kind not in ("mean", "spread"):
+        return 0.0
+    mine, others = (values[rows & np.isfinite(values)] for rows in (of_client, ~of_client))
+    return unit_factor(mine.mean(), others.mean(), mine.std(), others.std(), len(mine))
+
+
 def said(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> str:
     """What the difference is, as a sentence. ``of_client`` (n,) are the client's rows."""
     column, client = found.column, found.client
@@ -236,9 +247,10 @@ def said(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> str
     mean, rest = mine.mean(), others.mean()
     if not np.ptp(mine):
         return f"{column} is {mine[0]:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
-    factor = 0.0 if found.kind == "content" else unit_factor(mean, rest, mine.std(), others.std(), len(mine))
-    if factor:
-        return f"{column} is {factor:.3g} times as large in {client}, as in another unit: mean {mean:,.4g}, elsewhere {rest:,.4g}"
+    if found.factor:
+        _, units = usual_factor(found.factor)
+        unit = f"another unit ({units})" if units else "another unit"
+        return f"{column} is {found.factor:.3g} times as large in {client}, as in {unit}: mean {mean:,.4g}, elsewhere {rest:,.4g}"
     if found.kind == "spread":
         way = "more" if found.effect > 0 else "less"
         return (

@@ -74,7 +74,7 @@ def node(parsed: argparse.Namespace) -> int:
     if not table:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    limits = from_table(Limits, {**given, "allow": parsed.allow}, "--limit")
+    limits = from_table(Limits, {**given, "allow": parsed.allow, "summary": parsed.share_summary}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")

@@ -13,6 +13,9 @@ Floats = NDArray[np.float64]
 SPLIT = 2.0**27 + 1
 """Veltkamp's factor: it halves the digits of a number, so that products of the halves are exact."""
 
+MOST_POWER, MOST_PARTS = 1100, 10_000
+"""Limits of `Moments`: no floating-point numbers have a larger power, or need more parts."""
+
 BLOCK = 1 << 14
 """Numbers that are added at a time: they stay in the processor's cache."""
 
@@ -29,6 +32,20 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     squares: tuple[float, ...] = ()
     low: float = math.inf
     high: float = -math.inf
+
+    def __post_init__(self) -> None:
+        """Refuse what no numbers give, in a message of another machine: it could take all memory or overflow."""
+        if (
+            not 0 <= self.rows < 1 << 50
+            or abs(self.power) > MOST_POWER
+            or max(len(self.sum), len(self.squares)) > MOST_PARTS
+        ):
+            raise ValueError("moments of no numbers")
+        total, squares = math.fsum(self.sum), math.fsum(self.squares)
+        if not (abs(total) <= self.rows and -1e-9 <= squares <= self.rows and (not self.rows or self.low <= self.high)):
+            raise ValueError("moments of no numbers")
+        if self.rows and not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise ValueError("moments of no numbers")
 
 
 def moments(values: Floats) -> Moments:

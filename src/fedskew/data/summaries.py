@@ -39,6 +39,17 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     unique: bool = False
     numbered: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse counts that no column gives, in a message of another machine."""
+        counts = (*self.words.values(), *self.buckets.values())
+        if not (
+            0 <= self.numbers.rows <= self.valid <= self.rows
+            and all(0 <= number <= self.valid for number in (self.different, *counts))
+            and len(self.words) <= CATEGORIES
+            and all(0 <= at < HASHES for at in self.buckets)
+        ):
+            raise ValueError("counts of no column")
+
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The columns of a site's table, in their order."""

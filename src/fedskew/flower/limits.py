@@ -29,6 +29,7 @@ class Limits:
 
     ``clients`` in the population, ``classes``, ``threads``, local ``steps``, and ``examples``: the rows of all steps together.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
+    ``summary``: whether the node tells counts, sums and words of its table's columns.
     """
 
     clients: int = 100_000
@@ -37,6 +38,7 @@ class Limits:
     steps: int = 100_000
     examples: int = 10_000_000
     allow: tuple[str, ...] = ()
+    summary: bool = False
 
     def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""

@@ -18,7 +18,7 @@ from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
 from fedskew.flower.rows import Rows, consecutive, read_rows, write_rows
-from fedskew.flower.tables import rows_of_table
+from fedskew.flower.tables import rows_of_table, summary_of
 from fedskew.flower.wire import Reply, Request, first_line, pack, unpack
 from fedskew.loop.evaluate import evaluate_clients
 from fedskew.loop.federation import Federation
@@ -72,6 +72,11 @@ class Visit:
         require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
         node.limits.check_request(request)
         self.experiment = node.limits.recipe(request.recipe)
+        if request.summary:
+            require(
+                node.limits.summary, "this node does not tell its columns; its owner can start it with --share-summary"
+            )
+            return
         path = node.file(request.run)
         if node.table and request.kind == "meet":
             write_rows(path, rows_of_table(node.table, request, self.experiment))
@@ -79,10 +84,14 @@ class Visit:
         check_rows(self.held, request, path, self.experiment.task.target)
 
     def answer(self) -> tuple[Reply, Tree]:
-        r, y = self.request, self.held.y
+        r = self.request
+        reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
+        if r.summary:
+            rows, columns = summary_of(self.node.table)
+            return msgspec.structs.replace(reply, rows=rows, summary=columns), {}
+        y = self.held.y
         if self.experiment.training.threads:
             torch.set_num_threads(self.experiment.training.threads)
-        reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
         if r.kind == "meet":
             counts = (
                 tuple(np.bincount(y, minlength=r.classes).tolist())

@@ -36,7 +36,8 @@ class Deployment:
     for training).
 
     ``labels``: nodes report how many rows of each class they hold. ``measure``: they measure the global model on their rows.
-    ``wait``: seconds that the server waits for its clients.
+    ``wait``: seconds that the server waits for its clients. ``agree``: summaries of the nodes' tables give the
+    preprocessing, not the server's table.
     """
 
     timeout: float = 600.0
@@ -48,6 +49,7 @@ class Deployment:
     labels: bool = False
     measure: bool = True
     wait: float = 300.0
+    agree: bool = False
     private = alone
 
     def __post_init__(self) -> None:

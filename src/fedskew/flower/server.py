@@ -14,12 +14,13 @@ from fedskew.core.errors import BadInput, require
 from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Preprocessing, as_it_is
+from fedskew.data.preprocessing import Preprocessing, Tabular, as_it_is
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_needs, setup_of, with_engine
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.deal import ClientData
 from fedskew.experiment.given import suited
+from fedskew.experiment.learned import kept
 from fedskew.experiment.prepare import fitted
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
@@ -27,6 +28,7 @@ from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.rows import consecutive
+from fedskew.flower.tables import agreed, table_of
 from fedskew.flower.updates import Decoded
 from fedskew.flower.wire import Encoding, Reply, Request
 from fedskew.models.encoder import Encoder
@@ -69,6 +71,8 @@ def serve(
 def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     """The experiment with an engine and a number of threads. Raises `BadInput` with the reason if it cannot run on nodes."""
     check_needs(experiment)
+    if deployment.agree:
+        table_of(experiment)
     for part in experiment.components():
         origin = ORIGINS.get(type(part))
         if origin and origin.file_hash:
@@ -88,13 +92,31 @@ def begin(
     """
     experiment = experiment or from_toml(store.run(run).experiment, f"run {run}")
     dataset = experiment.dataset.load()
+    facts, clients = store.run(run).facts["flower"], experiment.clients.number
+    most_rows = deployment.most_rows or len(dataset.y)
+    if deployment.agree:
+        learned = kept(store, run)
+        known = learned.preprocessing if learned else None
+        if not isinstance(known, Tabular):
+            request = Request(
+                kind="meet",
+                run=facts["token"],
+                round=0,
+                client=-1,
+                clients=clients,
+                recipe=experiment.toml(),
+                classes=dataset.num_categories,
+                shape=(),
+                summary=True,
+            )
+            known = agreed(channel, request, deployment, most_rows, table_of(experiment).column)
+        dataset = table_of(experiment).load(known)
     experiment = suited(experiment, dataset)
     # what only the server's rows tell: the size of a vocabulary, the scale of a loss
     model, x, _ = fitted(experiment.model, dataset, dataset.x, dataset.x_test)
     experiment = experiment.replace(task=experiment.task.fitted(dataset.y), model=model)
     shape = (model.length,) if isinstance(model, Encoder) else tuple(x.shape[1:])
     preprocessing = dataset.preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns))
-    facts, clients = store.run(run).facts["flower"], experiment.clients.number
     template = Request(
         kind="meet",
         run=facts["token"],
@@ -109,16 +131,16 @@ def begin(
     )
     # targets of another kind than classes are not counted
     deployment = dataclasses.replace(deployment, labels=deployment.labels and dataset.num_classes > 0)
-    nodes = Nodes(channel, template, deployment, deployment.most_rows or len(dataset.y))
-    known = facts.get("population", [])
-    for k, (rows, measured_rows, counts) in enumerate(known):
+    nodes = Nodes(channel, template, deployment, most_rows)
+    population = facts.get("population", [])
+    for k, (rows, measured_rows, counts) in enumerate(population):
         numbers = {"rows": rows, "measured_rows": measured_rows, "label_counts": tuple(counts)}
         nodes.met[k] = Reply(kind="meet", run=facts["token"], round=0, client=k, **numbers)
-    if not known:
+    if not population:
         nodes.await_clients(clients)
         met = [nodes.met[k] for k in range(clients)]
-        population = [[one.rows, one.measured_rows, list(one.label_counts)] for one in met]
-        store.add_facts(run, {"flower": {**facts, "population": population}})
+        found = [[one.rows, one.measured_rows, list(one.label_counts)] for one in met]
+        store.add_facts(run, {"flower": {**facts, "population": found}})
     held = rows_by_client([nodes.met[k] for k in range(clients)], dataset, preprocessing)
     assembly = assemble(experiment, dataset, held)
     codec = Decoded(assembly.federation.codec)
@@ -126,7 +148,7 @@ def begin(
     if experiment.algorithm.contract().privacy:
         # new at each start: the same noise on two sums of a round, one without a client, would reveal that client's update
         federation = dataclasses.replace(federation, hidden=Secret.fresh())
-        assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if known else 0)
+        assembly = dataclasses.replace(assembly, repeated=repeated(store, run) if population else 0)
     if not deployment.labels:
         if dataset.num_classes:
             dataset = dataclasses.replace(dataset, classes=(NO_LABELS, *dataset.classes[1:]))

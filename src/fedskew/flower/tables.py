@@ -1,15 +1,20 @@
 """A site's table as the rows of a run: the columns, scales and classes are those that the run's server names."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 
 from fedskew.core.errors import BadInput, require
 from fedskew.data.datasets.table import Table, held_out
 from fedskew.data.preprocessing import Array, Tabular
+from fedskew.data.summaries import Summary, summary
 from fedskew.data.targets import TARGETS
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.predict import inputs_of
+from fedskew.flower.nodes import LOG, Channel, Deployment, Nodes
 from fedskew.flower.rows import Rows, padded
-from fedskew.flower.wire import Request
+from fedskew.flower.wire import Reply, Request
 
 
 def check_table(table: Table) -> None:
@@ -17,6 +22,44 @@ def check_table(table: Table) -> None:
     for name in ("client", "test"):
         require(not getattr(table, name), f"--table: leave out {name}; all rows of the table belong to this client")
     table.surveyed(table.path)
+
+
+def summary_of(table: Table | None) -> tuple[int, bytes]:
+    """The number of rows of a table, and the summary of its columns as bytes."""
+    if table is None:
+        raise BadInput("the run agrees on the columns of tables; start the node with --table FILE,label=COLUMN")
+    found = table.surveyed(table.path)
+    return len(found.y), msgspec.msgpack.encode(summary(found.table))
+
+
+def table_of(experiment: Experiment) -> Table:
+    """The server's table. Raises `BadInput` if the experiment has none."""
+    table = experiment.dataset
+    if not isinstance(table, Table) or table.text:
+        raise BadInput("deployment.agree: sites agree on the columns of tables; use --dataset table:FILE,label=COLUMN")
+    return table
+
+
+def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, target: str) -> Tabular:
+    """Ask all clients for the summaries of their columns, and merge them to one preprocessing.
+
+    Raises `BadInput` with the client whose columns do not fit those of the others, and with what its owner can write.
+    """
+    from fedskew.data.schema import merged
+
+    nodes = Nodes(channel, request, replace(deployment, labels=False), most_rows)
+    nodes.await_clients(request.clients)
+    columns = merged({f"client {k}": opened(nodes.met[k]) for k in range(request.clients)}, target)
+    for line in columns.notes:
+        LOG.warning("%s", line)
+    return columns.preprocessing
+
+
+def opened(reply: Reply) -> Summary:
+    try:
+        return msgspec.msgpack.decode(reply.summary, type=Summary)
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"client {reply.client}: its summary cannot be read: {error}") from None
 
 
 def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Rows:

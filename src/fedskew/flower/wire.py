@@ -58,6 +58,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured: bool = False  # whether to measure the local model
     asked: bool = True  # whether the client was surveyed in this round
     labels: bool = False  # whether to report the rows of each class
+    summary: bool = False  # with `meet`: whether to summarise the columns of the table, and nothing else
     encoding: Encoding | None = None  # only with `meet`
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 
@@ -72,6 +73,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rows: int = 0  # training rows
     measured_rows: int = 0  # held-out rows; 0: the client is measured on its training rows
     label_counts: tuple[int, ...] = ()
+    summary: bytes = b""  # of the table's columns, a `fedskew.data.summaries.Summary` in MessagePack
     reason: str = ""  # of a refusal
 
 

@@ -15,6 +15,7 @@ from fedskew.core.places import whole_path
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints
 from fedskew.data.find import Files
+from fedskew.data.preprocessing import Tabular
 from fedskew.data.texts import check_options, of_texts
 
 if TYPE_CHECKING:
@@ -123,8 +124,10 @@ class Table:
         )
         return with_labels(made, self.label_columns, path) if self.labels else made
 
-    def load(self) -> Dataset:
+    def load(self, known: Tabular | None = None) -> Dataset:
+        """Read the rows. ``known`` is the preprocessing that sites agreed on, in place of one for these rows."""
         from fedskew.data import schema
+        from fedskew.data.columns import Columns
         from fedskew.data.tables import many_numbers
 
         found = self.surveyed(self.path, self.client)
@@ -173,7 +176,10 @@ class Table:
                 column=self.text,
                 target=self.column,
             )
-        encode = schema.fit(table, self.path, self.column)
+        if known:
+            missing = [name for name in known.names if name not in table.column_names]
+            require(not missing, f"{self.path}: has no column {', '.join(missing)}, on which the sites agreed")
+        encode = Columns(known, ()) if known else schema.fit(table, self.path, self.column)
         notes += [*encode.notes, *(f"test: {note}" for note in encode.gaps(test_table))]
         return files.build(
             (encode(table), y),

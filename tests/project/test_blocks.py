@@ -15,7 +15,7 @@ from fedskew.experiment.config import COMPONENTS, SETTINGS, Experiment, from_tom
 from tests.pages import PAGES, ROOT, Block, blocks, scratch
 
 OF_PAGE = {page.relative_to(ROOT).as_posix(): blocks(page) for page in PAGES}
-LANGUAGES = {"sh", "python", "toml", "text", "bibtex", "html", "json"}
+LANGUAGES = {"sh", "python", "toml", "text", "bibtex", "html", "json", "ini"}
 SHELL = [(name, line) for name, page in OF_PAGE.items() for b in page if b.language == "sh" for line in b.lines]
 MACHINES = "several machines take part; tests/flower has such runs on one"
 OTHERS = {
@@ -33,6 +33,7 @@ OTHERS = {
     "flwr": MACHINES,
     "flower-superlink": MACHINES,
     "pre-commit": "it changes the developer's own clone",
+    "curl": MACHINES,
     "podman": "it needs a container engine",
 }
 """Programs that are not ours, with the reason why no test runs their lines."""

@@ -78,7 +78,8 @@ def node(parsed: argparse.Namespace) -> int:
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
-    return keep_running(Node(parsed.client, rows, states, limits, table), parsed.superlink, parsed.options)
+    made = Node(parsed.client, rows, states, limits, table)
+    return keep_running(made, parsed.superlink, parsed.options, parsed.status, parsed.json_log)
 
 
 def check(parsed: argparse.Namespace) -> int:

@@ -147,6 +147,8 @@ NODE = (
     switch("--share-summary", "tell the server counts, sums and words of the table's columns, if it asks"),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
     option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
+    option("--status", "PORT", "serve /health and /metrics on this port of 127.0.0.1", type=int, default=0),
+    switch("--json-log", "write each answer as a line of JSON on standard error"),
     repeated(
         "--allow",
         "NAME",
@@ -156,7 +158,7 @@ NODE = (
     repeated(
         "--limit",
         "WHAT=N",
-        "largest number of clients, classes, threads, steps or examples that a server may request; may be repeated",
+        "largest number of clients, classes, threads, steps, examples or bytes that a server may request; may be repeated",
         default=[],
     ),
     option("options", "-- OPTION", "more options of flower-supernode, after --", nargs="*"),

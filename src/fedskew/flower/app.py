@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedskew.experiment.run import Progress
 from fedskew.flower.client import content, data_of
+from fedskew.flower.events import event
 from fedskew.flower.nodes import POLL
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind, Reply, pack
@@ -70,10 +71,13 @@ class GridChannel:
 
 
 def print_progress(progress: Progress) -> None:
-    """Write one line per round to Flower's log."""
+    """Write one line per round to Flower's log, and as an event."""
     accuracy = "" if progress.accuracy is None else f", accuracy {100 * progress.accuracy:.1f} %"
     rounds = f"round {progress.round}/{progress.rounds}, {progress.seconds:.1f} s"
-    print(f"run {progress.run}: {rounds}{accuracy}", flush=True)
+    line = f"run {progress.run}: {rounds}{accuracy}"
+    print(line, flush=True)
+    numbers = {"round": progress.round, "rounds": progress.rounds, "seconds": progress.seconds}
+    event(line, {"run": str(progress.run)}, numbers)
 
 
 def server_app() -> ServerApp:

@@ -27,7 +27,8 @@ from fedskew.models.own import OwnModel
 class Limits:
     """The most that one request may ask for. The defaults allow more than honest work needs.
 
-    ``clients`` in the population, ``classes``, ``threads``, local ``steps``, and ``examples``: the rows of all steps together.
+    ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples``: the rows of all steps together, and
+    ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
     ``summary``: whether the node tells counts, sums and words of its table's columns.
     """
@@ -37,6 +38,7 @@ class Limits:
     threads: int = 256
     steps: int = 100_000
     examples: int = 10_000_000
+    bytes: int = 1 << 32
     allow: tuple[str, ...] = ()
     summary: bool = False
 

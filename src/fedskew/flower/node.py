@@ -1,6 +1,7 @@
 """A node: one client with its own rows, and its own state on its own disk. It answers the server's requests, without Flower."""
 
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedskew.data.datasets.table import Table
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
+from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
 from fedskew.flower.rows import Rows, consecutive, read_rows, write_rows
 from fedskew.flower.tables import rows_of_table, summary_of
@@ -44,14 +46,19 @@ class Node:
 
     def answer(self, data: bytes) -> bytes:
         """The reply to a request. An error becomes a refusal of one line."""
-        run, round_ = "", 0
+        run, round_, kind, reason, began = "", 0, "unreadable", "", time.monotonic()
         try:
+            self.limits.check("bytes", len(data))
             request, tensors = unpack(data, Request)
-            run, round_ = request.run, request.round
-            return pack(*Visit(self, request, tensors).answer())
+            run, round_, kind = request.run, request.round, request.kind
+            reply = pack(*Visit(self, request, tensors).answer())
         except Exception as error:
             reason = str(error) if isinstance(error, FedskewError) else f"{type(error).__name__}: {first_line(error)}"
-            return pack(Reply(kind="refused", run=run, round=round_, client=self.client, reason=reason))
+            reply = pack(Reply(kind="refused", run=run, round=round_, client=self.client, reason=reason))
+        words = {"kind": kind, "outcome": "refused" if reason else "answered", "run": run}
+        numbers = {"round": round_, "seconds": time.monotonic() - began, "bytes_in": len(data), "bytes_out": len(reply)}
+        event(reason or "answered", words, numbers)
+        return reply
 
     def states(self, run: str) -> Path:
         """The folder of this client's states in one run."""

@@ -1,9 +1,9 @@
 """The server's connections: which node is which client, how nodes are asked, and which replies are accepted."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Protocol
 
 import msgspec
@@ -11,10 +11,12 @@ import msgspec
 from fedskew.core.errors import TooFew, require
 from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
+from fedskew.flower.events import event
 from fedskew.flower.wire import Body, Kind, Rejected, Reply, Request, pack, unpack
 from fedskew.loop.limits import RATIO, check_options
 
-LOG = logging.getLogger("fedskew.flower")
+SPARE = 1 << 24
+"""A reply may have four times the bytes of its request, and these."""
 
 POLL = 0.25
 """Seconds between two checks for nodes or replies."""
@@ -38,6 +40,8 @@ class Deployment:
     ``labels``: nodes report how many rows of each class they hold. ``measure``: they measure the global model on their rows.
     ``wait``: seconds that the server waits for its clients. ``agree``: summaries of the nodes' tables give the
     preprocessing, not the server's table.
+
+    ``status``: the port of this machine that serves /health and /metrics (0: none). ``json_log``: write what happens as JSON lines.
     """
 
     timeout: float = 600.0
@@ -50,10 +54,13 @@ class Deployment:
     measure: bool = True
     wait: float = 300.0
     agree: bool = False
+    status: int = 0
+    json_log: bool = False
     private = alone
 
     def __post_init__(self) -> None:
         check_options(self)
+        require(0 <= self.status < 1 << 16, f"status must be a port, got {self.status}")
         require(self.most_rows >= 0, f"most_rows must be at least 0, got {self.most_rows}")
         for name in ("timeout", "wait"):
             require(getattr(self, name) > 0, f"{name} must be above 0 seconds, got {getattr(self, name)}")
@@ -160,7 +167,8 @@ class Nodes:
     def note(self, client: int, error: Rejected) -> None:
         """Count a fault, and write it to the log. Client -1: which one is not known."""
         self.faults.append((client, error.fault, str(error)))
-        LOG.warning("%s: %s", f"client {client}" if client >= 0 else "a node", error)
+        who = f"client {client}" if client >= 0 else "a node"
+        event(f"{who}: {error}", {"client": str(client), "fault": error.fault}, level=WARNING)
 
     def check_met(self, reply: Reply) -> None:
         """Raise `Rejected` if the client is not one of the run, or has other rows than before."""
@@ -194,6 +202,7 @@ class Nodes:
                     self.note(k, Rejected("missing", "it is not connected"))
             kind, round_ = requests[left[0]][0].kind, requests[left[0]][0].round
             packed = {node: pack(*requests[k]) for k, node in nodes.items()}
+            most = SPARE + 4 * max(map(len, packed.values()), default=0)
             replies = self.channel.ask(packed, kind, round_, self.deployment.timeout) if packed else {}
             for k, node in nodes.items():
                 try:
@@ -201,13 +210,15 @@ class Nodes:
                         self.set_aside(k)
                         timeout = f"{self.deployment.timeout:g} s"
                         raise Rejected("missing", f"no answer in {timeout}; it is set aside until it answers again")
-                    accepted[k] = accept(k, self.opened(replies[node], kind, round_, k)[1])
+                    accepted[k] = accept(k, self.opened(replies[node], kind, round_, k, most)[1])
                 except Rejected as error:
                     self.note(k, error)
         return dict(sorted(accepted.items()))
 
-    def opened(self, data: bytes, kind: Kind, round_: int, client: int | None) -> tuple[Reply, Tree]:
-        """A reply to this very request. Raises `Rejected` for any other message."""
+    def opened(self, data: bytes, kind: Kind, round_: int, client: int | None, most: int = SPARE) -> tuple[Reply, Tree]:
+        """A reply to this very request, of at most ``most`` bytes. Raises `Rejected` for any other message."""
+        if len(data) > most:
+            raise Rejected("garbage", f"a message of {len(data):,} bytes; at most {most:,} are expected")
         reply, tensors = unpack(data, Reply)
         if reply.kind == "refused":
             raise Rejected("refused", reply.reason)

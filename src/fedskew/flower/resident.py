@@ -6,6 +6,7 @@ Flower starts a process for every message. Loading Flower in it takes longer tha
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from fedskew.core.errors import FedskewError
 from fedskew.flower.client import COMMAND, run_command
+from fedskew.flower.events import observed
 from fedskew.flower.node import Node
 from fedskew.flower.processes import QUIET, end, start, variables
 
@@ -67,9 +69,16 @@ def forking_clients(folder: Path) -> Iterator[None]:
         yield
 
 
-def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
-    """Run a SuperNode whose messages the node answers. Returns its exit code, or 130 if the node is stopped first."""
+def keep_running(node: Node, superlink: str, options: Sequence[str], status: int = 0, json_log: bool = False) -> int:
+    """Run a SuperNode whose messages the node answers. Returns its exit code, or 130 if the node is stopped first.
+
+    ``status`` and ``json_log`` as in `observed`.
+    """
     stopped: list[int] = []
+    running: list[subprocess.Popen[bytes]] = []
+
+    def problem() -> str:
+        return "" if running and running[0].poll() is None else "the SuperNode does not run"
 
     def answer(connection: Connection) -> None:
         connection.send_bytes(node.answer(connection.recv_bytes()))
@@ -85,9 +94,11 @@ def keep_running(node: Node, superlink: str, options: Sequence[str]) -> int:
             tempfile.TemporaryDirectory(prefix="fedskew-") as folder,
             listening(f"{folder}/node", answer),
             forking_clients(Path(folder)),
+            observed(status, json_log, problem),
         ):
             command = ["flower-supernode", "--superlink", superlink, "--node-config", f'socket="{folder}/node"']
             process = start([*command, *options], {"PATH": f"{folder}{os.pathsep}{variables()['PATH']}"})
+            running.append(process)
             while process.poll() is None and not stopped:
                 time.sleep(0.1)
             end([process], seconds=10)

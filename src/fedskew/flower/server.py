@@ -24,6 +24,7 @@ from fedskew.experiment.learned import kept
 from fedskew.experiment.prepare import fitted
 from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
+from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
 from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.remote import RemoteClients
@@ -64,7 +65,8 @@ def serve(
         require("flower" in facts, f"resume: run {run} was not made on Flower; use `fedskew resume {run}`")
         stored = {**facts["flower"], **versions, "deployment": dataclasses.asdict(deployment)}
         store.add_facts(run, {"flower": stored})
-        execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
+        with observed(deployment.status, deployment.json_log):
+            execute(store, run, None, listener, stop, partial(begin, store, run, channel, deployment, experiment))
     return run
 
 

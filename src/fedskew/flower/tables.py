@@ -1,6 +1,7 @@
 """A site's table as the rows of a run: the columns, scales and classes are those that the run's server names."""
 
 from dataclasses import replace
+from logging import WARNING
 
 import msgspec
 import numpy as np
@@ -12,7 +13,8 @@ from fedskew.data.summaries import Summary, summary
 from fedskew.data.targets import TARGETS
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.predict import inputs_of
-from fedskew.flower.nodes import LOG, Channel, Deployment, Nodes
+from fedskew.flower.events import event
+from fedskew.flower.nodes import Channel, Deployment, Nodes
 from fedskew.flower.rows import Rows, padded
 from fedskew.flower.wire import Reply, Request
 
@@ -43,7 +45,7 @@ def table_of(experiment: Experiment) -> Table:
 def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows: int, target: str) -> Tabular:
     """Ask all clients for the summaries of their columns, and merge them to one preprocessing.
 
-    Raises `BadInput` with the client whose columns do not fit those of the others, and with what its owner can write.
+    Raises `BadInput` with the client whose columns differ, and with what its owner can write.
     """
     from fedskew.data.schema import merged
 
@@ -51,7 +53,7 @@ def agreed(channel: Channel, request: Request, deployment: Deployment, most_rows
     nodes.await_clients(request.clients)
     columns = merged({f"client {k}": opened(nodes.met[k]) for k in range(request.clients)}, target)
     for line in columns.notes:
-        LOG.warning("%s", line)
+        event(line, level=WARNING)
     return columns.preprocessing
 
 

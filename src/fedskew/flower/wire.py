@@ -26,6 +26,10 @@ Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
+PROTOCOL = 1
+"""Changes with every change of the messages."""
+
+
 class Rejected(FedskewError):
     """A message that is not accepted. ``fault`` is the name under which it is counted."""
 
@@ -58,6 +62,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measured: bool = False  # whether to measure the local model
     asked: bool = True  # whether the client was surveyed in this round
     labels: bool = False  # whether to report the rows of each class
+    protocol: int = PROTOCOL
     summary: bool = False  # with `meet`: whether to summarise the columns of the table, and nothing else
     encoding: Encoding | None = None  # only with `meet`
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
@@ -75,6 +80,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     label_counts: tuple[int, ...] = ()
     summary: bytes = b""  # of the table's columns, a `fedskew.data.summaries.Summary` in MessagePack
     reason: str = ""  # of a refusal
+    protocol: int = PROTOCOL
+
+
+class Spoken(msgspec.Struct):
+    """The part of every head that no version changes."""
+
+    protocol: int = 0
 
 
 Head = TypeVar("Head", Request, Reply)
@@ -113,6 +125,10 @@ def unpack(data: bytes, kind: type[Head]) -> tuple[Head, Tree]:
     if checksum(text, hashlib.sha256(tail).digest()) != digest:
         raise Rejected("garbage", "the message's checksum is wrong")
     try:
+        if (spoken := msgspec.json.decode(text, type=Spoken).protocol) != PROTOCOL:
+            raise Rejected(
+                "garbage", f"its protocol is {spoken}, ours {PROTOCOL}; install the same fedskew on all machines"
+            )
         head = msgspec.json.decode(text, type=kind)
         # clones are aligned in memory, and the message's tensors are not: the last bit of a result may depend on that
         return head, tree_of({name: leaf.clone() for name, leaf in safetensors.torch.load(tail).items()})

@@ -73,7 +73,7 @@ def deployment(folder: Path, option: str, model: str = "mlp:hidden=[4]") -> tupl
     data = f"table:{folder}/pooled.csv,client=hospital,test={folder}/test.csv,{option}"
     experiment = Experiment(
         algorithm="scaffold", dataset=data, model=model, engine="sequential", skew="natural"
-    ).replace(training__rounds=3, training__threads=1, local__epochs=1)
+    ).replace(training__rounds=3, training__threads=1, local__epochs=1, clients__held_out=0.0)
     dataset = experiment.dataset.load()
     partition = assemble(experiment, dataset).partition
     nodes = []

@@ -71,7 +71,7 @@ def test_what_only_the_experiment_can_judge_is_left_to_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("old.toml").write_text("[training]\nworkers = 1\nrounds = 2\n")
-    refuse(parser().parse_args(line.split()))
+    assert refuse(parser().parse_args(line.split())) is None
 
 
 def test_options_read_from_the_syntax_are_those_of_the_classes() -> None:

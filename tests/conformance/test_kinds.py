@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.conformance.kinds import KINDS, check, data_are_whole
+from fedskew.conformance.records import Broken
 from fedskew.core.errors import BadInput
 from fedskew.core.trees import Tree
 from fedskew.data.dataset import Dataset
@@ -175,13 +176,19 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mine.py"
 
 
-def test_numbers_to_predict_are_no_missing_classes() -> None:
-    class Numbers:
+def test_only_classes_can_be_missing_from_the_training_rows() -> None:
+    @dataclass(frozen=True)
+    class Rows:
+        y: np.ndarray
+        y_test: np.ndarray
+
         def load(self) -> Dataset:
             x = np.ones((4, 2), np.float32)
-            return Dataset(x=x, y=np.arange(4.0), x_test=x[:1], y_test=np.array([9.5]))
+            return Dataset(x=x, y=self.y, x_test=x[:1], y_test=self.y_test)
 
-    data_are_whole(Numbers())
+    with pytest.raises(Broken, match=r"^no training row has class \[4\], which the test rows have$"):
+        data_are_whole(Rows(np.arange(4), np.array([4])))
+    data_are_whole(Rows(np.arange(4.0), np.array([9.5])))
 
 
 def test_the_kind_is_found_by_what_a_class_has(file: Path) -> None:

@@ -43,9 +43,16 @@ def loaded(name: str) -> Dataset:
     [
         ("digits", (64,), 0, 1438, 359),
         ("heart", (22,), 4, [273, 340], [138, 169]),
-        ("mnist", (1, 28, 28), 0, [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949], 10000),
+        pytest.param(
+            "mnist",
+            (1, 28, 28),
+            0,
+            [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+            10000,
+            marks=pytest.mark.slow,
+        ),
         ("uci-har", (9, 128), 21, [1226, 1073, 986, 1286, 1374, 1407], [496, 471, 420, 491, 532, 537]),
-        ("ag-news", (64,), 0, None, [1900] * 4),
+        pytest.param("ag-news", (64,), 0, None, [1900] * 4, marks=pytest.mark.slow),
         pytest.param("20-newsgroups", (256,), 0, 11314, 7532, marks=pytest.mark.slow),
         ("bitext-support", (24,), 11, 21482, 5390),
         ("adult", (64,), 9, [24720, 7841], [12435, 3846]),
@@ -171,6 +178,7 @@ def test_ag_news_choice_of_rows_is_fixed():
         AgNews(test_rows=8000).load()
 
 
+@pytest.mark.slow
 def test_20_newsgroups_has_no_headers():
     data = loaded("20-newsgroups")
     assert data.classes[0] == "alt.atheism"

@@ -19,6 +19,7 @@ import pytest
 import fedskew
 from fedskew.cli.main import entry, main
 from fedskew.core.errors import UNPRINTABLE, visible
+from fedskew.store.runs import RunStore
 from tests.hostile import CASES as REQUESTS
 from tests.hostile import METHOD, NAMES, Case, rows
 from tests.hostile_files import FILE_CASES
@@ -128,7 +129,8 @@ def test_wrong_request_gives_one_line(case: Case, call: Call, tmp_path: Path, mo
     assert not (tmp_path / "trapped").exists()
     for name in case.env:
         monkeypatch.delenv(name)
-    assert call("list")[0] == 0
+    assert len(RunStore(tmp_path / "runs", read_only=True).runs()) >= 2
+    assert not case.sql or call("list")[0] == 0
 
 
 SHOWING = ["list", "list --json", "show 1", "show 1 2", "show 1 --json", "watch 1", "cite 1", "resume 1"]

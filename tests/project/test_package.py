@@ -11,13 +11,15 @@ import pytest
 import fedskew as fs
 
 
-def run(code: str) -> None:
+def assert_runs(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_import_loads_nothing_heavy() -> None:
-    run("import sys, fedskew; dir(fedskew); assert not {'torch', 'numpy', 'rich', 'msgspec'} & set(sys.modules)")
+    assert_runs(
+        "import sys, fedskew; dir(fedskew); assert not {'torch', 'numpy', 'rich', 'msgspec'} & set(sys.modules)"
+    )
 
 
 def test_completion_shows_the_public_names() -> None:

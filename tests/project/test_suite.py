@@ -1,4 +1,4 @@
-"""The suite itself: no test waits without a limit, and files are short."""
+"""The suite itself: no test waits without a limit, every test checks something, and files are short."""
 
 import ast
 from pathlib import Path
@@ -26,6 +26,37 @@ def endless_waits(source: str) -> list[str]:
 
 def test_every_wait_has_a_limit() -> None:
     assert {str(path): found for path in FILES if (found := endless_waits(path.read_text(encoding="utf-8")))} == {}
+
+
+CHECKS = ("assert", "raises", "warns", "fail", "check_on_ranks")
+HELPERS = {"compare", "fuzz", "refused", "run_python", "same", "same_as_simulated"}
+"""Functions of the tests that check: calls whose names begin with one of `CHECKS`, and these."""
+
+
+def unchecked(source: str) -> list[str]:
+    """Tests that assert nothing in their own text."""
+    found = []
+    for test in ast.walk(ast.parse(source)):
+        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
+            nodes = list(ast.walk(test))
+            names = [ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)]
+            checked = any(name.startswith(CHECKS) or name in HELPERS for name in names)
+            if not checked and not any(isinstance(node, ast.Assert) for node in nodes):
+                found.append(f"line {test.lineno}: {test.name}")
+    return found
+
+
+def test_every_test_checks_something() -> None:
+    found = {str(path): unchecked(path.read_text(encoding="utf-8")) for path in FILES}
+    assert {path: tests for path, tests in found.items() if tests} == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "checks"),
+    [("f()", False), ("test_other()", False), ("assert f()", True), ("torch.testing.assert_close(a, b)", True)],
+)
+def test_a_test_without_a_check_is_found(body: str, checks: bool) -> None:
+    assert (unchecked(f"def test_it():\n    {body}") == []) == checks
 
 
 def test_files_of_tests_are_short() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedskew.report import html
 from fedskew.store.runs import RunStore
 from tests.report import mixed_store, report
 
@@ -11,6 +12,13 @@ from tests.report import mixed_store, report
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
     return mixed_store(tmp_path / "runs")
+
+
+@pytest.fixture
+def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without the figures over rounds, which take most of a page's time."""
+    for figures in ("curve_figures", "part_figures"):
+        monkeypatch.setattr(html, figures, lambda *_: [])
 
 
 @pytest.fixture(scope="package")

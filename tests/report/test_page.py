@@ -90,6 +90,7 @@ def test_page_is_complete(page: str) -> None:
     assert page.count("<figure") == len(OF_ONE_DATA_SET)
 
 
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     ("held_out", "rows", "phrase"), [(0.0, "training", "own training rows"), (0.2, "held-out", "held out")]
 )
@@ -164,6 +165,7 @@ def test_figures_hold_the_values_that_the_pointer_shows(page: str) -> None:
     assert values_of(page, "rows of each client by label")["tips"][0][2] == "client 0, 7: 30 rows"
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_page_shows_no_python_values_and_no_defaults(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     experiment = Experiment(codec="int8", model="mlp:hidden=[32,16]", faults__longest_ratio=0, solver__momentum=0.9)
@@ -179,6 +181,7 @@ def test_page_shows_no_python_values_and_no_defaults(tmp_path: Path) -> None:
     assert not re.search(r"\{|\[|none|= 0\.0|= false|&#39;", settings.replace("longest_ratio = 0.0", ""))
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_page_shows_every_setting_that_tuning_tried(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     run = add(store, "a", 0, [0.1, 0.5])
@@ -193,6 +196,7 @@ def test_page_shows_every_setting_that_tuning_tried(tmp_path: Path) -> None:
     assert "solver.lr=9</th><td>diverged</td>" in page
 
 
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(("skew", "dealt"), [("natural", False), ("iid", True)])
 def test_page_does_not_say_that_natural_clients_are_dealt(tmp_path: Path, skew: str, dealt: bool) -> None:
     store = RunStore(tmp_path / "runs")
@@ -207,6 +211,7 @@ def test_page_does_not_say_that_natural_clients_are_dealt(tmp_path: Path, skew: 
     assert ("(a, partition seed 0)" in page) == dealt
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     for seed in range(4):
@@ -228,6 +233,7 @@ def test_bands_and_lines_follow_the_interval_that_was_asked_for(tmp_path: Path) 
     assert "95" not in tip
 
 
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(("kind", "place"), [("collapsed", "partition"), ("oscillating", "header")])
 def test_a_warning_about_the_partition_stands_beside_the_partition(tmp_path: Path, kind: str, place: str) -> None:
     store = RunStore(tmp_path / "runs")
@@ -268,6 +274,7 @@ def test_text_from_the_store_is_escaped(tmp_path: Path) -> None:
     assert text.count("&lt;script&gt;") > 10
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_single_run_of_one_round(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     add(store, "fedavg", 0, [0.1, 0.5], clients=(0.5,))
@@ -289,6 +296,7 @@ def test_run_that_has_not_begun(tmp_path: Path) -> None:
     assert "planned</span> after 0 of 3 rounds" in text
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_many_methods_with_long_names(tmp_path: Path) -> None:
     names = [f"a-rather-long-method-name:option={i},another_option=true,third=0.12345" for i in range(15)]
     store = compared(tmp_path, {name: {0: 0.5 + i / 100} for i, name in enumerate(names)})

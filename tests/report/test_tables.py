@@ -193,6 +193,7 @@ def test_settings_name_the_methods_that_differ(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_runs_are_one_line_only_if_they_differ_in_nothing_but_seeds(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs")
     for seed in (0, 1):

@@ -83,6 +83,7 @@ def test_numbers_as_people_read_them() -> None:
     assert words.ranges([3, 0, 1, 7, 1]) == "0–1, 3, 7"
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_an_interval_does_not_leave_the_possible_range(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_intervals_as_people_read_them() -> None:
     assert words.interval(-0.2, 0.1, words.signed, low=-1.0) == "-20.0 ± 10.0"
 
 
+@pytest.mark.usefixtures("without_curves")
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [

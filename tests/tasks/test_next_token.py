@@ -147,8 +147,10 @@ SYMBOLS = replace(
 CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(SYMBOLS)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CLASS_FREE)
+FEW = ("fedavg", "moon")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CLASS_FREE])
 def test_stacked_equals_sequential(name: str) -> None:
     fed = of_symbols(first_spec(name))
     one, other = (play(fed, start_of(fed), 2, engine=engine)[-1].server.x for engine in (Sequential(), Stacked()))
@@ -157,11 +159,6 @@ def test_stacked_equals_sequential(name: str) -> None:
 
 def first_spec(name: str) -> str:
     return f"{name}:{OPTIONS[name]}" if name in OPTIONS else name
-
-
-def test_stacked_equals_sequential_for_a_few() -> None:
-    for name in ("fedavg", "moon"):
-        test_stacked_equals_sequential(name)
 
 
 def test_methods_that_need_classes_are_refused() -> None:

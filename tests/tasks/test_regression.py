@@ -115,17 +115,14 @@ NUMBERS = replace(setup_of(Experiment(task="regression")), server_rows=True, gro
 CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(NUMBERS)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CLASS_FREE)
+FEW = ("fedavg", "scaffold", "moon")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CLASS_FREE])
 def test_stacked_equals_sequential(name: str) -> None:
     fed = of_numbers(first(name))
     one, other = (play(fed, START, 2, engine=engine)[-1].server.x for engine in (Sequential(), Stacked()))
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_stacked_equals_sequential_for_a_few() -> None:
-    for name in ("fedavg", "scaffold", "moon"):
-        test_stacked_equals_sequential(name)
 
 
 def test_padding_changes_nothing() -> None:

@@ -205,17 +205,14 @@ TIMES = replace(setup_of(Experiment(task="survival")), server_rows=True, groups=
 CLASS_FREE = [name for name in ALGORITHMS if not first(name).accepts(TIMES)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CLASS_FREE)
+FEW = ("fedavg", "scaffold", "qfedavg")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in CLASS_FREE])
 def test_stacked_equals_sequential(name: str) -> None:
     fed = of_times(first(name))
     one, other = (play(fed, START, 2, engine=engine)[-1].server.x for engine in (Sequential(), Stacked()))
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_stacked_equals_sequential_for_a_few() -> None:
-    for name in ("fedavg", "scaffold", "qfedavg"):
-        test_stacked_equals_sequential(name)
 
 
 def test_clients_are_measured_with_their_own_risk_sets() -> None:

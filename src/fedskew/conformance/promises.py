@@ -104,10 +104,10 @@ class Subject:
         return self.federation, server, states, work
 
 
-def played(fed: Federation, engine: Engine) -> Record:
-    """Play all rounds and return every number."""
+def played(fed: Federation, engine: Engine, rounds: int | None = None) -> Record:
+    """Play the rounds, by default all, and return every number."""
     states = ClientStates()
-    return record(play(fed, engine, states=states), states)
+    return record(play(fed, engine, rounds, states=states), states)
 
 
 def trains(subject: Subject) -> None:
@@ -125,7 +125,7 @@ def engines_agree(subject: Subject) -> None:
         # a loss of differences of rows has gradients that are 0 but for rounding, which AdamW divides by their size
         if trains_with(subject.algorithm, solver) and (solver.linear or not joint(subject.federation.task)):
             fed = replace(subject.federation, solver=solver)
-            expect_same(played(fed, Stacked()), played(fed, Sequential()))
+            expect_same(*(played(fed, engine, RESUMED_AFTER) for engine in (Stacked(), Sequential())))
 
 
 def order_does_not_matter(subject: Subject) -> None:

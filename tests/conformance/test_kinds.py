@@ -181,13 +181,14 @@ def test_only_classes_can_be_missing_from_the_training_rows() -> None:
     class Rows:
         y: np.ndarray
         y_test: np.ndarray
+        classes: tuple[str, ...] = ()
 
         def load(self) -> Dataset:
             x = np.ones((4, 2), np.float32)
-            return Dataset(x=x, y=self.y, x_test=x[:1], y_test=self.y_test)
+            return Dataset(x=x, y=self.y, x_test=x[:1], y_test=self.y_test, classes=self.classes)
 
     with pytest.raises(Broken, match=r"^no training row has class \[4\], which the test rows have$"):
-        data_are_whole(Rows(np.arange(4), np.array([4])))
+        data_are_whole(Rows(np.arange(4), np.array([4]), tuple("abcde")))
     data_are_whole(Rows(np.arange(4.0), np.array([9.5])))
 
 

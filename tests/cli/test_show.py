@@ -10,6 +10,7 @@ from fedskew.cli.main import main
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.store.runs import RunStore
+from tests.report import mixed_store
 
 SMALL = ["--model", "softmax", "--clients", "3", "--epochs", "1", "--engine", "stacked"]
 
@@ -94,3 +95,20 @@ def test_the_printed_command_repeats_a_comparison(store: Path, capsys: pytest.Ca
     records = RunStore(store).runs("comparison IS NOT NULL")
     first, again = ([r for r in records if r.comparison == number] for number in (1, 2))
     assert [(r.name, r.seed, r.experiment) for r in again] == [(r.name, r.seed, r.experiment) for r in first]
+
+
+def test_a_report_with_another_interval_is_another_file(tmp_path: Path, capsys) -> None:
+    store = mixed_store(tmp_path)
+    for options, name in (([], "c1.html"), (["--interval", "std"], "c1-std.html")):
+        assert main(["report", "c1", "--runs", str(store.folder), *options]) == 0
+        assert capsys.readouterr().out == f"report: {store.folder / name}\n"
+
+
+def test_the_table_says_the_tuned_settings(tmp_path: Path, capsys) -> None:
+    store = mixed_store(tmp_path)
+    tried = [{"setting": f"solver.lr={lr}", "best": lr == 0.3} for lr in (0.1, 0.3)]
+    for record in store.runs():
+        if record.name == "fedavg":
+            store.add_facts(record.id, {"tuned": {"candidates": tried}})
+    assert main(["show", "c1", "--runs", str(store.folder)]) == 0
+    assert "tuned on held-out rows: FedAvg solver.lr=0.3" in " ".join(capsys.readouterr().out.split())

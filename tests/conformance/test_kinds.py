@@ -224,6 +224,9 @@ def test_the_verb_checks_every_kind(file: Path, capsys: pytest.CaptureFixture[st
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+    file.write_text("LARGEST = 2\n")
+    assert main(["check", "./mine.py"]) == 2
+    assert "check ./mine.py: the file defines no class; write one" in capsys.readouterr().err
     assert main(["check", "./none.py::First"]) == 2
     assert capsys.readouterr().err.endswith("none.py: No such file or directory; check the path\n")
 

@@ -111,7 +111,7 @@ def test_numbers_as_labels_are_called_classes(quick, capsys):
     assert main(["diagnose", str(CSV), "--label", "age", "--client", "hospital"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "note: 'age' has 50 different numbers, and each one is a class of its own" in out
-    assert "name the column by target=age (--target age)" in out
+    assert "did you mean target=age (--target age), which predicts numbers?" in out
 
 
 def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick, capsys):

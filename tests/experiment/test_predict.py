@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import fedskew as fs
 from fedskew.cli.main import main
@@ -129,6 +130,21 @@ def test_predict_writes_the_rows_with_their_answers(made: tuple[Path, Runs], tmp
     assert written[PREDICTION].tolist() == runs.predict(frame)[PREDICTION].tolist()
     assert main(["predict", "1", str(out), "--runs", str(folder / "runs")]) == 2
     assert "has a column 'prediction' already; rename it" in capsys.readouterr().err
+
+
+def test_numbers_on_the_training_file_say_so(made: tuple[Path, Runs], capsys) -> None:
+    folder, _ = made
+    for file, said in (("train", True), ("test", False)):
+        assert main(["predict", "1", str(folder / f"{file}.csv"), "--runs", str(folder / "runs")]) == 0
+        err = capsys.readouterr().err
+        assert "against column 'ill'" in err
+        assert ("the model was trained on rows of this file" in err) == said
+
+
+def test_a_model_takes_rows_of_any_floating_point_type(made: tuple[Path, Runs]) -> None:
+    runs = made[1]
+    rows = torch.tensor(fs.load(f"table:path={made[0] / 'train.csv'},label=ill").x_test, dtype=torch.float64)
+    assert torch.equal(runs.model()(rows), runs.model()(rows.float()))
 
 
 def test_runs_without_the_file_load_their_data(made: tuple[Path, Runs]) -> None:

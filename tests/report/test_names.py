@@ -81,6 +81,14 @@ def test_different_runs_have_different_names(tmp_path: Path) -> None:
     assert names(empty.runs())[0].latex == r"FedAvg ($\mathrm{solver.lr} = 0.1$)"
 
 
+def test_classes_of_one_name_say_their_files(tmp_path: Path) -> None:
+    empty = RunStore(tmp_path)
+    for spec in ("./new/mine.py::Mine", "./old/mine.py::Mine", "./old/other.py::Only:mu=2"):
+        add(empty, spec, 0, [0.1, 0.5])
+    found = [record.name for record in titled(empty.runs())]
+    assert found == ["Mine (new/mine.py)", "Mine (old/mine.py)", "Only mu = 2"]
+
+
 def test_title_of_a_comparison(tmp_path: Path) -> None:
     empty = RunStore(tmp_path)
     comparison = empty.add_comparison("fedavg vs fedprox:mu=0.1")

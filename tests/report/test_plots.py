@@ -104,10 +104,12 @@ def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: Ru
     summary = tables.summary(store, store.runs())
     figure = plots.plot(store, store.runs(), "differences")
     [axes] = figure.axes
-    zero, line, dot = axes.get_lines()  # scaffold has no finished run
+    line, dot = axes.get_lines()  # scaffold has no finished run
+    [zero] = axes.collections[0].get_segments()
     row = summary.iloc[1]
     half = 100 * row.difference_half
-    assert list(zero.get_xdata()) == [0, 0]
+    assert [x for x, _ in zero] == [0, 0]
+    assert axes.texts[0].get_position()[1] < min(y for _, y in zero), "the zero line crosses no name"
     assert list(line.get_xdata()) == pytest.approx([100 * row.difference - half, 100 * row.difference + half])
     assert list(dot.get_xdata()) == [100 * row.difference]
     assert dot.get_color() == SERIES[1]
@@ -116,7 +118,7 @@ def test_differences_show_dot_interval_zero_and_verdict_of_each_method(store: Ru
 
 def test_differences_end_at_possible_values(tmp_path: Path) -> None:
     store = compared(tmp_path, {"a": {0: 0.452, 1: 0.702}, "b": {0: 0.99, 1: 0.20}})
-    _, line, _ = plots.plot(store, store.runs(), "differences").axes[0].get_lines()
+    line, _ = plots.plot(store, store.runs(), "differences").axes[0].get_lines()
     assert list(line.get_xdata()) == [-100, 100]
     store = compared(tmp_path / "none", {"a": {0: 0.5}, "b": {1: 0.6}})
     with pytest.raises(BadInput, match="no method has a seed in common with the first one"):

@@ -5,6 +5,7 @@ import dataclasses
 
 from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
+from fedskew.core.errors import require
 from fedskew.experiment.components import KINDS, classes_of
 from fedskew.experiment.components import check as verdicts
 
@@ -37,6 +38,9 @@ def check(parsed: argparse.Namespace) -> int:
 def list_classes(parsed: argparse.Namespace) -> int:
     """Print the classes of a file, with their kinds and how to check them."""
     found = classes_of(parsed.component)
+    require(
+        bool(found), f"check {parsed.component}: the file defines no class; write one, such as class Mine(Algorithm)"
+    )
     if parsed.json:
         print_json(found)
         return 0
@@ -44,6 +48,4 @@ def list_classes(parsed: argparse.Namespace) -> int:
         Console().print(
             f"{name}: {kind}" + (f", fedskew check {parsed.component}::{name}" if kind in KINDS else ""), soft_wrap=True
         )
-    if not found:
-        Console().print(f"{parsed.component}: no classes")
     return 0

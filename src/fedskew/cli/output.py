@@ -16,7 +16,7 @@ from fedskew.cli.terminal import Console, say
 from fedskew.core.errors import FedskewError, visible
 from fedskew.measure.registry import Measure, by_primary_metric, primary
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import measured_rows, remarks
+from fedskew.report.experiments import measured_rows, remarks, tuning
 from fedskew.report.files import PLAIN, Layout, readable
 from fedskew.report.names import names, titled
 from fedskew.report.profile import measuring, profiles
@@ -194,6 +194,9 @@ def notes(
         f"{listed(of_clients)}: on each client's {measured_rows(records)}" if of_clients else "",
         *dict.fromkeys(m.remark for m in measures),
     ]
+    best = [f"{name} {c['setting']}" for name, tried in tuning(records).items() for c in tried if c.get("best")]
+    if best:
+        found.append(f"tuned on held-out rows: {'; '.join(best)}")
     excluded = on_verdicts(frame) if layout.spread == "ci95" and layout.has("verdict") else []
     return ["; ".join(filter(None, found)), *excluded, *remarks(records)]
 

@@ -9,9 +9,17 @@ from fedskew.cli.request import confirm
 from fedskew.cli.terminal import say
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
-from fedskew.store.runs import RunStore
+from fedskew.report.experiments import parsed as parsed_experiment
+from fedskew.store.runs import RunRecord, RunStore
 
 TABLES = (".csv", ".parquet")
+
+
+def trained_on(record: RunRecord, rows: Path) -> bool:
+    """Whether the run's training rows come from this file, or its folder."""
+    dataset = parsed_experiment(record).get("dataset")
+    path = dataset.get("path") if isinstance(dataset, dict) else None
+    return isinstance(path, str) and rows.resolve().is_relative_to(Path(path).resolve())
 
 
 def predict(parsed: argparse.Namespace) -> int:
@@ -55,4 +63,8 @@ def predict(parsed: argparse.Namespace) -> int:
     if metrics and not parsed.json:
         found = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
         print(f"against column {model.target!r}: {found}", file=sys.stderr)
+        if trained_on(chosen[0], parsed.rows):
+            warn(
+                "the model was trained on rows of this file: these numbers are too good; measure it on rows that it has not seen"
+            )
     return 0

@@ -31,7 +31,7 @@ from fedskew.experiment.config import COMPONENTS, Experiment
 from fedskew.experiment.references import bibliography, bibtex
 from fedskew.measure import registry
 from fedskew.report.budget import Budget, budget_from
-from fedskew.report.files import write_figures, write_tables
+from fedskew.report.files import PLAIN, write_figures, write_tables
 from fedskew.report.html import write_report
 from fedskew.report.names import comparison_title, display_name
 from fedskew.report.repeat import repeat_command
@@ -202,9 +202,9 @@ def report(parsed: argparse.Namespace) -> int:
     records = store.select(parsed.runs_wanted)
     comparisons = {r.comparison for r in records}
     one = comparisons.pop() if len(comparisons) == 1 else None
-    path = parsed.output or store.folder / (
-        f"c{one}.html" if one else "-".join(str(r.id) for r in records[:4]) + ".html"
-    )
+    name = f"c{one}" if one else "-".join(str(r.id) for r in records[:4])
+    interval = f"-{parsed.interval}" if parsed.interval != PLAIN.spread else ""
+    path = parsed.output or store.folder / f"{name}{interval}.html"
     budget = budget_from(parsed.budget) if parsed.budget else None
     if parsed.live:
         require(

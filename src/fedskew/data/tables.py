@@ -325,6 +325,6 @@ def many_numbers(found: Survey, label: str) -> list[str]:
     ):
         return []
     return [
-        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; if they are amounts, name the "
-        f"column by target={label} (--target {label})"
+        f"{label!r} has {len(found.classes)} different numbers, and each one is a class of its own; did you mean target={label} "
+        f"(--target {label}), which predicts numbers?"
     ]

@@ -43,6 +43,12 @@ class Answers(nn.Module):
         return self.kind.predictions(self.model(x)[1])
 
 
+def in_dtype_of(model: nn.Module, rows: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The arguments of a model; floating-point ones in the type of its parameters."""
+    wanted = next(model.parameters()).dtype
+    return tuple(x.to(wanted) if x.is_floating_point() else x for x in rows)
+
+
 def export(
     store: RunStore,
     run: int,

@@ -189,14 +189,18 @@ class Runs:
     def model(self, client: int | None = None) -> nn.Module:
         """The trained model, which gives one score a class. ``client`` asks for a client's personal model.
 
-        It is the module of a class of your own; another one takes rows as the data set holds them.
+        It is the module of a class of your own; another one takes rows as the data set holds them. Rows of another
+        floating-point type are converted to the model's.
         """
-        from fedskew.experiment.export import Answers, trained
+        from fedskew.experiment.export import Answers, in_dtype_of, trained
         from fedskew.models.own import OwnNet
 
         made = trained(self.store, self.one("model"), dataset=self.data, client=client)
         net = made.net.eval()
-        return net.inner if isinstance(net, OwnNet) and made.kind.target == "classes" else Answers(net, made.kind)
+        own = isinstance(net, OwnNet) and made.kind.target == "classes"
+        model = net.get_submodule("inner") if own else Answers(net, made.kind)
+        model.register_forward_pre_hook(in_dtype_of)
+        return model
 
     @plainly
     def predict(self, rows: object, client: int | str | None = None) -> pd.DataFrame:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedskew.core.errors import require
 from fedskew.measure.registry import primary
 from fedskew.report.style import INK, MUTED, SERIES, blank, marker, shorten, styled
@@ -47,10 +49,12 @@ def draw_differences(table: pd.DataFrame, spread: str = "ci95") -> Figure:
     factor = 100 if primary().unit == "%" else 1
     with styled():
         figure, axes = blank(58 + SPACE * len(found))
-        axes.axvline(0, color=MUTED, linewidth=1)
         stated = float(table["margin"].iloc[0])
+        # beside the intervals only, so that no line crosses a name
+        rows = np.arange(len(found))
+        axes.vlines(0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1)
         for end in (-stated, stated) if math.isfinite(stated) else ():
-            axes.axvline(end, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
+            axes.vlines(end + 0 * rows, rows, rows + 0.4, color=MUTED, linewidth=1, linestyle=(0, (4, 4)))
         for at, (index, row) in enumerate(found):
             colour = SERIES[index % len(SERIES)]
             axes.plot(

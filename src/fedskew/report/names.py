@@ -4,8 +4,9 @@ Tables for programs (data frames, CSV, JSON) keep the raw names, ``fedprox:mu=0.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from fedskew.core.titles import BY_PLAIN_NAME, SERVERS, plainly, title
 from fedskew.report.experiments import differing_settings, parsed
@@ -98,7 +99,7 @@ def display_name(record: RunRecord) -> str:
 
 
 def names(records: Sequence[RunRecord]) -> list[Name]:
-    """The name of each run. Raw names that would look alike stay as they are, so that each stands for one experiment."""
+    """The name of each run. Names that would look alike say their files, or stay as they are, so that each is one experiment."""
     found = [
         replace(name_of(r.name, parsed(r)), settings=s)
         for r, s in zip(records, differing_settings(records), strict=True)
@@ -107,9 +108,18 @@ def names(records: Sequence[RunRecord]) -> list[Name]:
     for record, name in zip(records, found, strict=True):
         raw.setdefault(str(name), set()).add(record.name)
     return [
-        Name(record.name, settings=name.settings) if len(raw[str(name)]) > 1 else name
+        apart(record.name, name, raw[str(name)]) if len(raw[str(name)]) > 1 else name
         for record, name in zip(records, found, strict=True)
     ]
+
+
+def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
+    """The name of ``spec`` with its file, and as many folders as tell it from the other raw names that are ``alike``."""
+    places = {one: PurePath(one.rpartition("::")[0]).parts for one in alike}
+    for number in range(1, 1 + max(map(len, places.values()))):
+        if len({parts[-number:] for parts in places.values()}) == len(places):
+            return replace(name, method=f"{name.method} ({'/'.join(places[spec][-number:])})")
+    return Name(spec, settings=name.settings)
 
 
 def titled(records: Sequence[RunRecord]) -> list[RunRecord]:

@@ -19,8 +19,8 @@ from fedskew.loop.system import System
 
 VALUES: dict[str, object] = {
     "dataset": "digits:test_fraction=0.3", "skew": ["label-shards:shards=2", "feature-affine"], "clients": 7,
-    "partition_seed": 3, "held_out": 0.3, "server_data": 0.1, "model": "mlp:hidden=[8]", "solver": "adamw", "lr": 0.02,
-    "momentum": 0.5, "server": "sgd:lr=0.9", "selection": "uniform:fraction=0.5", "refine": "distillation:steps=3",
+    "partition_seed": 3, "held_out": 0.3, "unseen": 0.2, "server_data": 0.1, "model": "mlp:hidden=[8]", "solver": "adamw",
+    "lr": 0.02, "momentum": 0.5, "server": "sgd:lr=0.9", "selection": "uniform:fraction=0.5", "refine": "distillation:steps=3",
     "sharing": "personal:head=1", "cohort": 3, "codec": "int8", "augment": "none", "epochs": 2, "steps": 4,
     "batch_size": "all", "system": "stragglers=0.5,dropout=0.1", "availability": "random:p=0.8", "rounds": 9,
     "engine": "stacked:width=4", "dtype": "float64", "device": "cpu", "precision": "full", "algorithm": "fedadam:lr=0.02",

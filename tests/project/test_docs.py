@@ -236,6 +236,7 @@ def test_every_skew_stands_on_its_page() -> None:
 
 def test_every_stored_name_is_described(tmp_path) -> None:
     stored = set()
+    clients = {"number": 4, "held_out": 0.4, "unseen": 0.5}
     rows = np.random.default_rng(0).standard_normal((60, 4))
     rows[:, -1] = np.arange(60) % 2
     people = Dataset(
@@ -256,6 +257,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
             training={"rounds": 1},
             local={"epochs": 1},
             engine="stacked",
+            clients=clients,
             **{"skew": "iid", **method},
         )
         frame = run(experiment, data=people, runs=tmp_path).measurements()
@@ -277,7 +279,7 @@ def test_every_stored_name_is_described(tmp_path) -> None:
             evaluation={"adapt_steps": 1},
             engine="stacked",
             skew="iid",
-            held_out=0.0,
+            clients=clients,
         )
         frame = run(experiment, data=data, runs=tmp_path).measurements()
         stored |= set(zip(frame["split"], frame["name"], strict=True))
@@ -289,13 +291,16 @@ def test_every_stored_name_is_described(tmp_path) -> None:
         evaluation={"adapt_steps": 1},
         engine="stacked",
         skew="iid",
+        clients=clients,
     )
     frame = run(experiment, data=symbols, runs=tmp_path).measurements()
     stored |= set(zip(frame["split"], frame["name"], strict=True))
     sets = dataclasses.replace(
         numbers, y=(rows > 0).astype(int), y_test=(rows < 1).astype(int), classes=tuple("abcd"), target="labels"
     )
-    experiment = Experiment(training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid")
+    experiment = Experiment(
+        training={"rounds": 1}, evaluation={"adapt_steps": 1}, engine="stacked", skew="iid", clients=clients
+    )
     frame = run(experiment, data=sets, runs=tmp_path).measurements()
     stored |= set(zip(frame["split"], frame["name"], strict=True))
     # what only deployed runs store is compared in tests/flower/test_broken_nodes.py

@@ -43,6 +43,7 @@ def measured(round_: int, accuracy: float, clients: Sequence[float]) -> list[Row
     rows += [(k, "class", name, accuracy - 0.02 * k) for k in range(2) for name in ("accuracy", "f1")]
     if round_:
         rows += [(k, "layer", "cosine", 0.2 * (k + round_)) for k in range(2)]
+        rows += [(k, "adaptation", "accuracy", accuracy * (k + 4) / 9) for k in range(6)]
         values = {
             "drift": 2.0 * round_,
             "divergence": 3.0 * round_,

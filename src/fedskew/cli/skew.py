@@ -54,8 +54,9 @@ def skew(parsed: argparse.Namespace) -> int:
 def write(parsed: argparse.Namespace, experiment: Experiment, dataset: Dataset, data: ClientData) -> None:
     """Write the folder of ``--export``."""
     require(
-        experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled,
-        "export: shared and pooled rows belong to no single client; leave out shared_data and pooled",
+        experiment.shared_data.beta == 0 and not mixture(experiment.skew).pooled and not experiment.clients.unseen,
+        "export: shared and pooled rows belong to no single client, and a run chooses the unseen clients; leave out shared_data, "
+        "pooled and unseen",
     )
     labels = data.labels.at(0)
     skews = [f"from-folder:path={shown(str(parsed.export))}"]

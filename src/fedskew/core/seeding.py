@@ -23,6 +23,7 @@ PURPOSES = (
     *("features", "concepts", "test clients", "public"),
     *("augment", "diagnose", "landscape"),
     *("faults", "attackers", "attack"),
+    "unseen",
 )
 
 

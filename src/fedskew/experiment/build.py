@@ -191,6 +191,13 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
     return Tuning(SeededPlanner(local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr)
 
 
+def adaptation_of(experiment: Experiment) -> Tuning:
+    """The steps of unseen clients on their own rows: those of personal models, or else a round of local work."""
+    return tuning_of(experiment) or Tuning(
+        SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
+    )
+
+
 def batch_of(x: Tensor, y: Tensor, rows: Ints, dtype: torch.dtype) -> Batch | None:
     """These rows in one batch; None if there are none."""
     at = torch.as_tensor(rows, device=x.device)

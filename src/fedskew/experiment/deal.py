@@ -42,6 +42,7 @@ class ClientData:
     test_labels: Labels  # of the test rows
     drawn: Drawn  # what each feature and concept skew drew for the clients, by NUMBER-SKEW-NAME
     preprocessing: Preprocessing | None = None  # that gave x_test; it has no feature skew
+    unseen: Partition | None = None  # the rows of clients that take no part in training
 
     def label_counts(self) -> Ints:
         """(clients, strata) training rows of each class at the start, or of each tenth of the targets."""
@@ -69,7 +70,9 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
     rows = rows_of(dataset, x)
     seen = feature.transformed(skews.features, own, rows, owner, seed)
     changes = concept.drawn(skews.concepts, x, dataset.num_classes, number, seed)
+    unseen = unseen_clients(experiment, dealt)
     held = np.bincount(owner[owner >= 0], minlength=number)
+    held[unseen] = 0
     tested = stream(seed, "test clients").choice(number, size=len(dataset.y_test), p=held / held.sum())
     return ClientData(
         partition=partition,
@@ -80,7 +83,24 @@ def client_data(experiment: Experiment, dataset: Dataset, dealt: Partition | Non
         test_labels=concept.labels_of(skews.concepts, changes, x_test, dataset.y_test, tested, seed, part=2),
         drawn=named(skews, own, changes),
         preprocessing=preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns)),
+        unseen=dealt.only(unseen) if len(unseen) else None,
     )
+
+
+def unseen_clients(experiment: Experiment, dealt: Partition) -> Ints:
+    """The clients that take no part in training, ascending. Raises `BadInput` if fewer than two of them can be measured."""
+    share, number = experiment.clients.unseen, len(dealt)
+    if not share:
+        return np.arange(0)
+    count = int(share * number + 1e-9)
+    chosen = np.sort(stream(experiment.clients.partition_seed, "unseen").permutation(number)[:count])
+    measured = 0 if dealt.held_out is None else sum(len(dealt.measured_rows(k)) > 0 for k in chosen)
+    require(
+        measured >= 2,
+        f"clients: unseen {share:g} of {number} clients leaves {measured} with held-out rows, and 2 are needed; raise unseen, "
+        "or use more clients",
+    )
+    return chosen
 
 
 def check_features(skews: Mixture, dataset: Dataset) -> None:
@@ -166,8 +186,10 @@ def read_back(folder: FromFolder, experiment: Experiment, dataset: Dataset, rese
 
 
 def finished(experiment: Experiment, dataset: Dataset, dealt: Partition) -> Partition:
-    """The dealt rows, pooled if a skew pools them, and with each client's part of the public share."""
-    partition, shared = (pooled(dealt) if mixture(experiment.skew).pooled else dealt), shared_rows(experiment, dataset)
+    """The dealt rows of the clients that train, pooled if a skew pools them, and with each client's part of the public share."""
+    unseen = unseen_clients(experiment, dealt)
+    seen = dealt.only(np.delete(np.arange(len(dealt)), unseen)) if len(unseen) else dealt
+    partition, shared = (pooled(seen) if mixture(experiment.skew).pooled else seen), shared_rows(experiment, dataset)
     if not len(shared):
         return partition
     return share_out(partition, shared, experiment.shared_data.alpha, experiment.clients.partition_seed)
@@ -209,6 +231,7 @@ def partition_facts(experiment: Experiment, dataset: Dataset, data: ClientData, 
         "rows": int(sizes.sum()),
         "held_out": 0 if partition.held_out is None else len(partition.held_out[0]),
         "unmeasured": partition.unmeasured,
+        "unseen": 0 if data.unseen is None else len(data.unseen),
         "server_rows": len(server_rows(experiment, dataset)),
         "shared_rows": shared,
         "shared_rows_each": each,

@@ -37,6 +37,13 @@ DATA = (
     Keyword(
         "held_out", "F", "share of each client's rows held out to measure on (default: 0.2)", "clients.held_out", float
     ),
+    Keyword(
+        "unseen",
+        "F",
+        "share of the clients that take no part in training and measure the model",
+        "clients.unseen",
+        float,
+    ),
     Keyword("server_data", "F", "share of the training rows kept by the server", "server_data.share", float),
 )
 
@@ -114,6 +121,7 @@ class Settings(TypedDict, total=False):
     clients: object  # a number, or the whole section
     partition_seed: int
     held_out: float
+    unseen: float
     server_data: object  # a share, or the whole section
     task: object
     model: object
@@ -153,6 +161,7 @@ class Settings(TypedDict, total=False):
     clients__number: int
     clients__partition_seed: int
     clients__held_out: float
+    clients__unseen: float
     server_data__share: float
     server_data__warm_up: int
     shared_data__beta: float

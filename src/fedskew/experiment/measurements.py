@@ -13,13 +13,14 @@ from fedskew.core.fairness import counts, odds, opportunity, parity
 from fedskew.core.records import Server, channels_last
 from fedskew.core.seeding import stream
 from fedskew.core.task import Categorised, ModelTask, pooled_primary
-from fedskew.experiment.build import Assembly
+from fedskew.experiment.build import Assembly, adaptation_of
 from fedskew.experiment.metrics import row_of
 from fedskew.experiment.site import Site
 from fedskew.loop.evaluate import CHUNK, by_row, mean_of, over_rows, per_row, pooled_by_row, scored
 from fedskew.loop.failures import client_cause, server_cause
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
+from fedskew.loop.unseen import adaptation_curve
 from fedskew.loop.work import Engine, Outcome, States
 from fedskew.measure.privacy import epsilon
 from fedskew.measure.registry import computed, stored
@@ -31,7 +32,11 @@ from fedskew.store.runs import Row
 
 def measured_clients(assembly: Assembly) -> Ints:
     """The clients whose data are measured under the global model: all, or a fixed random choice of ``max_clients``."""
-    clients = assembly.federation.clients
+    return at_most(assembly.federation.clients, assembly)
+
+
+def at_most(clients: Ints, assembly: Assembly) -> Ints:
+    """These clients, or a fixed random choice of ``max_clients`` of them."""
     limit = assembly.experiment.evaluation.max_clients
     if len(clients) <= limit:
         return clients
@@ -95,7 +100,25 @@ def model_rows(assembly: Assembly, site: Site, server: Server, states: States, c
         rows += own_rows(
             assembly, "personal", worst_first(assembly, scores.clients, fed.task.measured(scores.personal))
         )
+    if server.round == assembly.experiment.training.rounds:
+        rows += unseen_rows(assembly, site.engine, server)
     return rows
+
+
+def unseen_rows(assembly: Assembly, engine: Engine, server: Server) -> list[Row]:
+    """The primary metric on the clients that took no part in training, by the number of rows to adapt on.
+
+    Nothing if there are none, or if the clients share nothing, so that a new client receives no trained model.
+    """
+    fed, unseen, name = assembly.federation, assembly.data.unseen, assembly.experiment.task.primary
+    if unseen is None or (fed.kept is not None and not len(fed.kept.others)):
+        return []
+    clients = at_most(np.arange(len(unseen)), assembly)
+    curve = adaptation_curve(fed, engine, server, unseen, adaptation_of(assembly.experiment), clients)
+    means = [float(fed.task.measured(scores)[name].nanmean()) for scores in curve]
+    rows: list[Row] = [(place, "adaptation", name, value) for place, value in enumerate(means)]
+    rows += [(None, "unseen", f"{name}_before", means[0]), (None, "unseen", f"{name}_adapted", means[-1])]
+    return [row for row in rows if math.isfinite(row[3])]
 
 
 def test_row_values(assembly: Assembly, server: Server) -> Floats | None:

@@ -34,6 +34,7 @@ from fedskew.experiment.site import LocalClients, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
 from fedskew.experiment.watching import new_warnings, note, note_where, watch_of
 from fedskew.loop.round import start
+from fedskew.loop.unseen import ROWS
 from fedskew.loop.work import Engine
 from fedskew.measure.registry import declare, shown
 from fedskew.skew.partition import Partition
@@ -284,6 +285,8 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
     facts["parameters"] = int(assembly.x0.numel())
     facts["layers"] = list(assembly.federation.task.space.layers())
     facts["classes"] = list(assembly.dataset.classes if assembly.dataset.target == "labels" else assembly.strata)
+    if assembly.data.unseen is not None:
+        facts["adaptation"] = ["all" if rows is None else str(rows) for rows in ROWS]
     if experiment.metric:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])

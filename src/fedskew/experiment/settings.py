@@ -29,18 +29,31 @@ class Clients:
 
     The share is rounded down: at 0.2 a client with fewer than five rows trains on all of them and is not measured. If no client
     holds out a row, as with 0, clients are measured on their training rows.
+
+    ``unseen`` is the share of the clients (0..1) that take no part in training. After the last round they measure the model: before
+    they adapt it, and after a round of local work on some of their rows.
     """
 
     number: int = 10
     partition_seed: int = 0
     held_out: float = 0.2
+    unseen: float = 0.0
     private = alone
+
+    def accepts(self, setup: Setup) -> str:
+        """The reason why a deployed run cannot leave clients out, or nothing."""
+        return "" if setup.simulated or not self.unseen else "unseen: on nodes every client trains; leave it out"
 
     def __post_init__(self) -> None:
         require(self.number >= 1, f"number must be at least 1, got {self.number}")
         require(self.partition_seed >= 0, f"partition_seed must be at least 0, got {self.partition_seed}")
         require_storable("partition_seed", self.partition_seed)
         require(0 <= self.held_out < 1, f"held_out is a share, at least 0 and below 1, got {self.held_out}")
+        require(0 <= self.unseen < 1, f"unseen is a share, at least 0 and below 1, got {self.unseen}")
+        require(
+            self.held_out > 0 or not self.unseen,
+            "unseen clients are measured on held-out rows; set held_out above 0",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,10 @@ PERSONAL_REMARK = (
     "personal: each client's own model after the round; test {} belongs to the server's model, "
     "which means little if a method keeps much of the model on the clients"
 )
+UNSEEN_REMARK = (
+    "unseen: clients that took no part in training, on their held-out rows; adapted: after a round of local work on all "
+    "their other rows, or the steps of `evaluation.adapt_steps`, from the model that the method gives a new client"
+)
 BESIDE: tuple[View, ...] = ("table", "page", "curve")
 
 
@@ -63,6 +67,23 @@ def of_personal_models(metric: TaskMetric) -> Iterator[Measure]:
             label = f"{metric.title} of the worst personal model"
             measure = shown_as(metric, measure, "worst_personal", label, ("page", "curve"))
         yield measure
+
+
+def of_unseen_clients(metric: TaskMetric) -> Iterator[Measure]:
+    """The metric on clients that took no part in training, before and after they adapted the model."""
+    if metric.aside:
+        return
+    wide = {"unit": metric.unit, "low": metric.low, "high": metric.high, "better": metric.better, "reduce": "last"}
+    models = {
+        "before": ("unseen", "the server's model"),
+        "adapted": ("unseen_adapted", "the model that each of them adapted on all its training rows"),
+    }
+    for name, (key, of) in models.items():
+        note = f"{metric.title} of {of} on the held-out rows of clients that took no part in training: mean over them"
+        measure = Measure("unseen", f"{metric.name}_{name}", note, remark=UNSEEN_REMARK, **wide)  # type: ignore[arg-type]
+        yield shown_as(metric, measure, key, f"{metric.title} on {key.replace('_', ' ')} clients", ("table", "page"))
+    note = f"per number of rows to adapt on: {metric.title} on the held-out rows of unseen clients, mean over them"
+    yield Measure("adaptation", metric.name, note, label=f"{metric.title} by rows to adapt on", **wide)  # type: ignore[arg-type]
 
 
 def shown_as(metric: TaskMetric, measure: Measure, key: str, label: str, shown: tuple[View, ...]) -> Measure:

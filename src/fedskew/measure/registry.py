@@ -17,7 +17,14 @@ from fedskew.measure.measure import ALL as ALL
 from fedskew.measure.measure import PLACES as PLACES
 from fedskew.measure.measure import Measure as Measure
 from fedskew.measure.measure import View as View
-from fedskew.measure.of_metrics import PRIMARY, of_clients, of_each_client, of_personal_models, on_test_rows
+from fedskew.measure.of_metrics import (
+    PRIMARY,
+    of_clients,
+    of_each_client,
+    of_personal_models,
+    of_unseen_clients,
+    on_test_rows,
+)
 from fedskew.tasks.metrics import METRICS
 
 P = ParamSpec("P")
@@ -25,7 +32,7 @@ Store = TypeVar("Store")
 Shown = TypeVar("Shown")
 Runs = TypeVar("Runs", bound="Iterable[Recorded]")
 
-OF_MODELS = ("test", "clients", "personal")
+OF_MODELS = ("test", "clients", "personal", "unseen")
 """Splits of measures of models, which are not made after every round."""
 
 FAIR = "fedskew.measure.fairness:"
@@ -61,6 +68,8 @@ MEASURES: tuple[Measure, ...] = (
     *(m for metric in METRICS for m in of_personal_models(metric)),
     Measure("personal", "loss_mean", "loss of the personal models: mean over the clients",
             compute=FAIR + "mean", score="loss", better="lower"),
+    # unseen: clients that took no part in training; adaptation: its number stands in the column of the client
+    *(m for metric in METRICS for m in of_unseen_clients(metric)),
     # round: the updates of a round, before a codec, and what it cost
     Measure(
         "round", "drift", "mean distance of the clients’ local models from their example-weighted mean, which FedAvg takes for the "
@@ -164,6 +173,7 @@ def declare_metrics(metrics: Iterable[TaskMetric]) -> None:
                 on_test_rows(metric),
                 *of_clients(metric),
                 *of_personal_models(metric),
+                *of_unseen_clients(metric),
                 *of_each_client(metric),
             ):
                 if (measure.split, measure.name) not in {(m.split, m.name) for m in MEASURES}:

@@ -41,6 +41,7 @@ PARTITION_NUMBERS = (
     ("rows", "rows dealt to train on"),
     ("held_out", "rows held out to measure clients"),
     ("unmeasured", "clients without held-out rows, not measured"),
+    ("unseen", "clients that take no part in training"),
     ("server_rows", "rows of the server"),
     ("shared_rows", "rows of the public share"),
     ("shared_rows_each", "rows of the public share that each client gets"),
@@ -243,7 +244,7 @@ def part_figures(
     """The measures of layers and of classes, where the runs have them."""
     order, made = tables.methods(records), []
     last = "after the last measured round"
-    captions = {"layers": "mean over the rounds", "classes": last, "labels": last}
+    captions = {"layers": "mean over the rounds", "classes": last, "labels": last, "adaptation": "after the last round"}
     for what in parts.MEASURES:
         table = parts.by_part(store, records, what, budget, spread)
         if len(table):

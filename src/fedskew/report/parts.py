@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedskew.core.errors import require
-from fedskew.measure.registry import Measure, stored
+from fedskew.measure.registry import Measure, primary, stored
 from fedskew.report import series
 from fedskew.report.budget import Budget
 from fedskew.report.style import SERIES, blank, finish, marker, share_axis, shorten, styled
@@ -21,11 +21,20 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Parts = Literal["layers", "classes", "labels"]
+Parts = Literal["layers", "classes", "labels", "adaptation"]
 MEASURES: dict[Parts, tuple[str, str]] = {
     "layers": ("layer", "cosine"),
     "classes": ("class", "accuracy"),
     "labels": ("class", "f1"),
+    "adaptation": ("adaptation", ""),
+}
+"""By figure: the split, and the name; empty for the primary metric."""
+
+AXES: dict[Parts, str] = {
+    "layers": "layer",
+    "classes": "class",
+    "labels": "class or label",
+    "adaptation": "rows of a new client to adapt on",
 }
 MOST = 30
 """Maximum number of parts that are named on the axis."""
@@ -33,7 +42,8 @@ MOST = 30
 
 def measure_of(what: Parts) -> Measure:
     """The measure of the parts."""
-    return stored()[MEASURES[what]]
+    split, name = MEASURES[what]
+    return stored()[split, name or primary().name]
 
 
 def by_part(
@@ -43,14 +53,14 @@ def by_part(
 
     Columns method, part (its name), place (its number), mean, half (of `words.SPREADS`, over seeds; NaN for one seed).
     """
-    split, name = MEASURES[what]
+    measure = measure_of(what)
     known = {r.id: r for r in records if r.status == "finished"}
     frame = series.by_part(store, list(known.values()))
-    frame = frame[(frame["split"] == split) & (frame["name"] == name)]
+    frame = frame[(frame["split"] == measure.split) & (frame["name"] == measure.name)]
     if budget and len(frame):
         last = read(store, list(known.values()), budget).groupby("run")["round"].max()
         frame = frame[frame["round"] <= frame["run"].map(last)]
-    if split == "class":
+    if measure.split == "class":
         frame = frame[frame["round"] == frame.groupby("run")["round"].transform("max")]
     runs = frame.groupby(["run", "part"], sort=False)["value"].mean().reset_index()
     for column in OBSERVATION:
@@ -68,10 +78,8 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
 
     Raises `BadInput` if nothing was measured.
     """
-    require(
-        len(table) > 0,
-        f"none of these runs has measured its {what}; set evaluation.{series.PARTS[MEASURES[what][0]]}=true",
-    )
+    option = "clients.unseen=0.2" if what == "adaptation" else f"evaluation.{series.PARTS[MEASURES[what][0]]}=true"
+    require(len(table) > 0, f"none of these runs has measured its {what}; set {option}")
     measure, parts = measure_of(what), table.drop_duplicates("place").sort_values("place")
     with styled():
         figure, axes = blank(250)
@@ -81,7 +89,8 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
             ends = np.array([limits(measure, row) for row in rows])
             colour = SERIES[index % len(SERIES)]
             axes.vlines(x, ends[:, 0], ends[:, 1], color=colour, linewidth=2, alpha=0.45)
-            axes.plot(x, [row["mean"] for row in rows], marker(index), color=colour, label=method)
+            line = "-" if what == "adaptation" else ""
+            axes.plot(x, [row["mean"] for row in rows], marker(index) + line, color=colour, label=method)
         if measure.unit == "%":
             share_axis(axes)
             axes.set_ylim(-0.02, 1.02)
@@ -90,7 +99,7 @@ def draw_parts(table: pd.DataFrame, what: Parts, order: Sequence[str], label: st
             crowded = sum(map(len, names)) > 45
             axes.set_xticks(parts["place"].tolist(), names, rotation=90 if crowded else 0, fontsize=9)
         axes.set_xlim(-0.6, parts["place"].max() + 0.6)
-        axes.set_xlabel({"layers": "layer", "classes": "class", "labels": "class or label"}[what])
+        axes.set_xlabel(AXES[what])
         finish(figure, axes, label)
     return figure
 

@@ -90,13 +90,18 @@ def curves_by_run(frame: pd.DataFrame) -> pd.DataFrame:
 
 OF_PARTS = """
 SELECT run, round, split, client, name, value FROM measurements
-WHERE run IN (SELECT value FROM json_each(?)) AND split IN ('layer', 'class') ORDER BY run, round, split, client
+WHERE run IN (SELECT value FROM json_each(?)) AND split IN ('layer', 'class', 'adaptation') ORDER BY run, round, split, client
 """
-PARTS: dict[str, Literal["layers", "classes"]] = {"layer": "layers", "class": "classes"}
+PARTS: dict[str, Literal["layers", "classes", "adaptation"]] = {
+    "layer": "layers",
+    "class": "classes",
+    "adaptation": "adaptation",
+}
+"""By split: the fact of a run that names its parts."""
 
 
 def by_part(store: RunStore, records: Sequence[RunRecord]) -> pd.DataFrame:
-    """What was measured by layer and by class. Columns run, round, split (``layer`` or ``class``), part (its name), name, value."""
+    """What was measured by layer, by class, and by rows to adapt on. Columns run, round, split, part (its name), name, value."""
     import pandas as pd
 
     rows = store.query(OF_PARTS, [json.dumps([record.id for record in records])])

@@ -1,7 +1,9 @@
 """A partition: which rows of the training set belong to which client."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
@@ -64,6 +66,20 @@ class Partition:
             return self.rows(client)
         indices, offsets = self.held_out
         return indices[offsets[client] : offsets[client + 1]]
+
+    def only(self, clients: Ints) -> Partition:
+        """These clients and no others."""
+        parts, aside = [self.rows(k) for k in clients], None
+        if self.held_out is not None:
+            held = [self.measured_rows(k) for k in clients]
+            aside = (np.concatenate(held), offsets(held))
+        names = tuple(self.names[k] for k in clients)
+        return replace(self, indices=np.concatenate(parts), offsets=offsets(parts), names=names, held_out=aside)
+
+    def first(self, most: int) -> Partition:
+        """At most this many training rows of each client."""
+        parts = [self.rows(k)[:most] for k in range(len(self))]
+        return replace(self, indices=np.concatenate(parts), offsets=offsets(parts))
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """(clients, classes) counts of the training rows."""

@@ -55,6 +55,7 @@ class Facts(TypedDict, total=False):
     versions: dict[str, str]
     layers: list[str]
     classes: list[str]
+    adaptation: list[str]
     measured_every: Count
     parameters: Count
     asked: str

@@ -192,7 +192,7 @@ def tuning_of(experiment: Experiment) -> Tuning | None:
 
 
 def adaptation_of(experiment: Experiment) -> Tuning:
-    """The steps of unseen clients on their own rows: those of personal models, or else a round of local work."""
+    """The steps of unseen clients on their own rows: as many as personal models take, or else a round of local work."""
     return tuning_of(experiment) or Tuning(
         SeededPlanner(experiment.local, experiment.training.seed, purpose="tuning"), experiment.evaluation.adapt_lr
     )

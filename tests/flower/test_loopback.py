@@ -20,6 +20,7 @@ from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 from tests.flower.test_reach import serving
+from tests.flower.test_tables import patients
 from tests.flower_nodes import nodes_of, small
 
 METHODS = ("fedavg", "scaffold", "moon")
@@ -64,6 +65,31 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path)
         for method in METHODS:
             run(experiment_of(method), runs=tmp_path / f"{method}-simulated")
             assert torch.equal(weights(tmp_path / method), weights(tmp_path / f"{method}-simulated")), method
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        ("parkinsons", "mlp:hidden=[8]"),
+        ("tcga-brca", "mlp:hidden=[8]"),
+        ("shakespeare", "symbol-lstm"),
+        ("table:rows.csv,labels=cough|fever", "mlp:hidden=[4]"),
+        ("table:rows.csv,label=outcome,text=note", "text-cnn"),
+    ],
+)
+def test_every_task_gives_the_simulators_weights(
+    data: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers, times, symbols, sets of labels, texts."""
+    monkeypatch.chdir(tmp_path)
+    patients(120, 0).to_csv("rows.csv", index=False)
+    experiment = small(dataset=data, model=model, skew="iid", rounds=2).replace(clients__held_out=0.0)
+    nodes = nodes_of(experiment, tmp_path / "nodes")
+    with loopback(tmp_path / "flower", nodes, environment=OFFLINE) as link:
+        link.submit(write_app(tmp_path / "app", experiment, str(tmp_path / "runs")))
+        run(experiment, runs=tmp_path / "simulated")
+        assert torch.equal(weights(tmp_path / "runs"), weights(tmp_path / "simulated"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")

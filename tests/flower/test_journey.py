@@ -1,0 +1,124 @@
+"""The page about four hospitals, from their files to predictions, with certificates and keys; and what a killed process costs."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedskew.flower.local import free_port
+from fedskew.flower.processes import end
+from fedskew.store.runs import RunStore
+from tests.flower.certificates import CERTIFIED, blocks
+from tests.flower.test_recipe import Session
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "between-sites.md").read_text(encoding="utf-8")
+FILES = ("hungary.columns.toml", "switzerland.columns.toml", "veterans.columns.toml", "recipe.toml")
+STARTED = "fedskew flower node"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    made = Session(tmp_path)
+    made.names |= {"9096": str(free_port()), "9097": str(free_port())}
+    yield made
+    end(made.running)
+
+
+def carry_out(session: Session, until: str = "") -> None:
+    """The page's blocks in order, up to the command that begins with ``until``."""
+    files = iter(FILES)
+    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.S | re.M):
+        if kind == "python":
+            (session.folder / "make.py").write_text(text)
+            session.carry_out("sh", "python make.py")
+        elif kind == "toml":
+            (session.folder / next(files)).write_text(text)
+        elif kind == "sh":
+            lines = text.replace("\\\n", " ").splitlines()
+            if until and any(line.startswith(until) for line in lines):
+                return
+            session.carry_out("sh", text)
+
+
+def secured(session: Session) -> None:
+    """A certificate, a SuperLink and its name, as the page on deployment prints them."""
+    printed = blocks(CERTIFIED)
+    for kind, text in (printed[0], printed[2], printed[4]):
+        session.carry_out(kind, text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_four_hospitals_go_from_their_files_to_predictions(session: Session) -> None:
+    secured(session)
+    carry_out(session)
+    record = RunStore(session.folder / "runs").run(3)
+    assert (record.status, record.rounds_done, "flower" in record.facts) == ("finished", 5, True)
+    answers = pd.read_csv(session.folder / "answers.csv")
+    assert len(answers) == 60
+    truth = pd.read_csv(session.folder / "test.csv")["outcome"]
+    frame = RunStore(session.folder / "runs").measurements([3])
+    tested = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 5)]["value"].item()
+    assert (answers["prediction"] == truth).mean() == pytest.approx(tested, abs=1e-6)
+    assert tested > 0.7
+    assert {"README.md", "model.onnx", "predict.py", "preprocessing.json"} <= {
+        p.name for p in (session.folder / "model").iterdir()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_killed_process_costs_at_most_the_round(session: Session) -> None:
+    """First the server's process, then a node, is killed without warning; both start again, and the run ends."""
+    secured(session)
+    carry_out(session, until="flwr run")
+    recipe = session.folder / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("rounds = 5", "rounds = 9"))
+    options = "deployment.agree=true deployment.most_rows=400 deployment.timeout=20"
+    for line in ("fedskew flower init app --recipe recipe.toml", f"flwr run app ours --run-config '{options}'"):
+        done = session.run(session.named(line))
+        assert done.returncode == 0, done.stderr
+
+    def rounds() -> int:
+        found = [record for record in RunStore(session.folder / "runs").runs() if record.id == 3]
+        return found[0].rounds_done if found else -1
+
+    await_rounds(rounds, 2)
+    os.killpg(session.running[0].pid, signal.SIGKILL)  # the SuperLink, with the server's process
+    session.running[0].wait(20)
+    before = rounds()
+    session.carry_out(*blocks(CERTIFIED)[2])
+    RunStore(session.folder / "runs").run(3)
+    assert session.run(session.named(f"flwr run app ours --run-config '{options} resume=3'")).returncode == 0
+    await_rounds(rounds, before + 1)
+    node = session.running[2]
+    os.kill(node.pid, signal.SIGKILL)
+    node.wait(20)
+    line = next(line for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith(f"{STARTED} --client 1"))
+    session.start(session.named(line))
+    await_rounds(rounds, 9)
+    frame = RunStore(session.folder / "runs").measurements([3])
+    clients = frame[(frame["name"] == "clients") & (frame["split"] == "round")].set_index("round")["value"]
+    assert sorted(clients.index) == list(range(1, 10))
+    print(clients.tolist(), before)
+    assert (clients < 4).sum() <= 2
+
+
+def await_rounds(rounds: object, number: int, seconds: float = 200) -> None:
+    limit = time.monotonic() + seconds
+    while rounds() < number:  # type: ignore[operator]
+        assert time.monotonic() < limit, f"{rounds()} of {number} rounds"  # type: ignore[operator]
+        time.sleep(0.3)
+
+
+def test_the_page_names_a_file_for_each_block() -> None:
+    kinds = re.findall(r"^```(\w+)\n", PAGE, re.M)
+    assert kinds.count("toml") == len(FILES)
+    assert all(f"`{name}`" in PAGE for name in FILES)

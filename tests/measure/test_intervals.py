@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedskew.measure.intervals import Estimate, mean_interval, over_seeds_and_rows
+from fedskew.measure.intervals import Crossed, mean_interval, over_seeds_and_rows, over_splits
 from fedskew.measure.statistics import equivalence_p
 from fedskew.tasks.classification import Classification
 from fedskew.tasks.survival import Survival
@@ -55,14 +55,25 @@ def test_equivalence_without_differences_between_rows_is_over_the_seeds() -> Non
     assert over_seeds_and_rows(by_seed[:, None] + np.array([-1.0, 1.0])).p_within(0.5) > found.p_within(0.5)
 
 
+def test_redrawn_test_rows_by_hand() -> None:
+    # variance 1 over three splits with half as many test as training rows: 1 / 3 + 1 / 2
+    found = over_splits([1.0, 2.0, 3.0], 0.5)
+    assert found.errors() == [pytest.approx(((5 / 6) ** 0.5, 2.0))]
+    assert found.half() == pytest.approx(stats.t.ppf(0.975, 2) * (5 / 6) ** 0.5)
+    assert found.p() == pytest.approx(2 * stats.t.sf(2 / (5 / 6) ** 0.5, 2))
+    # more splits of the same rows never make the interval narrower than the rows allow
+    assert found.with_seeds(10_000).errors()[0][0] > 0.5**0.5
+    assert over_splits([0.25] * 4, 0.5).half() == 0
+
+
 def test_seeds_that_decide() -> None:
     # between the seeds only: the interval of S seeds is t(S - 1) / sqrt(S)
-    by_seed = Estimate(mean=0.5, seeds=3, rows=10, by_seed=1.0, by_row=0.0, residual=0.0)
+    by_seed = Crossed(mean=0.5, seeds=3, rows=10, by_seed=1.0, by_row=0.0, residual=0.0)
     needed = by_seed.seeds_to_decide()
     assert by_seed.with_seeds(needed).half() < 0.5 <= by_seed.with_seeds(needed - 1).half()
     assert needed == 18
     # between the rows only: seeds do not help
-    assert Estimate(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
+    assert Crossed(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
 
 
 def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
@@ -79,16 +90,27 @@ def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) ->
     return right[1] - right[0]
 
 
-def decisions(rows: int, true: float, repeats: int, seeds: int = 5) -> tuple[float, float, float, float]:
+SHARE = 0.2
+"""The share of all rows that each seed draws as its test rows."""
+
+
+def decisions(
+    rows: int, true: float, repeats: int, seeds: int = 5, redrawn: bool = False
+) -> tuple[float, float, float, float]:
     """Of ``repeats`` comparisons the share of intervals that cover the true difference, and of those that leave out 0.
 
-    First over seeds and rows, as tables take it (never narrower than over seeds alone), then over seeds alone.
+    First by the rule of the tables, over seeds and test rows or redrawn test rows, then over seeds alone.
     """
     rng, counts = np.random.default_rng(rows), np.zeros(4)
     for _ in range(repeats):
-        values = differences(rng, seeds, rows, true)
+        values = differences(rng, seeds, round(rows / SHARE) if redrawn else rows, true)
+        if redrawn:
+            values = np.stack([rng.choice(own, rows, replace=False) for own in values])
+            rule = over_splits(values.mean(1).tolist(), SHARE / (1 - SHARE))
+        else:
+            rule = over_seeds_and_rows(values)
         mean, alone = mean_interval(values.mean(1).tolist())
-        for at, half in ((0, over_seeds_and_rows(values).half()), (2, alone)):
+        for at, half in ((0, rule.half()), (2, alone)):
             counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
     return tuple((counts / repeats).tolist())
 
@@ -158,8 +180,20 @@ def test_coverage_of_pooled_metrics_by_simulation(metric: str, rows: int) -> Non
     assert alone < 930
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 1000, 10_000])
+@pytest.mark.parametrize("true", [0.0, 0.01, 0.03])
+def test_coverage_of_redrawn_test_rows_by_simulation(rows: int, true: float) -> None:
+    covered, decided, _, _ = decisions(rows, true, repeats=1000, redrawn=True)
+    assert covered >= 0.93
+    assert true or decided <= 0.065
+
+
 if __name__ == "__main__":
-    print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
-    for rows in (100, 1000, 10_000):
-        for true in (0.0, 0.01, 0.03):
-            print(rows, true, *(f"{100 * share:.1f} %" for share in decisions(rows, true, 1000)), sep="  ")
+    for redrawn in (False, True):
+        print("redrawn test rows" if redrawn else "the same test rows")
+        print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
+        for rows in (100, 1000, 10_000):
+            for true in (0.0, 0.01, 0.03):
+                found = decisions(rows, true, 1000, redrawn=redrawn)
+                print(rows, true, *(f"{100 * share:.1f} %" for share in found), sep="  ")

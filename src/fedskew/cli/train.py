@@ -35,7 +35,7 @@ def run(parsed: argparse.Namespace) -> int:
     [plan], dataset = prepare([experiment_from(parsed)], None, jobs=1)
     store = RunStore(parsed.runs)
     number = register(store, plan.experiment, plan.trial)
-    head([plan], dataset, f"run {number}")
+    head([plan], f"run {number}")
     return carry_out(store, {number: plan}, dataset, 1, parsed, f"fedskew resume {number}")
 
 
@@ -60,7 +60,7 @@ def compare(parsed: argparse.Namespace) -> int:
         if plan.experiment.name in tuned:
             store.add_facts(number, {"tuned": tuned[plan.experiment.name].facts()})
     comparison = f"c{store.run(min(runs)).comparison}"
-    head(plans, dataset, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
+    head(plans, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
     return carry_out(store, runs, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 
@@ -85,14 +85,14 @@ def requested_budget(parsed: argparse.Namespace) -> Budget | None:
     return budget_from(text) if text else None
 
 
-def head(plans: Sequence[Plan], dataset: Dataset, title: str) -> None:
+def head(plans: Sequence[Plan], title: str) -> None:
     """Print what is about to run, on standard error."""
     console = Console(stderr=True)
     console.print(title, style="bold")
     console.print(described(plans[0].experiment))
     engines = {plan.experiment.name: plan.trial for plan in plans if plan.trial}
-    if dataset.notes:
-        console.print(f"data: {dataset.notes}", style="dim")
+    if plans[0].notes:
+        console.print(f"data: {plans[0].notes}", style="dim")
     for chosen in dict.fromkeys(trial["choice"] for trial in engines.values()):
         trials = [t for t in engines.values() if t["choice"] == chosen]
         names = [name for name, t in engines.items() if t["choice"] == chosen]

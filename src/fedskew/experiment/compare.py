@@ -5,10 +5,11 @@ from functools import partial
 
 from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
+from fedskew.data.splits import with_split
 from fedskew.engine.group import Lost
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.plan import Plan
+from fedskew.experiment.plan import Latest, Plan
 from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
 from fedskew.store.lease import busy
 from fedskew.store.runs import RunRecord, RunStore
@@ -23,7 +24,7 @@ EndListener = Callable[[Ended], None]
 def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> list[Experiment]:
     """One experiment for each method and seed, seed by seed, so that an unfinished comparison is still paired.
 
-    Partition and training use the same seed. All methods use the same seeds.
+    Partition and training use the same seed, and so do test rows that are drawn. All methods use the same seeds.
     """
     require(bool(methods), "compare: name at least one algorithm")
     require(
@@ -34,7 +35,12 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> 
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     made = [with_method(base, method) for method in methods]
     require(len({one.name for one in made}) == len(made), "compare: an algorithm is named twice")
-    return [one.replace(training__seed=seed, clients__partition_seed=seed) for seed in seeds for one in made]
+    splits = {seed: with_split(base.dataset, seed) for seed in seeds}
+    return [
+        one.replace(training__seed=seed, clients__partition_seed=seed, dataset=splits[seed])
+        for seed in seeds
+        for one in made
+    ]
 
 
 def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:
@@ -63,11 +69,12 @@ def execute_all(
         ended(result)
 
     if jobs == 1 or len(runs) == 1:
+        load = Latest()
         for run, plan in runs.items():
             if stop():
                 break
             try:
-                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset, plan))
+                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset, plan, load=load))
                 note(Ended(run, None))
             except Interrupted:
                 break

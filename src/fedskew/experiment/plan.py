@@ -14,7 +14,7 @@ from fedskew.data.datasets.own import Own
 from fedskew.engine.choose import Option, choose, next_work
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import Assembly, assemble, check_clients, check_needs, with_engine
-from fedskew.experiment.config import Experiment
+from fedskew.experiment.config import DataSource, Experiment
 from fedskew.experiment.deal import dealt_rows, finished
 from fedskew.experiment.given import suited
 from fedskew.experiment.machine import cores
@@ -35,6 +35,19 @@ class Trial(TypedDict):
     estimated_seconds_a_round: dict[str, float]  # by option
 
 
+@dataclass
+class Latest:
+    """Loads data sets, and has the last one at hand: runs with the same test rows mostly follow each other."""
+
+    source: str = ""
+    dataset: Dataset | None = None
+
+    def __call__(self, source: DataSource) -> Dataset:
+        if self.dataset is None or repr(source) != self.source:
+            self.source, self.dataset = repr(source), source.load()
+        return self.dataset
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A run that can begin. Worker processes get ``dealt`` and read the experiment in the run store."""
@@ -43,6 +56,7 @@ class Plan:
     dealt: Partition | None = None  # training rows of each client; None: dealt when the run begins
     trial: Trial | None = None
     assembly: Assembly | None = None  # of the only run of a command
+    notes: str = ""  # of the data set
 
     def assembled(self, dataset: Dataset) -> tuple[Assembly, Trial | None]:
         """The assembly to execute, and the trial if the engine is chosen only now."""
@@ -53,43 +67,53 @@ class Plan:
         return settle(assemble(self.experiment, dataset, dealt=self.dealt))
 
 
-def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int) -> tuple[list[Plan], Dataset]:
-    """Plan runs that share their data: one plan for each experiment. Raises `BadInput` before anything is stored.
+def prepare(experiments: Sequence[Experiment], dataset: Dataset | None, jobs: int) -> tuple[list[Plan], Dataset | None]:
+    """Plan the runs, one plan for each experiment, and give the data set that they share; None if they draw several test sets.
 
-    ``dataset`` replaces the experiments' data set. A trial on the first experiment of each name chooses the engine of all of
-    that name, for ``jobs`` runs side by side.
+    Raises `BadInput` before anything is stored. ``dataset`` replaces the experiments' data set. A trial on the first experiment of
+    each name chooses the engine of all of that name, for ``jobs`` runs side by side.
     """
     check_processes(jobs)
-    if dataset is None:
-        dataset = experiments[0].dataset.load()
-    else:
+    if dataset is not None:
         own = Own(fingerprint=dataset.fingerprint())
         experiments = [e.replace(dataset=own) for e in experiments]
-    experiments = [suited(e, dataset) for e in experiments]
-    dealt: dict[object, Partition] = {}
+    elif len({repr(e.dataset) for e in experiments}) == 1:
+        dataset = experiments[0].dataset.load()
+    load, dealt = Latest(), {}
+    planned: list[Experiment] = []
     rows: list[Partition] = []
-    for experiment in experiments:
+    for given in experiments:
+        drawn = dataset or load(given.dataset)
+        experiment = suited(given, drawn)
+        planned.append(experiment)
         check_needs(experiment)
         # methods on the same seed mostly share their rows
-        key = (experiment.skew, experiment.clients, experiment.server_data, experiment.shared_data)
+        key = (
+            repr(experiment.dataset),
+            experiment.skew,
+            experiment.clients,
+            experiment.server_data,
+            experiment.shared_data,
+        )
         if key not in dealt:
-            dealt[key] = dealt_rows(experiment, dataset)
+            dealt[key] = dealt_rows(experiment, drawn)
         rows.append(dealt[key])
-        check_clients(experiment, len(finished(experiment, dataset, rows[-1])))
+        check_clients(experiment, len(finished(experiment, drawn, rows[-1])))
     first: dict[str, Plan] = {}
-    for experiment, own_rows in zip(experiments, rows, strict=True):
+    for experiment, own_rows in zip(planned, rows, strict=True):
         if experiment.name not in first:
-            assembly, trial = settle(assemble(experiment, dataset, dealt=own_rows), jobs)
+            drawn = dataset or load(experiment.dataset)
+            assembly, trial = settle(assemble(experiment, drawn, dealt=own_rows), jobs)
             # several assemblies may not fit into memory together
-            kept = assembly if len(experiments) == 1 else None
-            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept)
-    if len(experiments) == 1:
+            kept = assembly if len(planned) == 1 else None
+            first[experiment.name] = Plan(assembly.experiment, own_rows, trial, kept, drawn.notes)
+    if len(planned) == 1:
         return list(first.values()), dataset
     plans = []
-    for experiment, own_rows in zip(experiments, rows, strict=True):
+    for experiment, own_rows in zip(planned, rows, strict=True):
         chosen = first[experiment.name]
         filled = with_engine(experiment, chosen.experiment.engine, chosen.experiment.training.threads)
-        plans.append(Plan(filled, own_rows, chosen.trial))
+        plans.append(Plan(filled, own_rows, chosen.trial, notes=chosen.notes))
     return plans, dataset
 
 

@@ -28,7 +28,7 @@ from fedskew.experiment.history import forgetting_rows, recovery_rows
 from fedskew.experiment.learned import keep, write_toml
 from fedskew.experiment.measurements import measured_every, test_row_values
 from fedskew.experiment.metrics import own_metrics, row_of
-from fedskew.experiment.plan import Plan
+from fedskew.experiment.plan import Latest, Plan
 from fedskew.experiment.rounds import Kept, checkpoint_due, checkpoint_of, on_disk, rounds_of, taken_up
 from fedskew.experiment.site import LocalClients, Site
 from fedskew.experiment.torchrun import group_of_run, in_step, lead
@@ -112,11 +112,16 @@ Begin = Callable[[], tuple[Assembly, Site | None]]
 
 
 def begin(
-    store: RunStore, run: int, dataset: Dataset | None, plan: Plan | None = None, dealt: Partition | None = None
+    store: RunStore,
+    run: int,
+    dataset: Dataset | None,
+    plan: Plan | None = None,
+    dealt: Partition | None = None,
+    load: Latest | None = None,
 ) -> tuple[Assembly, None]:
     """Assemble a run whose clients are in this process: its plan, or the store's experiment with these ``dealt`` rows."""
     plan = plan or Plan(from_toml(store.run(run).experiment, f"run {run}"), dealt)
-    assembly, trial = plan.assembled(dataset or plan.experiment.dataset.load())
+    assembly, trial = plan.assembled(dataset or (load or Latest())(plan.experiment.dataset))
     if trial:
         store.add_facts(run, {"engine": trial})
     return assembly, None
@@ -279,6 +284,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         "source": dataset.source,
         "notes": dataset.notes,
         "fingerprint": dataset.fingerprint(),
+        **{f"{part}_rows": len(y) for part, y in (("training", dataset.y), ("test", dataset.y_test))},
     }
     facts["partition"] = assembly.partition_facts()
     facts["measured_every"] = measured_every(assembly)

@@ -24,7 +24,7 @@ from typing import Literal
 from fedskew.core.errors import BadInput, Diverged, FedskewError, Interrupted
 from fedskew.data.dataset import Dataset
 from fedskew.data.shared import shared
-from fedskew.experiment.plan import Plan
+from fedskew.experiment.plan import Latest, Plan
 from fedskew.experiment.run import Ended, Listener, Progress, Stop, begin, execute
 from fedskew.skew.partition import Partition
 from fedskew.store.runs import RunStore
@@ -65,12 +65,12 @@ def work(
     os.environ.update(environment)
     Thread(target=end_with_parent, args=(temporary,), daemon=True).start()
     events.put(("ready", os.getpid(), None))
-    store = RunStore(folder)
+    store, load = RunStore(folder), Latest()
     while not stop.is_set() and (task := tasks.get()) is not None:
         run, dealt = task
         events.put(("begun", run, os.getpid()))
         try:
-            planned = partial(begin, store, run, dataset, dealt=dealt)
+            planned = partial(begin, store, run, dataset, dealt=dealt, load=load)
             execute(store, run, dataset, lambda p: events.put(("progress", p, None)), stop.is_set, planned)
             events.put(("ended", run, None))
         except Interrupted:

@@ -1,6 +1,7 @@
 """Confidence intervals of means over seeds, and over seeds and test rows."""
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,31 +22,22 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The mean of a number over S seeds and n test rows, and the variances that make up its interval.
-
-    ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, ``residual`` of what neither explains.
-    The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n - residual / (S n),
-    and Student's t has Satterthwaite's degrees of freedom (Satterthwaite 1946, for two crossed random factors). It is never
-    narrower than Student's interval over the seeds alone.
-    """
+class Estimate(ABC):
+    """The mean of a number over ``seeds``, with an interval that covers more than these seeds."""
 
     mean: float
     seeds: int
-    rows: int
-    by_seed: float
-    by_row: float
-    residual: float
 
+    @abstractmethod
     def errors(self) -> list[tuple[float, float]]:
-        """Standard error and degrees of freedom, of both intervals; nothing without any variance."""
-        freedom = np.array([self.seeds - 1, self.rows - 1, (self.seeds - 1) * (self.rows - 1)])
-        parts = np.array([self.by_seed / self.seeds, self.by_row / self.rows, self.residual / (self.seeds * self.rows)])
-        squared = max(parts[0] + parts[1] - parts[2], parts[0], parts[1])
-        if squared <= (1e-9 * self.mean) ** 2:
-            return []
-        both = math.sqrt(squared), squared**2 / float((parts**2 / freedom).sum())
-        return [both, (math.sqrt(parts[0]), self.seeds - 1.0)]
+        """Standard errors, each with the degrees of freedom of its interval; the widest interval counts.
+
+        Nothing without any variance.
+        """
+
+    @abstractmethod
+    def with_seeds(self, seeds: int) -> "Estimate":
+        """What another number of seeds is expected to give, if mean and variances are the true ones."""
 
     def half(self, level: float = 0.05) -> float:
         """Half the width of the interval that leaves out the true mean with this probability; 0 without any variance."""
@@ -63,13 +55,8 @@ class Estimate:
         ]
         return max(tails, default=math.nan)
 
-    def with_seeds(self, seeds: int) -> "Estimate":
-        """What this number of seeds is expected to give, if mean and variances are the true ones."""
-        by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds
-        return replace(self, seeds=seeds, by_row=by_row)
-
     def seeds_to_decide(self, level: float = 0.05) -> int:
-        """The fewest seeds, up to `MOST_SEEDS`, that are expected to tell the mean from 0; 0 if `MOST_SEEDS` are too few."""
+        """The fewest seeds, up to `MOST_SEEDS`, that are expected to tell the mean from 0; 0 if that many do not."""
         if not abs(self.mean) > self.with_seeds(MOST_SEEDS).half(level):
             return 0
         enough = range(self.seeds, MOST_SEEDS + 1)
@@ -79,9 +66,64 @@ class Estimate:
 MOST_SEEDS = 200
 
 
-def over_seeds_and_rows(values: NDArray[np.floating]) -> Estimate:
+@dataclass(frozen=True)
+class Crossed(Estimate):
+    """Over S seeds and n test rows, the same rows for each seed.
+
+    ``by_seed`` is the variance between the seeds' means, ``by_row`` between the rows' means, ``residual`` of what neither explains.
+    The interval covers other seeds and other test rows. Its squared standard error is by_seed / S + by_row / n - residual / (S n),
+    and Student's t has Satterthwaite's degrees of freedom (Satterthwaite 1946, for two crossed random factors). It is never
+    narrower than Student's interval over the seeds alone.
+    """
+
+    rows: int
+    by_seed: float
+    by_row: float
+    residual: float
+
+    def errors(self) -> list[tuple[float, float]]:
+        freedom = np.array([self.seeds - 1, self.rows - 1, (self.seeds - 1) * (self.rows - 1)])
+        parts = np.array([self.by_seed / self.seeds, self.by_row / self.rows, self.residual / (self.seeds * self.rows)])
+        squared = max(parts[0] + parts[1] - parts[2], parts[0], parts[1])
+        if squared <= (1e-9 * self.mean) ** 2:
+            return []
+        both = math.sqrt(squared), squared**2 / float((parts**2 / freedom).sum())
+        return [both, (math.sqrt(parts[0]), self.seeds - 1.0)]
+
+    def with_seeds(self, seeds: int) -> "Crossed":
+        by_row = max(self.by_row - self.residual / self.seeds, 0.0) + self.residual / seeds
+        return replace(self, seeds=seeds, by_row=by_row)
+
+
+@dataclass(frozen=True)
+class Resampled(Estimate):
+    """Over S seeds, each with a split into training and test rows of its own, by the corrected resampled t test.
+
+    Splits of the same rows have test rows in common, so their results are not independent. Nadeau and Bengio (2003) take
+    variance (1 / S + ``ratio``) as the squared standard error, with ``ratio`` test rows for each training row, and S - 1 degrees
+    of freedom.
+    """
+
+    variance: float
+    ratio: float
+
+    def errors(self) -> list[tuple[float, float]]:
+        error = math.sqrt(self.variance * (1 / self.seeds + self.ratio))
+        return [(error, self.seeds - 1.0)] if error > 1e-9 * abs(self.mean) else []
+
+    def with_seeds(self, seeds: int) -> "Resampled":
+        return replace(self, seeds=seeds)
+
+
+def over_splits(values: Sequence[float], ratio: float) -> Resampled:
+    """The mean of a number over at least two splits, with ``ratio`` test rows for each training row."""
+    v = np.asarray(values, dtype=float)
+    return Resampled(float(v.mean()), len(v), float(v.var(ddof=1)), ratio)
+
+
+def over_seeds_and_rows(values: NDArray[np.floating]) -> Crossed:
     """The mean of a number that depends on the seed and on the test row; ``values`` is (seeds, rows), at least (2, 2)."""
     seeds, rows = values.shape
     by_seed, by_row, mean = values.mean(1), values.mean(0), float(values.mean())
     rest = float(np.square(values - by_seed[:, None] - by_row + mean).sum()) / ((seeds - 1) * (rows - 1))
-    return Estimate(mean, seeds, rows, float(by_seed.var(ddof=1)), float(by_row.var(ddof=1)), rest)
+    return Crossed(mean, seeds, rows, float(by_seed.var(ddof=1)), float(by_row.var(ddof=1)), rest)

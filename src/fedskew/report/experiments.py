@@ -1,11 +1,10 @@
 """Settings of runs: how they differ, how to repeat them, and which runs repeat one experiment."""
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedskew.core.errors import BadInput, require
+from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
 from fedskew.report.words import listed, ranges
 from fedskew.store.facts import Json
@@ -13,6 +12,9 @@ from fedskew.store.runs import RunRecord
 
 SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 """Section and key of the two seeds, which have lines of their own."""
+
+SPLIT = (("dataset", "split_seed"), ("dataset", "redraw"))
+"""The same of the seed that draws the test rows, where each seed of a comparison draws its own."""
 
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
@@ -67,7 +69,7 @@ def without_seeds(record: RunRecord) -> Json:
     """The experiment without name and seeds; the text itself under ``experiment`` if it is not valid TOML."""
     table = parsed(record) or {"experiment": record.experiment}
     table.pop("name", None)
-    for section, key in SEEDS:
+    for section, key in (*SEEDS, *(SPLIT if split(record) else ())):
         if isinstance(table.get(section), dict):
             table[section].pop(key, None)
     return table
@@ -80,16 +82,6 @@ def held_out(record: RunRecord) -> bool:
     clients = parsed(record).get("clients")
     value = clients.get("held_out", 0) if isinstance(clients, dict) else 0
     return isinstance(value, int | float) and value > 0
-
-
-def margin(records: Sequence[RunRecord]) -> float:
-    """The difference that does not matter, of the runs that state one; NaN if none does. Raises `BadInput` if they differ."""
-    stated = [parsed(record).get("evaluation", {}).get("margin") for record in records]
-    found = sorted({*stated} - {None})
-    require(
-        len(found) < 2, f"these runs state several margins, {listed([f'{one:g}' for one in found])}; name runs of one"
-    )
-    return float(found[0]) if found else math.nan
 
 
 def skews(record: RunRecord) -> set[str]:
@@ -277,9 +269,11 @@ def distinct(records: Sequence[RunRecord]) -> list[RunRecord]:
 def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, str], ...]]:
     """For each run the settings, with their values, in which runs of its name differ."""
     settings = {record.id: settings_of(record) for record in records}
+    read: dict[tuple[str, str], set[str]] = {}
     for record in records:
-        rows = {data for other in records if other.name == record.name and (data := fingerprint(other))}
-        if len(rows) > 1:
+        read.setdefault((record.name, split(record)), set()).add(fingerprint(record))
+    for record in records:
+        if len(read[record.name, split(record)] - {""}) > 1:
             settings[record.id]["data"] = fingerprint(record)[:8] or "unknown"
     differing = {
         name: differing_keys([settings[record.id] for record in records if record.name == name])
@@ -290,6 +284,12 @@ def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, st
         for record in records
         for own in [settings[record.id]]
     ]
+
+
+def split(record: RunRecord) -> str:
+    """The seed that drew the test rows, where each seed of a comparison draws its own; else nothing."""
+    dataset = parsed(record).get("dataset")
+    return str(dataset.get("split_seed")) if isinstance(dataset, dict) and dataset.get("redraw") is True else ""
 
 
 def fingerprint(record: RunRecord) -> str:

@@ -11,7 +11,7 @@ from fedskew.core.errors import require
 from fedskew.measure.registry import by_primary_metric, primary
 from fedskew.measure.statistics import Ranks, rank_methods
 from fedskew.report.budget import Budget
-from fedskew.report.experiments import parsed
+from fedskew.report.experiments import without_seeds
 from fedskew.report.names import titled
 from fedskew.report.style import INK, MUTED, SERIES, WIDTH, styled
 from fedskew.report.tables import methods, per_seed, read
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def block(record: RunRecord) -> str:
     """The group within which runs are ranked: data set with its options, and skew."""
-    table = parsed(record)
+    table = without_seeds(record)
     return json.dumps({key: table.get(key) for key in ("dataset", "skew")}, sort_keys=True)
 
 

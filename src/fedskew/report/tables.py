@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
-from fedskew.measure.intervals import mean_interval
+from fedskew.measure.intervals import Estimate, mean_interval, over_splits
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
 from fedskew.measure.statistics import (
     LEVEL,
@@ -28,7 +28,8 @@ from fedskew.measure.statistics import (
 )
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
-from fedskew.report.experiments import client_rows, distinct, margin, pooled, shares_nothing
+from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
+from fedskew.report.stated import margin, drawn_ratio
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -86,7 +87,8 @@ def summary(
     ``seeds``                                 distinct (partition seed, seed) among the finished
     ``after_round``                           the round, or rounds, after which its finished runs are read, as text
     ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
-                                              ``seeds and test rows``, or ``seeds`` under a budget and without stored rows
+                                              ``seeds and test rows``, ``seeds and redrawn test rows``, or ``seeds`` under a
+                                              budget and without stored rows
     ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
     ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
@@ -126,6 +128,14 @@ def summarise(
     read_after = last_rounds(frame)
     stated = margin(records)
     limit = stated / 100 if primary().unit == "%" else stated
+    ratio = drawn_ratio(records)
+
+    def sure(values: pd.Series[float], method: str, first: str = "") -> Estimate | None:
+        """The mean of a method's values, or of its differences from the first, as sure as the test rows allow."""
+        if ratio > 0:
+            return over_splits(values.tolist(), ratio) if len(values) > 1 else None
+        return test_rows.estimate(by_row.get(method, {}), by_row.get(first, {}) if first else None, values.index)
+
     rows = []
     for method in order:
         runs = [record for record in records if record.name == method]
@@ -143,11 +153,11 @@ def summarise(
         for measure in measures:
             found = spread(measure.key, own[measure.key])
             row |= found if measure.interval else {measure.key: found[measure.key]}
-        whole, half = test_rows.estimate(by_row.get(method, {}), None, own.index), f"{primary().key}_half"
+        whole = sure(own[primary().key].dropna(), method)
         if whole:
-            row[half] = whole.half()
+            row[f"{primary().key}_half"] = whole.half()
         row |= {
-            "covers": words.ROWS_TOO if whole else words.SEEDS,
+            "covers": (words.SPLITS if ratio > 0 else words.ROWS_TOO) if whole else words.SEEDS,
             "pairs": len(own),
             **dict.fromkeys(("difference", "difference_half", "difference_std", "difference_sem"), NAN),
             "effect": NAN,
@@ -166,7 +176,7 @@ def summarise(
             row["effect"], row["p"] = hedges_g(paired.tolist()), paired_p(paired.tolist())
             if math.isfinite(limit):
                 row["p_equivalent"] = equivalence_p(paired.tolist(), limit)
-            whole = test_rows.estimate(by_row.get(method, {}), by_row.get(order[0], {}), paired.index)
+            whole = sure(paired, method, order[0])
             if whole and whole.half():
                 row["difference_half"], row["p"] = whole.half(), max(whole.p(), row["p"])
                 row["p_equivalent"] = max(row["p_equivalent"], whole.p_within(limit))

@@ -42,12 +42,17 @@ SPREADS = {
     "sem": Spread("sem", "standard error"),
 }
 
-SEEDS, ROWS_TOO = "seeds", "seeds and test rows"
+SEEDS, ROWS_TOO, SPLITS = "seeds", "seeds and test rows", "seeds and redrawn test rows"
 """What an interval of the primary measure covers."""
 
 
 def covered(table: pd.DataFrame) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
+    if len(table) and (table["covers"] == SPLITS).all():
+        return (
+            f"each seed draws its own test rows; the intervals of {primary().title} cover this by the corrected resampled t test "
+            "(Nadeau and Bengio 2003), others the seeds only"
+        )
     if len(table) and (table["covers"] == ROWS_TOO).all():
         return (
             f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"

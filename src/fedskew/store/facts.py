@@ -35,6 +35,8 @@ class Data(TypedDict, total=False):
     source: str
     notes: str
     fingerprint: str
+    training_rows: Count
+    test_rows: Count
 
 
 class Facts(TypedDict, total=False):

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedskew.data.dataset import Dataset, numbered
-from fedskew.data.datasets.table import held_out
 from fedskew.data.find import Files, Remote, text_of
 from fedskew.data.preprocessing import Number, fitted
+from fedskew.data.splits import held_out
 
 COUNT, PEOPLE = 5875, 42
 TARGETS = ("motor_UPDRS", "total_UPDRS")

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedskew.core.errors import require
+from fedskew.core.errors import require, require_storable
 from fedskew.core.places import whole_path
-from fedskew.core.seeding import stream
-from fedskew.data.dataset import Dataset, Ints
+from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular
+from fedskew.data.splits import held_out
+from fedskew.data.targets import TARGETS
 from fedskew.data.texts import check_options, of_texts
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class Table:
     """Rows of the file or folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
     One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a
-    random ``test_share`` of each client's rows (rounded down). All rows are loaded into memory, or ``rows`` of them at random.
+    random ``test_share`` of each client's rows (rounded down), in equal shares of the classes. ``split_seed`` draws it; with
+    ``redraw`` each seed of a comparison draws its own. All rows are loaded into memory, or ``rows`` of them at random.
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
@@ -49,6 +50,8 @@ class Table:
     text: str = ""
     test: str = ""
     test_share: float = 0.2
+    split_seed: int = 0
+    redraw: bool = True
     rows: int = 0
     length: int = 64
     vocabulary: int = 20_000
@@ -59,6 +62,10 @@ class Table:
     )
 
     def __post_init__(self) -> None:
+        if self.test:
+            object.__setattr__(self, "redraw", False)
+        require(self.split_seed >= 0, f"split_seed must be at least 0, got {self.split_seed}")
+        require_storable("split_seed", self.split_seed)
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
         named = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
@@ -151,7 +158,9 @@ class Table:
             if self.label:
                 y_test = np.array([classes.index(word) for word in other.classes])[y_test]
         else:
-            held = held_out(client, self.test_share)
+            target = {"label": "classes", "labels": "labels", "target": "number", "time": "survival"}
+            kind = next(target[option] for option in target if getattr(self, option))
+            held = held_out(client, self.test_share, self.split_seed, TARGETS[kind].strata(y, tuple(classes))[0])
             require(
                 bool(held.any()),
                 f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",
@@ -203,14 +212,3 @@ def with_labels(found: Survey, labels: tuple[str, ...], path: str) -> Survey:
         require(not odd.any(), f"{path}: column {name!r} is a label and must hold 0 or 1, {int(odd.sum())} rows do not")
     y = np.stack(columns, axis=1).astype(np.int64)
     return replace(found, table=found.table.drop_columns(list(labels[1:])), y=y)
-
-
-def held_out(client: Ints, fraction: float) -> NDArray[np.bool_]:
-    """(n,) whether a row is held out: a random fraction of each client's rows, rounded down."""
-    rng = stream(0, "split")
-    order = np.lexsort((rng.random(len(client)), client))
-    sizes = np.bincount(client)
-    rank = np.arange(len(client)) - (np.cumsum(sizes) - sizes)[client[order]]
-    held = np.zeros(len(client), dtype=bool)
-    held[order] = rank < np.floor(fraction * sizes[client[order]] + 1e-9)
-    return held

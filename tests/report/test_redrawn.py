@@ -1,0 +1,69 @@
+"""Comparisons whose seeds draw their own test rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedskew as fs
+from fedskew.experiment.config import from_toml
+from fedskew.measure.intervals import over_splits
+from fedskew.report import tables
+from fedskew.report.answer import answer
+from fedskew.report.repeat import repeat_command
+from fedskew.report.words import covered
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> fs.Runs:
+    folder = tmp_path_factory.mktemp("redrawn")
+    return fs.compare(["fedavg", "fedprox:mu=1"], dataset="heart", seeds=3, rounds=2, runs=folder, progress=False)
+
+
+def test_runs_of_a_seed_share_their_test_rows(runs: fs.Runs) -> None:
+    read = {(r.name, r.seed): r.facts["data"]["fingerprint"] for r in runs.records}
+    assert len(set(read.values())) == 3
+    for seed in range(3):
+        loaded = from_toml(runs.records[2 * seed].experiment).dataset.load()
+        assert read["fedavg", seed] == read["fedprox:mu=1", seed] == loaded.fingerprint()
+
+
+def test_the_interval_is_nadeau_and_bengios(runs: fs.Runs) -> None:
+    table = tables.summary(runs.store, runs.records)
+    last = runs.measurements().query("split == 'test' and name == 'accuracy' and round == 2").set_index("run")["value"]
+    values = {name: [last[r.id] for r in runs.records if r.name == name] for name in ("fedavg", "fedprox:mu=1")}
+    first, second = values.values()
+    ratio = 307 / 613  # test rows for each training row, a third of each class of each hospital
+    assert table["accuracy_half"].tolist() == pytest.approx(
+        [over_splits(v, ratio).half() for v in values.values()], rel=1e-3
+    )
+    found = over_splits((np.array(second) - first).tolist(), ratio)
+    assert table["difference_half"][1] == pytest.approx(found.half(), rel=1e-3)
+    assert table["p"][1] == pytest.approx(found.p(), rel=1e-3)
+    assert set(table["covers"]) == {"seeds and redrawn test rows"}
+    assert "corrected resampled t test (Nadeau and Bengio 2003)" in covered(table)
+    assert "Undecided" in answer(table)
+
+
+def test_the_command_that_repeats_them_redraws_them(runs: fs.Runs) -> None:
+    assert repeat_command(runs.store, runs.records).endswith("--algorithms fedavg fedprox:mu=1 --seeds 0 1 2")
+    assert "redraw = true" in runs.records[0].experiment
+
+
+@pytest.mark.slow
+def test_workers_and_one_process_measure_the_same(runs: fs.Runs, tmp_path: Path) -> None:
+    other = fs.compare(
+        ["fedavg", "fedprox:mu=1"], dataset="heart", seeds=3, rounds=2, runs=tmp_path / "two", jobs=2, progress=False
+    )
+    wanted, found = (
+        made.measurements().query("split == 'test' and round == 2").sort_values(["run", "name"])["value"].tolist()
+        for made in (runs, other)
+    )
+    assert found == wanted
+
+
+def test_fixed_test_rows_are_a_source_of_their_own(tmp_path: Path) -> None:
+    made = fs.compare(
+        ["fedavg", "fedprox:mu=1"], dataset="heart:redraw=false", seeds=2, rounds=1, runs=tmp_path, progress=False
+    )
+    assert set(tables.summary(made.store, made.records)["covers"]) == {"seeds and test rows"}

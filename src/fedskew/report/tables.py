@@ -29,7 +29,7 @@ from fedskew.measure.statistics import (
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
-from fedskew.report.stated import margin, drawn_ratio
+from fedskew.report.stated import drawn_ratio, margin
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 

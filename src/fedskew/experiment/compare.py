@@ -74,7 +74,7 @@ def execute_all(
             if stop():
                 break
             try:
-                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset, plan, load=load))
+                execute(store, run, dataset, listener, stop, partial(begin, store, run, dataset or load, plan))
                 note(Ended(run, None))
             except Interrupted:
                 break

@@ -112,16 +112,11 @@ Begin = Callable[[], tuple[Assembly, Site | None]]
 
 
 def begin(
-    store: RunStore,
-    run: int,
-    dataset: Dataset | None,
-    plan: Plan | None = None,
-    dealt: Partition | None = None,
-    load: Latest | None = None,
+    store: RunStore, run: int, data: Dataset | Latest | None, plan: Plan | None = None, dealt: Partition | None = None
 ) -> tuple[Assembly, None]:
     """Assemble a run whose clients are in this process: its plan, or the store's experiment with these ``dealt`` rows."""
     plan = plan or Plan(from_toml(store.run(run).experiment, f"run {run}"), dealt)
-    assembly, trial = plan.assembled(dataset or (load or Latest())(plan.experiment.dataset))
+    assembly, trial = plan.assembled(data if isinstance(data, Dataset) else (data or Latest())(plan.experiment.dataset))
     if trial:
         store.add_facts(run, {"engine": trial})
     return assembly, None

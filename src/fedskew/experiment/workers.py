@@ -70,7 +70,7 @@ def work(
         run, dealt = task
         events.put(("begun", run, os.getpid()))
         try:
-            planned = partial(begin, store, run, dataset, dealt=dealt, load=load)
+            planned = partial(begin, store, run, dataset or load, dealt=dealt)
             execute(store, run, dataset, lambda p: events.put(("progress", p, None)), stop.is_set, planned)
             events.put(("ended", run, None))
         except Interrupted:

@@ -110,7 +110,7 @@ def test_equal_losses_leave_the_mixture_as_it_is() -> None:
         assert_close(outcome.server.x, [0.0])
 
 
-def test_the_losses_are_those_of_all_rows_before_training() -> None:
+def test_the_losses_are_over_all_rows_before_training() -> None:
     """Several steps on small batches: lambda only knows the full losses at the model that was sent."""
     fed = ragged(Afl(gamma=0.01), local=Local(epochs=2, batch_size=4))
     outcome = play(fed, X0, 1)[0]

@@ -248,7 +248,7 @@ def test_golden_round_of_those_who_answered(copies, answered, weights) -> None:
     assert_close(after.state["tau"], p @ f64(steps))
 
 
-def test_under_dropout_tau_is_that_of_the_clients_that_answered() -> None:
+def test_under_dropout_tau_counts_the_clients_that_answered() -> None:
     for outcome in play(replace(ragged(Drfa()), system=System(dropout=0.5)), X0, 8):
         if len(outcome.steps):
             assert min(outcome.steps) <= float(outcome.server.state["tau"]) <= max(outcome.steps)

@@ -255,7 +255,7 @@ def test_equal_and_constant_accuracies_leave_mu_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 30, 1024, 2500])
-def test_the_global_accuracy_is_that_of_the_servers_rows(count: int) -> None:
+def test_the_global_accuracy_is_on_the_servers_rows(count: int) -> None:
     fed, data = ragged(DualMetric()), own_rows(count)
     right = fed.task.logits(X0, data.x).argmax(1) == data.y
     assert_close(accuracy(fed.task, X0, data), right.double().mean())
@@ -263,7 +263,7 @@ def test_the_global_accuracy_is_that_of_the_servers_rows(count: int) -> None:
     assert_close(accuracy(fed.task, X0, half), right[::2].double().mean())
 
 
-def test_accuracies_are_those_of_the_received_model() -> None:
+def test_accuracies_belong_to_the_received_model() -> None:
     """On all rows of a client and of the server, before training."""
     fed, states = ragged(DualMetric()), ClientStates()
     first, second = play(fed, X0, 2, states=states)

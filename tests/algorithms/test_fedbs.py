@@ -33,7 +33,7 @@ def client_batch(n: int, padded: int, stranger: float = 9.0) -> Batch:
 
 
 @pytest.mark.parametrize(("n", "padded"), [(1, 0), (5, 2), (8, 0), (19, 6)])
-def test_variances_are_those_of_the_rows_one_by_one(n: int, padded: int) -> None:
+def test_variances_equal_those_computed_row_by_row(n: int, padded: int) -> None:
     batch = client_batch(n, padded)
     rows = torch.stack([full_gradient(X0, batch.x[i : i + 1], batch.y[i : i + 1]) for i in range(n)])
     expected = (rows - rows.mean(0)).square().sum(1).mean()
@@ -228,7 +228,7 @@ def test_the_importance_decides_who_trains() -> None:
     assert chosen(importance="size") == [1]
 
 
-def test_the_variance_is_that_of_the_model_which_is_sent() -> None:
+def test_the_variance_belongs_to_the_sent_model() -> None:
     """h = 2 and 6 at b = 0: gradients 2 w and 6 w, variance 4 w^2, whatever the steps do in between."""
     fed = exact_clients(Quadratic(), [[2.0, 0.0], [6.0, 0.0]], (3,), FedBS(), lr=0.1, sizes=[2])
     x = 1.0

@@ -124,7 +124,7 @@ def test_the_optimum_with_its_gradients_does_not_move(weighting: str, rate: floa
     ("alpha", "rate", "lr", "steps"),
     [(1.0, 1.0, 0.2, (3, 6)), (2.0, 0.5, 0.15, (4, 4)), (1.5, 1.2, 0.15, (3, 4))],
 )
-def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(alpha, rate, lr, steps) -> None:
+def test_reaches_the_uniform_optimum_at_any_server_rate_and_sizes(alpha, rate, lr, steps) -> None:
     """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13; there h = 0 and g_k = grad F_k."""
     fed = sized_pair(FedDyn(alpha=alpha), steps, lr=lr, server=ServerSgd(lr=rate))
     outcomes, states = run(fed, [-1.0], 50)

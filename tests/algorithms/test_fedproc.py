@@ -84,7 +84,7 @@ def test_the_contrastive_loss_in_its_textbook_form(y: int) -> None:
     assert_close(loss(Z, C, [y]), -np.log(e[y] / e.sum()))
 
 
-def test_the_length_of_a_prototype_does_not_matter_that_of_the_features_does() -> None:
+def test_the_length_of_features_matters_and_of_a_prototype_does_not() -> None:
     assert_close(loss(Z, C * f64([[1e-6], [7.0], [1e6]]), [0, 2]), loss(Z, C, [0, 2]))
     assert apart(loss(2 * Z, C, [0, 2]), loss(Z, C, [0, 2]), 1e-2)
 

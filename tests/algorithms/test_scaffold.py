@@ -180,7 +180,7 @@ def test_the_optimum_with_its_gradients_does_not_move(option: str, weighting: st
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize(("rate", "lr", "steps"), [(1.0, 0.1, (2, 5)), (0.5, 0.2, (3, 3)), (1.3, 0.1, (3, 3))])
-def test_reaches_the_uniform_optimum_whatever_the_server_rate_and_the_sizes(option, rate, lr, steps) -> None:
+def test_reaches_the_uniform_optimum_at_any_server_rate_and_sizes(option, rate, lr, steps) -> None:
     """2.4 for h = (1, 4), b = (0, 3), although the samples optimum would be 36/13."""
     fed = sized_pair(Scaffold(option=option), steps, lr=lr, server=ServerSgd(lr=rate))
     assert_close(play(fed, [-1.0], 35)[-1].server.x, [2.4], 1e-8)
@@ -209,7 +209,7 @@ def test_partial_participation_reaches_the_same_optimum(option: str, weighting: 
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_variates_on_linear_losses_are_the_gradients_whatever_the_momentum_and_rate(momentum: float) -> None:
+def test_variates_on_linear_losses_are_the_gradients_at_any_momentum_and_rate(momentum: float) -> None:
     """The displacement is divided by eta_t ||a||_1; by eta_t tau it would diverge at momentum 0.9 from 4 steps on."""
     g = f64([[1.0, -2.0], [0.5, 3.0], [4.0, 0.0]])
     solver = Sgd(lr=0.1, momentum=momentum, lr_decay=0.5)

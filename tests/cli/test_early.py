@@ -74,7 +74,7 @@ def test_what_only_the_experiment_can_judge_is_left_to_it(
     assert refuse(parser().parse_args(line.split())) is None
 
 
-def test_options_read_from_the_syntax_are_those_of_the_classes() -> None:
+def test_options_read_from_the_syntax_equal_the_classes_options() -> None:
     for kind in PLACES:
         assert classes(kind).keys() == COMPONENTS[kind].ours.keys()
         for name, cls in COMPONENTS[kind].ours.items():

@@ -75,7 +75,7 @@ def test_every_combination_cites_its_paper() -> None:
         assert set(combination.cites) <= set(references())
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_is_the_packages() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert references()[ITSELF].fields["version"] == project["version"]
 

@@ -37,7 +37,7 @@ def test_numbers_of_a_secret_are_normal_and_independent_over_rounds_purposes_and
     assert torch.equal(normals(SECRET, 10, "noise", 0), rows[0][:10])
 
 
-def test_numbers_of_a_seed_are_those_of_its_torch_stream() -> None:
+def test_numbers_of_a_seed_come_from_its_torch_stream() -> None:
     drawn = torch.randn(5, generator=torch_stream(7, "noise", 2), dtype=torch.float64)
     assert torch.equal(normals(7, 5, "noise", 2), drawn)
 

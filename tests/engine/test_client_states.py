@@ -8,7 +8,7 @@ import torch
 from fedskew.engine.states import ClientStates
 
 
-def test_states_equal_those_of_a_dictionary():
+def test_states_equal_a_dictionarys():
     """Over many rounds in which the population grows."""
     rng, states, plain = np.random.default_rng(0), ClientStates(), {}
 

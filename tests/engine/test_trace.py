@@ -187,7 +187,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("stacked", [False, True])
-def test_the_gradient_equals_that_of_torch_func(use, stacked):
+def test_the_gradient_equals_torch_funcs(use, stacked):
     ours, public = USES[use](grad_and_value), USES[use](public_grad_and_value)
     w = numbers(4, 3) if stacked else numbers(3)
     if stacked:

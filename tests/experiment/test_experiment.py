@@ -187,7 +187,7 @@ def test_partition_and_training_seeds_are_separate(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("method", "down", "up"), [("fedavg", 1, 1), ("scaffold", 2, 2), ("moon", 1, 1), ("feddyn", 1, 1)]
 )
-def test_bytes_are_those_of_the_vectors_sent(tmp_path, method: str, down: int, up: int) -> None:
+def test_bytes_count_the_vectors_sent(tmp_path, method: str, down: int, up: int) -> None:
     runs = run(small(method), data=DATA, runs=tmp_path)
     frame = runs.measurements().query("round == 1 and split == 'round'").set_index("name")["value"]
     vector = 4 * runs.records[0].facts["parameters"]

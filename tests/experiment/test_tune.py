@@ -66,7 +66,7 @@ def test_tuning_uses_the_last_round_even_if_an_earlier_one_was_better(tmp_path) 
     assert work.judged({}, [run]).score == 0.5
 
 
-def test_a_metric_of_which_less_is_better_is_minimised(tmp_path, monkeypatch) -> None:
+def test_a_metric_that_is_better_when_lower_is_minimised(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Classification, "primary", "loss")
     tuned = tune(RunStore(tmp_path), base(), "fedavg", Search(space={"solver.lr": (1e-7, 0.1)}), dataset=DATA)
     reached = {t.setting["solver.lr"]: tuned.reached(t) for t in tuned.tried}

@@ -91,7 +91,7 @@ def test_rows_are_shuffled_client_by_client(skew, held_out):
 
 
 @pytest.mark.parametrize("size", [3, "all"])
-def test_batch_sizes_of_all_clients_equal_those_of_each(size):
+def test_batch_sizes_of_all_clients_equal_each_clients(size):
     sizes = np.asarray([1, 2, 3, 4, 500])
     local = Local(batch_size=size)
     planner = SeededPlanner(local, 0)

@@ -112,7 +112,7 @@ def test_with_everything_kept_clients_train_alone_and_send_nothing(engine, solve
         assert_close(table[k], alone[k])
 
 
-def test_single_client_trains_equally_whatever_it_keeps() -> None:
+def test_single_client_trains_equally_with_any_kept_part() -> None:
     plain = play(ragged(FedAvg(), sizes=[23]), X0, 3)[-1].server.x
     for at in (HEAD, [0, 5], range(P)):
         fed = keeping(ragged(FedAvg(), sizes=[23]), at)

@@ -27,7 +27,7 @@ def test_rounds_with_stragglers_match_the_numbers_by_hand() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_stragglers_turn_the_direction_of_fedavg_and_not_that_of_fednova(momentum: float) -> None:
+def test_stragglers_turn_the_direction_of_fedavg_but_not_of_fednova(momentum: float) -> None:
     """With constant gradients, every FedNova round is a multiple of the mean gradient."""
     g = f64([[1.0, -2.0], [0.5, 3.0], [-4.0, 1.0], [2.0, 2.0]])
     directions = {}
@@ -42,7 +42,7 @@ def test_stragglers_turn_the_direction_of_fedavg_and_not_that_of_fednova(momentu
     assert float(directions[FedAvg].min()) < 0.9
 
 
-def test_unequal_epochs_move_the_fixed_point_of_fedavg_from_the_optimum_and_hardly_that_of_fednova() -> None:
+def test_unequal_epochs_move_the_fixed_point_of_fedavg_from_the_optimum_but_hardly_of_fednova() -> None:
     """At a fixed point the weighted sum of M_k (w - b_k) vanishes, M_k = I - (I - eta A_k)^tau_k. FedNova's weights are p / tau."""
     a, b = matrices(4)
     seed, lr = 3, 0.02

@@ -195,7 +195,7 @@ def test_float32_updates_are_measured_in_float64():
     assert float(got["divergence"]) == pytest.approx(2**-10 * math.sqrt(5000), rel=1e-12)
 
 
-def test_divergence_of_linear_losses_is_that_of_their_gradients():
+def test_divergence_of_linear_losses_equals_their_gradients_divergence():
     """T-L: updates -lr steps g_k give divergence lr steps mean ||g_k - mean g||."""
     g = np.random.default_rng(4).standard_normal((5, 8))
     expected = 0.1 * 7 * np.linalg.norm(g - g.mean(0), axis=1).mean()

@@ -44,7 +44,7 @@ def test_equal_differences_are_equivalent_from_five_seeds_on() -> None:
     assert math.isnan(equivalence_p([0.0], 0.01))
 
 
-def test_students_t_is_that_of_scipy_stats() -> None:
+def test_students_t_equals_scipys() -> None:
     for freedom in range(1, 40):
         assert float(t_quantile(freedom)) == stats.t.ppf(0.975, freedom)
         assert t_tail(freedom / 7, freedom) == stats.t.sf(freedom / 7, freedom)

@@ -21,7 +21,7 @@ LAYERS = {"first": [slice(0, 3), slice(5, 6)], "second": [slice(3, 5)]}
 SHARES = st.lists(st.floats(0.01, 1), min_size=2, max_size=20)
 
 
-def test_cosines_are_those_of_all_pairs() -> None:
+def test_cosines_equal_the_mean_over_all_pairs() -> None:
     deltas = torch.tensor(np.random.default_rng(0).standard_normal((7, 6)))
     for name, places in LAYERS.items():
         rows = torch.cat([deltas[:, place] for place in places], 1)

@@ -145,7 +145,7 @@ def test_a_vector_holds_every_layer_once(model, shape, classes):
 
 
 @every_small_model
-def test_stacked_gradients_equal_those_of_each_client(model, shape, classes):
+def test_stacked_gradients_equal_each_clients(model, shape, classes):
     net = made(model, shape, classes)
     task, x, y = classifier(net, classes), rows(shape, 4), torch.arange(4) % classes
     w = task.space.flatten(net)

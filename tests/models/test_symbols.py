@@ -75,7 +75,7 @@ def test_a_row_without_symbols_is_finite(model):
     assert not z.any()
 
 
-def test_stacked_gradients_are_those_of_each_transformer():
+def test_stacked_gradients_equal_each_transformers():
     net = made(SMALL[1])
     space = ParameterSpace(net)
     w = torch.stack([space.flatten(made(SMALL[1])), space.flatten(net) / 2])

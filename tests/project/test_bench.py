@@ -62,7 +62,7 @@ RESULT = {
 }
 
 
-def test_the_ratio_is_that_of_the_medians_of_the_best():
+def test_the_ratio_compares_the_medians_of_the_best():
     assert ratio(RESULT["works"][0]["seconds"]) == 1.0 / 0.25
 
 

@@ -315,8 +315,8 @@ PHRASES = (
     "long enough to gain by", "not finite tell broken", "no authority of yours signs it", "claims to be a client that is there",
     "In the kinds of columns", "no seed was carried out in all its arms", "prints a line a promise",
     "may answer nothing but one class", "bytes that sends", "are in no mean below", "tells how a run stores", "told apart",
-    "to be had of", "do not federate", "at a place of its own", r"\b(?i:that|those|the ones?) of\b", r"\b(?i:so) many\b",
-    r"\b(?i:of) which\b", r"\b(?i:such) an? one\b", "refers to itself", r"\bwhich \w+ where\b",
+    "to be had of", "do not federate", "at a place of its own", r"\b(?i:that|those|the ones?) of\b", "_(that|those)_of_",
+    r"\b(?i:so) many\b", r"\b(?i:of) which\b", "_of_which_", r"\b(?i:such) an? one\b", "refers to itself", r"\bwhich \w+ where\b",
 )  # fmt: skip
 """Words that stopped readers."""
 

@@ -63,7 +63,7 @@ def test_a_budget_is_compared_over_seeds(store: RunStore) -> None:
     assert set(tables.summary(store, store.runs(), Budget("seconds", 0.25))["covers"]) == {"seeds"}
 
 
-def test_values_of_an_earlier_round_are_not_those_of_the_last_model(store: RunStore) -> None:
+def test_values_of_an_earlier_round_are_not_taken_for_the_last_models(store: RunStore) -> None:
     test_rows.write(store, 1, 0, np.zeros(10))
     assert set(by_method(store, store.runs())["fedavg"]) == {(0, 1), (0, 2)}
 

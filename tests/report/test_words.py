@@ -127,7 +127,7 @@ def test_intervals_as_people_read_them() -> None:
         ),
     ],
 )
-def test_answer_reads_a_primary_measure_of_which_less_is_better(
+def test_answer_reads_a_primary_measure_that_is_better_when_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: dict[str, tuple[float, ...]], expected: str
 ) -> None:
     """A loss is 1 minus the accuracy in these stores."""

@@ -82,7 +82,7 @@ def test_several_blocks_are_pieces_of_consecutive_rows() -> None:
         assert len(rows) == 40
 
 
-def test_values_are_those_of_the_target_or_the_column() -> None:
+def test_values_come_from_the_target_or_the_column() -> None:
     assert np.array_equal(QuantileDirichlet(bins=5).values(AIR), quantile_bins(Y, 5))
     assert np.array_equal(ColumnDirichlet(column="wind", bins=4).values(AIR), quantile_bins(X[:, 0], 4))
     assert np.array_equal(ColumnDirichlet(column="site").values(AIR), X[:, 2])

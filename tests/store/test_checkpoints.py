@@ -216,7 +216,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path):
     assert checkpoints.newest(tmp_path) is None
 
 
-def test_so_many_checkpoints_are_kept(tmp_path):
+def test_the_given_number_of_checkpoints_is_kept(tmp_path):
     for round_ in (1, 2, 3, 10):
         checkpoints.save(tmp_path, round_, tree(), {}, keep=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["round-000003.safetensors", "round-000010.safetensors"]

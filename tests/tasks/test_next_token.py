@@ -85,7 +85,7 @@ def test_longer_padding_changes_no_loss_score_or_gradient():
     assert not wider[padded < 0].any()
 
 
-def test_metrics_over_parts_are_those_of_all_rows():
+def test_metrics_over_parts_equal_metrics_over_all_rows():
     g = torch.Generator().manual_seed(1)
     outputs = torch.randn(9, 5, 3, generator=g, dtype=torch.float64)
     y = torch.randint(-1, 3, (9, 5), generator=g)
@@ -167,7 +167,7 @@ def test_methods_that_need_classes_are_refused() -> None:
     assert "works on classes" in first("fedlc").accepts(SYMBOLS)
 
 
-def test_clients_metrics_add_up_to_those_of_all_rows() -> None:
+def test_clients_metrics_add_up_to_metrics_of_all_rows() -> None:
     fed = of_symbols("fedavg")
     means = evaluate_clients(fed.task, start_of(fed), fed.x, fed.y, fed.partition, fed.clients)
     share = torch.tensor(fed.partition.sizes).double() / len(fed.y)

@@ -54,7 +54,7 @@ def test_classification_agrees_with_scikit_learn() -> None:
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-15)
 
 
-def test_pooled_metrics_without_each_row_are_those_of_the_other_rows() -> None:
+def test_pooled_metrics_without_each_row_equal_metrics_of_the_other_rows() -> None:
     rows, numbers = 30, torch.tensor(RNG.integers(-2, 3, (30, 4)))
     cases = [
         (Classification(), numbers / 2, torch.tensor([3, *RNG.integers(0, 3, rows - 1)])),

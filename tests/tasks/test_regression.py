@@ -133,7 +133,7 @@ def test_padding_changes_nothing() -> None:
     assert float(local_loss(fed.task, START, padded)) == pytest.approx(float(local_loss(fed.task, START, real)), 1e-14)
 
 
-def test_clients_metrics_add_up_to_those_of_all_rows() -> None:
+def test_clients_metrics_add_up_to_metrics_of_all_rows() -> None:
     fed = of_numbers(FedAvg())
     means = evaluate_clients(fed.task, START, fed.x, fed.y, fed.partition, fed.clients)
     share = torch.tensor(fed.partition.sizes).double() / len(fed.y)

@@ -36,7 +36,7 @@ from fedskew.algorithms.scaffold import Scaffold
 from fedskew.algorithms.trimmed_mean import TrimmedMean
 
 ALGORITHMS = {
-    # the reference and the first answers
+    # the reference, and the first methods against skew
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "scaffold": Scaffold,
@@ -72,7 +72,7 @@ ALGORITHMS = {
     "fairfed": FairFed,
     "f3": F3,
     "f3-gradient": F3Gradient,
-    # models of the clients' own
+    # the clients' personal models
     "ditto": Ditto,
     "per-fedavg": PerFedAvg,
     "ifca": Ifca,

@@ -270,7 +270,7 @@ class Recorder(TorchDispatchMode):
             if update.target is not torch.addcmul or update.args[0] is not w or list(update.users) != [output]:
                 continue
             (g, lr), last = update.args[1:], leaf.dim() - 1
-            # take the gradient layer by layer, before it is joined: one pass over memory less
+            # take the gradient layer by layer, before it is joined: this saves one pass over memory
             joined = g.target is torch.cat and g.args[1:] == (last,) and len(g.users) == 1 and tensors[lr].dim() == 0
             parts = g.args[0] if joined else [g]
             needed = [*(result for j, result in enumerate(results) if j != i), *map(tensors.__getitem__, (*parts, lr))]

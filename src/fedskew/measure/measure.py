@@ -93,7 +93,7 @@ class Measure:
 
     @property
     def behind(self) -> str:
-        """The verdict on a difference in which this measure is worse."""
+        """The verdict on a difference to the worse."""
         return "higher" if self.better == "lower" else "lower"
 
     @property

@@ -109,8 +109,9 @@ def layers_of(encoder: nn.Module) -> tuple[str, nn.ModuleList]:
 class Encoder(ABC):
     """A pretrained encoder.
 
-    ``frozen`` freezes the embeddings and that many of the first layers. ``lora`` is the rank of adapters in the layers after them;
-    0 means no adapters. With adapters all other weights are frozen, and ``adapt="b"`` freezes the adapters' A, too (FFA-LoRA).
+    ``frozen`` is the number of first layers that do not train; above 0 the embeddings do not train either. ``lora`` is the rank
+    of adapters in the layers after them; 0 means no adapters. With adapters all other weights are frozen, and ``adapt="b"``
+    freezes the adapters' A, too (FFA-LoRA).
     ``targets`` are the linear layers that get adapters, by default queries and values. Texts are cut after ``length`` tokens.
     ``cache`` keeps the results of the frozen layers for each text, in memory or in a file.
     """

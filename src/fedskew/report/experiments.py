@@ -53,7 +53,7 @@ class Recipe:
     """Runs of one method whose experiments differ in their seeds only."""
 
     method: str
-    toml: str  # the first run's
+    toml: str  # of the first run
     runs: list[RunRecord]
 
 

@@ -155,7 +155,7 @@ class LabelBlocks:
 
 
 def rounded(wanted: NDArray[np.float64], totals: Ints) -> Ints:
-    """Round ``wanted`` (K, C) so that rows sum to ``totals`` (K,): down, then up at the largest fractional parts."""
+    """Round ``wanted`` (K, C): down, then up at the largest fractional parts until the rows sum to ``totals`` (K,)."""
     counts = np.floor(wanted + 1e-9).astype(np.int64)
     left = totals - counts.sum(1)
     rank = np.argsort(np.argsort(counts - wanted, axis=1, kind="stable"), axis=1, kind="stable")

@@ -47,7 +47,7 @@ def encode(codec: Codec, rows: Tensor, memory: Tree, draws: Tensor | None, model
 
 
 def bits_of(rows: Tensor) -> int:
-    """Bits of one number."""
+    """The number of bits of one number."""
     return 8 * rows.element_size()
 
 

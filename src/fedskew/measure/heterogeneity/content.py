@@ -1,4 +1,4 @@
-"""What images, signals and sequences of symbols show, as numbers of each row by which clients are compared."""
+"""Numbers of each image, signal or sequence of symbols. They show how clients differ."""
 
 from collections.abc import Iterator, Sequence
 

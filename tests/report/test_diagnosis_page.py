@@ -68,3 +68,9 @@ def test_bins_of_numbers_are_in_their_order():
     named = [*(f"event, time up to {n}" for n in (8, 90)), *(f"no event, time up to {n}" for n in (8, 90, 100))]
     assert sorted(sorted(named), key=natural) == named
     assert sorted(["b", "10", "9", "-1", "a"], key=natural) == ["-1", "9", "10", "a", "b"]
+
+
+def test_one_huge_effect_does_not_fade_the_others():
+    [axes] = draw_columns(np.array([[68.0, 2.0], [-1.0, 0.0]]), ["a", "b"], ["x", "y"]).axes
+    depths = {patch.get_xy()[0] + patch.get_xy()[1]: patch.get_alpha() for patch in axes.patches}
+    assert sorted(depths.values()) == pytest.approx([0.325, 0.55, 0.55])

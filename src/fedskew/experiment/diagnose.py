@@ -1,5 +1,6 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,8 +38,8 @@ from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 Ints = NDArray[np.int64]
 OnProgress = Callable[[str, float], None]
 
-MOST_REPAIRS = 5
-"""Maximum number of columns in another unit that the advice names."""
+MOST_REPAIRS, NEAR_UNIT = 5, 0.05
+"""Maximum number of columns in another unit that the advice names. Their factors are this near to a usual one (logarithms)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,7 +308,7 @@ def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
         f"First correct {one.client}'s column {one.column}, if it is in another unit ({units}): "
         f"{f'divide it by {factor:.4g}' if factor > 1 else f'multiply it by {1 / factor:.4g}'}."
         for one, (factor, units) in wrong
-        if units
+        if units and abs(math.log(factor / one.factor)) < NEAR_UNIT
     ][:MOST_REPAIRS]
 
 

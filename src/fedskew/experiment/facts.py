@@ -37,7 +37,7 @@ def of_inputs(data: Dataset, x: NDArray[Any], texts: Sequence[str] | None) -> It
     elif x.ndim == 2 and not data.vocabulary and x.shape[1] <= MOST_INPUTS:
         names = data.columns or [f"input {at + 1}" for at in range(x.shape[1])]
         for name, values in zip(names, decode(x).T, strict=True):
-            yield name, "mean", "", np.asarray(values, dtype=np.float64)
+            yield name, "mean" if data.columns else "content", "", np.asarray(values, dtype=np.float64)
 
 
 def in_blocks(x: NDArray[Any], numbers: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]]) -> Iterator[Fact]:

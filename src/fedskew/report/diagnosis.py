@@ -27,6 +27,9 @@ MOST_LABELS = 100
 MOST_CLIENTS = 24
 """Maximum number of clients in the picture of columns, those that differ most, and in the table, the largest."""
 
+FAINT, DEEPEST = 0.05, 2.0
+"""The picture of columns leaves out effects that round to 0. Beyond the second effect no colour is deeper."""
+
 
 def answer(found: Mapping[str, Any]) -> str:
     """The diagnosis in a sentence or two."""
@@ -146,6 +149,7 @@ def column_figure(found: Mapping[str, Any]) -> dict[str, str] | None:
     if not found["columns"]:
         return None
     effects = np.array([column["each"] for column in found["columns"]]).T  # (clients, columns)
+    effects = np.where(np.abs(effects) < FAINT, 0, effects)
     far = np.abs(effects).max(1)
     chosen = np.sort(np.argsort(-far, kind="stable")[:MOST_CLIENTS])
     chosen = chosen[far[chosen] > 0]
@@ -179,11 +183,11 @@ def draw_columns(effects: np.ndarray[Any, Any], names: list[str], columns: list[
     """Draw clients (down) and columns (across); blue is higher than elsewhere, orange lower, the deeper the farther."""
     from matplotlib.patches import Rectangle
 
-    largest = np.abs(effects).max()
+    largest = min(np.abs(effects).max(), DEEPEST)
     with styled():
         figure, axes = blank(110 + 20 * len(names))
         for k, c in np.argwhere(effects).tolist():
-            colour, depth = SERIES[0 if effects[k, c] > 0 else 1], 0.1 + 0.45 * abs(effects[k, c]) / largest
+            colour, depth = SERIES[0 if effects[k, c] > 0 else 1], 0.1 + 0.45 * min(1, abs(effects[k, c]) / largest)
             axes.add_patch(Rectangle((c - 0.47, k - 0.44), 0.94, 0.88, facecolor=colour, alpha=depth, linewidth=0))
             axes.text(c, k, f"{effects[k, c]:+.1f}".replace("-", "−"), ha="center", va="center", fontsize=9)
         axes.set_xlim(-0.5, len(columns) - 0.5)

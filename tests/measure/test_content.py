@@ -99,6 +99,13 @@ def test_a_planted_cause_is_the_first_named_in_nineteen_of_twenty_seeds(cause: s
     assert hits >= 19
 
 
+def test_a_number_computed_from_a_row_is_in_no_unit():
+    own = np.random.default_rng(0).normal(10, 1, 300) * np.where(MINE, 2.54, 1)
+    for kind, unit in (("mean", True), ("content", False)):
+        [found] = explained([("c", kind, "", own)], CLIENTS, HOSPITALS)[0]
+        assert ("another unit" in found.text, found.factor > 0) == (unit, unit)
+
+
 @pytest.mark.parametrize("what", ["image", "signal", "text", "symbol"])
 @pytest.mark.parametrize("seeds", [10, pytest.param(200, marks=pytest.mark.slow)])
 def test_nothing_is_named_on_shuffled_clients_in_ninety_five_of_a_hundred_seeds(what: str, seeds: int):

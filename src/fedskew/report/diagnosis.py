@@ -115,7 +115,7 @@ def draw_faces(found: Mapping[str, Any]) -> Figure:
             if not math.isnan(face["low"]):
                 axes.plot([face["low"], face["high"]], [row] * 2, color=SERIES[0], linewidth=3, alpha=0.6)
             axes.plot([face["value"]], [row], "o", color=SERIES[0], markersize=7)
-            axes.text(1.01, row, face["verdict"], color=INK, ha="right", va="center")
+            axes.text(1.01, row - 0.27, face["verdict"], color=INK, ha="right", va="center")
         first = faces[0]
         axes.annotate(
             "chance",

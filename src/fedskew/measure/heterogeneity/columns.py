@@ -226,7 +226,7 @@ def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Float
 
 def factor_of(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> float:
     """The factor between the client's unit and the unit of all others; 0 if there is none."""
-    if found.kind not in ("mean", "spread"):
+    if found.kind != "mean":
         return 0.0
     mine, others = (values[rows & np.isfinite(values)] for rows in (of_client, ~of_client))
     return unit_factor(mine.mean(), others.mean(), mine.std(), others.std(), len(mine))

@@ -131,6 +131,7 @@ SEVERAL_METHODS = (
     JOBS,
     option("--report", "FILE", "report file to write (default: in the run store)", type=Path),
     PROFILE,
+    switch("--no-baselines", "do not add fedavg-ft and local-only beside methods with a model for each client"),
     switch("--tuned", "tune every method first as `fedskew tune` does, then compare the best settings"),
     BUDGET,
     COLUMNS,

@@ -13,13 +13,22 @@ from fedskew.cli.output import (
     print_unfinished,
     print_warnings,
     summary_json,
+    warn,
 )
 from fedskew.cli.request import confirm, described, experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, register_all, seeds_from, to_resume, unfinished, worst_error
+from fedskew.experiment.compare import (
+    cross,
+    register_all,
+    seeds_from,
+    to_resume,
+    unfinished,
+    with_baselines,
+    worst_error,
+)
 from fedskew.experiment.plan import Plan, Trial, prepare
 from fedskew.experiment.progress import Board, duration, names_and_rounds, play
 from fedskew.experiment.run import register
@@ -45,6 +54,10 @@ def compare(parsed: argparse.Namespace) -> int:
     base = experiment_from(parsed)
     requested_budget(parsed)
     seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
+    if not parsed.no_baselines:
+        parsed.algorithms, line = with_baselines(base, parsed.algorithms)
+        if line:
+            warn(f"{line} (--no-baselines leaves them out)")
     planned = cross(base, parsed.algorithms, seeds)
     jobs = jobs_for(parsed, len(planned))
     store = RunStore(parsed.runs)

@@ -53,6 +53,7 @@ METHODS = {
     "local-sgd": "Local SGD",
     "fedper": "FedPer",
     "fedbn": "FedBN",
+    "fedavg-ft": "FedAvg + FT",
     "local-only": "Local only",
 }
 

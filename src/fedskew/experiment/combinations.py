@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedskew.core.algorithm import Algorithm
 from fedskew.core.catalogue import canonical
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.errors import BadInput, suggestion
@@ -17,7 +18,7 @@ from fedskew.experiment.settings import SharedData
 from fedskew.skew import Pooled
 from fedskew.skew.concept import Concept
 from fedskew.skew.feature import FeatureSkew
-from fedskew.slots import Adagrad, Adam, Distillation, Everyone, Momentum, Norm, Personal, Yogi
+from fedskew.slots import Adagrad, Adam, All, Distillation, Everyone, Momentum, Norm, Personal, Yogi
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class FreshGradient:
     """The weight of the fresh gradient in a local step; the rest is the previous round's mean direction."""
 
     beta: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """Local steps of each client from the global model, before its own model is measured."""
+
+    steps: int = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +108,10 @@ def fedper(experiment: Experiment, options: Head) -> Experiment:
 
 def fedbn(experiment: Experiment, _: NoOptions) -> Experiment:
     return experiment.replace(algorithm="fedavg", sharing=Norm())
+
+
+def fine_tuned(experiment: Experiment, options: FineTuning) -> Experiment:
+    return experiment.replace(algorithm="fedavg", sharing="all", evaluation__adapt_steps=options.steps)
 
 
 def local_only(experiment: Experiment, _: NoOptions) -> Experiment:
@@ -179,6 +191,14 @@ COMBINATIONS: Mapping[str, Combination] = {
         fedbn,
         ("fedbn",),
     ),
+    "fedavg-ft": Combination(
+        "FedAvg, whose global model each client fine-tunes on its own rows",
+        "personalisation",
+        "Wang, Mathews et al. 2019, arXiv:1910.10252",
+        FineTuning,
+        fine_tuned,
+        ("fedavg-ft",),
+    ),
     "local-only": Combination(
         "every client trains alone and nothing is sent: the bound without cooperation",
         "nothing (a baseline)",
@@ -188,6 +208,11 @@ COMBINATIONS: Mapping[str, Combination] = {
         ("fedavg",),
     ),
 }
+
+
+def has_own_models(experiment: Experiment) -> bool:
+    """Whether the method gives each client a model of its own, without fine-tuning."""
+    return type(experiment.algorithm).personal is not Algorithm.personal or not isinstance(experiment.sharing, All)
 
 
 def with_method(experiment: Experiment, spec: object) -> Experiment:

@@ -7,10 +7,11 @@ from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
 from fedskew.data.dataset import Dataset
 from fedskew.data.splits import with_split
 from fedskew.engine.group import Lost
-from fedskew.experiment.combinations import with_method
+from fedskew.experiment.combinations import has_own_models, with_method
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.plan import Latest, Plan
 from fedskew.experiment.run import Ended, Listener, Stop, begin, execute, register
+from fedskew.models import Mixed
 from fedskew.store.lease import busy
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -41,6 +42,21 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> 
         for seed in seeds
         for one in made
     ]
+
+
+def with_baselines(base: Experiment, methods: Sequence[object]) -> tuple[list[object], str]:
+    """The methods, and a line that names the baselines that were added.
+
+    If a method gives each client its own model, fine-tuned FedAvg and clients that train alone stand beside it.
+    """
+    made = [with_method(base, method) for method in methods]
+    names = [one.name.partition(":")[0] for one in made]
+    tuned = "fedavg" if base.evaluation.adapt_steps else "fedavg-ft"
+    baselines = ["local-only"] if isinstance(base.model, Mixed) else [tuned, "local-only"]
+    personal = [n for n, one in zip(names, made, strict=True) if n != "local-only" and has_own_models(one)]
+    added = [name for name in baselines if name not in names] if personal else []
+    line = f"beside {personal[0]}, a method with a model for each client: {' and '.join(added)}" if added else ""
+    return [*methods, *added], line
 
 
 def register_all(store: RunStore, plans: Sequence[Plan], title: str) -> dict[int, Plan]:

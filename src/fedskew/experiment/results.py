@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack, cast
 from fedskew.core.component import build, parse
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.compare import cross, seeds_from, to_resume, unfinished
+from fedskew.experiment.compare import cross, seeds_from, to_resume, unfinished, with_baselines
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
 from fedskew.experiment.finish import ShowProgress, carry_out, finish
 from fedskew.experiment.given import experiment_from
@@ -22,6 +22,7 @@ from fedskew.experiment.runs import Opened, Runs, plainly
 from fedskew.experiment.search import Search
 from fedskew.experiment.tune import tune as tune_one
 from fedskew.experiment.tune import tuned_methods
+from fedskew.report.console import say
 from fedskew.store.runs import RunStore
 
 if TYPE_CHECKING:
@@ -74,12 +75,14 @@ def compare(
     jobs: int = 1,
     progress: ShowProgress = True,
     listener: Listener = lambda _: None,
+    baselines: bool = True,
     **keywords: Unpack[Settings],
 ) -> Runs:
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
 
     An `Experiment` may stand before the methods. Without methods it compares the same as `fedskew compare`. ``jobs`` processes work
-    side by side. `run` explains the other keywords.
+    side by side. Fine-tuned FedAvg and ``local-only`` are added beside methods with a model for each client, unless ``baselines``
+    is False. `run` explains the other keywords.
     """
     base = experiment if isinstance(experiment, Experiment) else None
     if experiment is not None and base is None:
@@ -87,7 +90,12 @@ def compare(
         algorithms = cast(Sequence[object], experiment)
     made, data = asked("compare", base, data, keywords)
     require(not isinstance(algorithms, str), f"compare: write the methods as a list, [{algorithms!r}]")
-    planned = cross(made, algorithms or DEFAULT_METHODS, seeds_from(seeds, made.training.seed))
+    methods = algorithms or DEFAULT_METHODS
+    if baselines:
+        methods, line = with_baselines(made, methods)
+        if line and progress:
+            say(f"{line} (baselines=False leaves them out)", error=True)
+    planned = cross(made, methods, seeds_from(seeds, made.training.seed))
     return carry_out(planned, data, runs, jobs, progress, listener)
 
 

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
-from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import parse, shown
 from fedskew.core.errors import Diverged, require
 from fedskew.data.dataset import Dataset
-from fedskew.experiment.combinations import with_method
+from fedskew.experiment.combinations import has_own_models, with_method
 from fedskew.experiment.compare import EndListener, execute_all, worst_error
 from fedskew.experiment.config import Experiment, from_table_of_sections
 from fedskew.experiment.plan import Plan, prepare
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Ended, Listener, Stop, register
 from fedskew.measure.registry import Measure, primary
-from fedskew.slots import All
 from fedskew.store.runs import RunStore
 
 Setting = dict[str, object]
@@ -177,8 +175,7 @@ class Work:
 
 def personal(experiment: Experiment) -> bool:
     """Whether clients have personal models."""
-    own = type(experiment.algorithm).personal is not Algorithm.personal
-    return own or experiment.evaluation.adapt_steps > 0 or not isinstance(experiment.sharing, All)
+    return has_own_models(experiment) or experiment.evaluation.adapt_steps > 0
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -12,8 +12,13 @@ from rich.table import Table
 from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
+from fedskew.core.errors import require
 from fedskew.experiment.diagnose import diagnosis, subject_of
+from fedskew.experiment.federated_site import FEWEST
 from fedskew.experiment.progress import bar
+from fedskew.experiment.questions import LEAVES
+from fedskew.experiment.rehearsal import without_pooling
+from fedskew.experiment.subject import Subject
 from fedskew.report.diagnosis import answer, two, write_diagnosis
 from fedskew.report.names import name_of
 
@@ -31,24 +36,36 @@ BAR = 12
 
 
 def diagnose(parsed: argparse.Namespace) -> int:
+    if parsed.list:
+        show_leaves(Console(), parsed.json)
+        return 0
+    require(parsed.federated or parsed.fewest is None, "diagnose: --fewest needs --federated")
     with bar("reading") as show_bar:
 
         def on_progress(what: str, share: float) -> None:
             show_bar(share, what)
 
-        subject = subject_of(
-            parsed.paths,
-            parsed.label or "",
-            parsed.client or "",
-            parsed.dataset,
-            parsed.skew,
-            parsed.clients,
-            parsed.partition_seed,
-            parsed.seed,
-            on_progress,
-            parsed.target or "",
-        )
-        found = diagnosis(subject, parsed.seed, on_progress)
+        label, client = parsed.label or "", parsed.client or ""
+
+        def subject() -> Subject:
+            return subject_of(
+                parsed.paths,
+                label,
+                client,
+                parsed.dataset,
+                parsed.skew,
+                parsed.clients,
+                parsed.partition_seed,
+                parsed.seed,
+                on_progress,
+                parsed.target or "",
+            )
+
+        if parsed.federated:
+            fewest = FEWEST if parsed.fewest is None else parsed.fewest
+            found = without_pooling(parsed.paths, label, client, subject, fewest, parsed.seed, on_progress)
+        else:
+            found = diagnosis(subject(), parsed.seed, on_progress)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:
@@ -58,6 +75,20 @@ def diagnose(parsed: argparse.Namespace) -> int:
         if parsed.html:
             Console().print(f"\npage: {parsed.html}", soft_wrap=True)
     return 0
+
+
+def show_leaves(console: Console, as_json: bool) -> None:
+    """Every number that leaves a site in a diagnosis without pooling."""
+    if as_json:
+        print_json([leaf._asdict() for leaf in LEAVES])
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("step", "number", "how many", "meaning"):
+        table.add_column(title)
+    for leaf in LEAVES:
+        table.add_row(*map(escape, leaf))
+    console.print(table)
+    console.print("Rows never leave a site. Counts are 0 or at least FEWEST, which the site chooses (5 by default).")
 
 
 def show(found: Mapping[str, Any], console: Console) -> None:

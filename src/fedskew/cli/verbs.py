@@ -75,6 +75,9 @@ DIAGNOSE = (
     option("--partition-seed", "N", "random seed of the partition", type=int),
     option("--seed", "N", "random seed of sampling and permutations (default: 0)", type=int, default=0),
     option("--html", "FILE", "also write an HTML page", type=Path),
+    switch("--federated", "pool no rows: each client is a site, and only counts and sums leave it"),
+    option("--fewest", "K", "rows that a count has at least with --federated, unless it is 0 (default: 5)", type=int),
+    switch("--list", "print every number that leaves a site with --federated, and measure nothing"),
 )
 
 REPORT = (

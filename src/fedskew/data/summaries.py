@@ -26,7 +26,8 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``type`` is ``number``, ``time``, ``text``, or the name of a type that no preprocessing takes. ``valid`` rows are not missing.
     ``words`` counts each of at most `CATEGORIES` different words. Of more words, ``buckets`` counts the texts in each bucket of a
-    hash. ``unique``: every text is a different single word. ``numbered``: the numbers are the rows' own.
+    hash. ``unique``: every text is a different single word. ``whole``: every number is a whole one. ``numbered``: the numbers are
+    the rows' own.
     """
 
     type: str
@@ -37,6 +38,7 @@ class ColumnSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     buckets: dict[int, int] = {}
     different: int = 0
     unique: bool = False
+    whole: bool = False
     numbered: bool = False
 
     def __post_init__(self) -> None:
@@ -72,13 +74,14 @@ def of_column(values: Values, kind: pa.DataType) -> ColumnSummary:
     known = moments(found[~np.isnan(found)])
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
         return of_texts(valid.astype(str), len(values), known)
-    whole = pa.types.is_integer(kind) and len(valid) == len(values)
+    counting = pa.types.is_integer(kind) and len(valid) == len(values)
     return ColumnSummary(
         type="time" if pd.api.types.is_datetime64_any_dtype(values) else "number",
         rows=len(values),
         valid=len(valid),
         numbers=known,
-        numbered=whole and bool((np.diff(found) == 1).all()),
+        whole=bool((np.mod(found[~np.isnan(found)], 1) == 0).all()),
+        numbered=counting and bool((np.diff(found) == 1).all()),
     )
 
 

@@ -1,7 +1,7 @@
 """The user's own tables: labels and clients counted over all rows, and a random sample of the rows, in one pass."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,7 @@ class Codes:
     def sorted(self) -> tuple[tuple[str, ...], Ints]:
         """The words, numbers by value and then others by alphabet, and the code of each."""
 
-        def place(word: str) -> tuple[int, float, str]:
-            return (0, float(word), word) if number_like(word) else (1, 0.0, word)
-
-        words = tuple(sorted(self.of, key=place))
+        words = in_order(self.of)
         return words, np.asarray([self.of[word] for word in words], dtype=np.int64)
 
 
@@ -299,6 +296,15 @@ def numbers(part: pa.Table, name: str, path: Path, what: str = TARGET) -> NDArra
         "as missing",
     )
     return found
+
+
+def in_order(words: Iterable[str]) -> tuple[str, ...]:
+    """Numbers by value, and then other words by alphabet."""
+
+    def place(word: str) -> tuple[int, float, str]:
+        return (0, float(word), word) if number_like(word) else (1, 0.0, word)
+
+    return tuple(sorted(words, key=place))
 
 
 def number_like(word: str) -> bool:

@@ -1,9 +1,8 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
-import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,11 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fedskew.advice.advise import advise
 from fedskew.core.component import shown
 from fedskew.core.counting import count
 from fedskew.core.errors import require
-from fedskew.core.units import usual_factor
 from fedskew.data import schema
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import TEXT_WIDTH
@@ -25,49 +22,18 @@ from fedskew.data.targets import tenths
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.deal import client_data
 from fedskew.experiment.facts import of_inputs
-from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said, targets_of
+from fedskew.experiment.holdings import CLASSES, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.measure.heterogeneity.columns import Difference, Fact, Held, copied, explained
+from fedskew.experiment.subject import Subject, names_of, values_of
+from fedskew.measure.heterogeneity.columns import Fact, Held, copied, explained
 from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
-from fedskew.measure.heterogeneity.diagnose import MEANINGS as OF_CLASSES
-from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
+from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, diagnose
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 Ints = NDArray[np.int64]
 OnProgress = Callable[[str, float], None]
-
-MOST_REPAIRS, NEAR_UNIT = 5, 0.05
-"""Maximum number of columns in another unit that the advice names. Their factors are this near to a usual one (logarithms)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """Clients' rows, or a sample of them with the ``counts`` (clients, classes) of all rows.
-
-    Where targets are not classes, ``y`` (n,) are their strata, ``classes`` the strata's names, ``targets`` (n, ...) the targets,
-    and ``response`` (n,) numbers that stand for them. ``sizes`` (clients,) are all rows of each client, if ``counts`` is of a
-    sample.
-    """
-
-    title: str
-    x: NDArray[Any]
-    y: Ints
-    client: Ints
-    counts: Ints
-    classes: tuple[str, ...]
-    clients: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    column_notes: tuple[str, ...] = ()  # routine: how columns became numbers
-    facts: tuple[Fact | Held, ...] = ()  # about the columns, in their own units
-    name: str = ""  # of the data set, if it has one
-    arguments: str = ""  # of `fedskew compare`, that name these data
-    kind: str = CLASSES  # of the targets
-    targets: NDArray[Any] | None = None
-    response: NDArray[np.float64] | None = None
-    sizes: Ints | None = None
-    categories: tuple[str, ...] = ()  # names of the labels of sets, or of the symbols of sequences
 
 
 def from_files(
@@ -224,6 +190,7 @@ def from_experiment(experiment: Experiment, title: str, data: Dataset | None = N
         response=None if found.response is None else found.response[partition.indices],
         notes=(*notes, *([data.notes] if data.notes else [])),
         facts=tuple(of_inputs(data, x, texts)),
+        inputs=data.columns,
         name=data.name,
         arguments="" if own else arguments_of(experiment),
     )
@@ -270,51 +237,8 @@ def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, 
         )
         on_progress("further measures", 1.0)
         more = details(subject.x, subject.y, subject.client, subject.counts, seed)
-    strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
-    names = subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
-    listed, of_clients = explained(facts_of(subject, names), subject.client, subject.clients)
-    return {
-        "data": subject.title,
-        "clients": len(sizes),
-        "rows": int(sizes.sum()),
-        "target": kind,
-        "target_in_words": said(kind, names),
-        "holdings": holdings(kind, targets, subject.client, found.counts, names),
-        "measured_rows": found.measured_rows,
-        "rows_of_a_class_held_by_one_client": found.alone,
-        "classes": list(names if kind == "symbols" else subject.classes),
-        "sizes": sizes.tolist(),
-        "smallest": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "largest": int(sizes.max()),
-        "dominant": found.dominant or None,
-        "faces": [face_of(found, face.name, subject.clients, MEANINGS.get(kind, {})) for face in found.faces],
-        "measures": more,
-        "columns": [asdict(one) for one in listed],
-        "by_client": [[named(one) for one in own] for own in of_clients],
-        "repairs": repairs(of_clients),
-        "notes": list(subject.notes),
-        "column_notes": list(subject.column_notes),
-        "advice": advise(found.dominant, strengths, subject.arguments, subject.name, kind),
-        "client_names": list(subject.clients),
-        "label_counts": found.counts.tolist(),
-    }
-
-
-def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:
-    """What to correct in the data before a comparison of methods: columns in another unit than elsewhere."""
-    wrong = [(one, usual_factor(one.factor)) for own in of_clients for one in own if one.factor]
-    return [
-        f"First correct {one.client}'s column {one.column}, if it is in another unit ({units}): "
-        f"{f'divide it by {factor:.4g}' if factor > 1 else f'multiply it by {1 / factor:.4g}'}."
-        for one, (factor, units) in wrong
-        if units and abs(math.log(factor / one.factor)) < NEAR_UNIT
-    ][:MOST_REPAIRS]
-
-
-def named(one: Difference) -> dict[str, str | float]:
-    """A difference of one client as plain values."""
-    return {"column": one.column, "text": one.text, "effect": one.effect, "p": one.p}
+    differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
+    return values_of(subject, found, more, differences)
 
 
 def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:
@@ -329,20 +253,3 @@ def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:
     if subject.kind == "number" and subject.response is not None:
         facts.append(("target", "mean", "", subject.response))
     return [*facts, copied(subject.x)]
-
-
-def face_of(found: Diagnosis, name: str, clients: Sequence[str], meanings: Mapping[str, str]) -> dict[str, Any]:
-    face = found.face(name)
-    return {
-        "face": name,
-        "meaning": meanings.get(name, OF_CLASSES[name]),
-        "value": face.value,
-        "low": face.low,
-        "high": face.high,
-        "chance": face.chance,
-        "p": face.p,
-        "strength": face.strength,
-        "verdict": face.verdict,
-        "farthest_client": clients[int(np.argmax(face.each))],
-        "each": [float(v) for v in face.each],
-    }

@@ -198,33 +198,33 @@ def diagnose(
     seed: int = 0,
     progress: bool = True,
     target: str = "",
+    federated: bool = False,
+    fewest: int = 5,
 ) -> Found:
     """Measure how clients' data differ: ``diagnose("visits.csv", label="outcome", client="hospital")``.
 
     ``target`` names a column of numbers in place of the label. ``diagnose(dataset="uci-har")`` measures a data set by name, or a
-    `Dataset`; ``skew`` deals it to ``clients`` clients.
+    `Dataset`; ``skew`` deals it to ``clients`` clients. If ``federated``, no rows are pooled: only counts and sums leave a client,
+    and no count is of fewer than ``fewest`` rows.
     """
     from fedskew.experiment.answers import Found
     from fedskew.experiment.diagnose import diagnosis, subject_of
+    from fedskew.experiment.rehearsal import without_pooling
+    from fedskew.experiment.subject import Subject
 
     with shown_line(progress, "reading") as show:
 
         def on_progress(what: str, share: float) -> None:
             show(f"{what}: {100 * share:.0f} %")
 
-        subject = subject_of(
-            [Path(path) for path in paths],
-            label,
-            client,
-            dataset,
-            skew,
-            clients,
-            partition_seed,
-            seed,
-            on_progress,
-            target,
-        )
-        return Found(diagnosis(subject, seed, on_progress))
+        files = [Path(path) for path in paths]
+
+        def subject() -> Subject:
+            return subject_of(files, label, client, dataset, skew, clients, partition_seed, seed, on_progress, target)
+
+        if federated:
+            return Found(without_pooling(files, label, client, subject, fewest, seed, on_progress))
+        return Found(diagnosis(subject(), seed, on_progress))
 
 
 @plainly

@@ -1,7 +1,7 @@
 """In what clients differ: columns, words, symbols, missing values, classes and copied rows, for whom and by how much."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -59,17 +59,30 @@ class Difference:
     factor: float = 0.0
 
 
+class Group(NamedTuple):
+    """A column's numbers in some rows."""
+
+    rows: int
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+NONE = Group(0, 0.0, 0.0, 0.0, 0.0)
+
+
 class Tested(NamedTuple):
-    """A fact with its numbers for each client, (clients,)."""
+    """A fact with its numbers for each client, (clients,). ``groups(k)`` are the numbers of client k, and of all others."""
 
     column: str
     kind: Kind
     word: str
-    values: Floats  # (n,); not needed for words of texts
     here: Floats
     elsewhere: Floats
     effect: Floats  # in standard deviations of all rows
     p: Floats
+    groups: Callable[[int], tuple[Group, Group]] = lambda k: (NONE, NONE)  # needed for numbers only
 
     @property
     def name(self) -> str:
@@ -89,7 +102,11 @@ def explained(
     facts: Iterable[Fact | Held], client: Ints, names: Sequence[str]
 ) -> tuple[list[Difference], list[list[Difference]]]:
     """As `differences`, and for each client the columns in which it differs most, strongest first."""
-    found = [one for fact in facts for one in tests(fact, client, len(names))]
+    return listed([one for fact in facts for one in tests(fact, client, len(names))], names)
+
+
+def listed(found: Sequence[Tested], names: Sequence[str]) -> tuple[list[Difference], list[list[Difference]]]:
+    """As `explained`, from tested facts."""
     if not found:
         return [], [[] for _ in names]
     number = len(found) * len(names)
@@ -105,8 +122,8 @@ def explained(
             min(1.0, float(one.p[k]) * number),
         )
         made = Difference(one.column, one.kind, one.word, names[k], *numbers)
-        made = replace(made, factor=factor_of(made, one.values, client == k))
-        return replace(made, text=said(made, one.values, client == k))
+        made = replace(made, factor=factor_of(made, *one.groups(k)))
+        return replace(made, text=said(made, *one.groups(k)))
 
     columns: dict[str, Difference] = {}
     for at in np.argsort(-size.max(1), kind="stable").tolist():
@@ -151,7 +168,11 @@ def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
         # ranks of mostly equal numbers are no longer nearly normal
         other = (own != common[often.argmax()]).astype(float)
         found = [compared(fact, (own, other), owner, clients)]
-    return found
+    return [one._replace(groups=lambda k: (group_of(own[owner == k]), group_of(own[owner != k]))) for one in found]
+
+
+def group_of(values: Floats) -> Group:
+    return Group(len(values), float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
 
 
 def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
@@ -164,7 +185,7 @@ def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
     here, elsewhere, effect = shares(hits.T, rows)
     p = np.ones(here.shape)
     p[varies] = chance(hits.T[varies], rows)
-    return [Tested(column, kind, words[at], often, here[at], elsewhere[at], effect[at], p[at]) for at in varies]
+    return [Tested(column, kind, words[at], here[at], elsewhere[at], effect[at], p[at]) for at in varies]
 
 
 def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -> Tested:
@@ -180,7 +201,7 @@ def compared(fact: Fact, of: tuple[Floats, Floats], owner: Ints, clients: int) -
         ranks = rankdata(tested)
         a, b = means(ranks, owner, rows)
         p = normal((a - b) / ranks.std(), rows, others)
-    return Tested(*fact, here, elsewhere, effect, p)
+    return Tested(*fact[:3], here, elsewhere, effect, p)
 
 
 def shares(hits: Floats, rows: Ints) -> tuple[Floats, Floats, Floats]:
@@ -224,16 +245,15 @@ def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Float
     return np.sqrt(np.maximum(square - one**2, 0)), np.sqrt(np.maximum(others - other**2, 0))
 
 
-def factor_of(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> float:
+def factor_of(found: Difference, mine: Group, others: Group) -> float:
     """The factor between the client's unit and the unit of all others; 0 if there is none."""
     if found.kind != "mean":
         return 0.0
-    mine, others = (values[rows & np.isfinite(values)] for rows in (of_client, ~of_client))
-    return unit_factor(mine.mean(), others.mean(), mine.std(), others.std(), len(mine))
+    return unit_factor(mine.mean, others.mean, mine.deviation, others.deviation, mine.rows)
 
 
-def said(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> str:
-    """What the difference is, as a sentence. ``of_client`` (n,) are the client's rows."""
+def said(found: Difference, mine: Group, others: Group) -> str:
+    """What the difference is, as a sentence."""
     column, client = found.column, found.client
     if found.kind == "copied":
         return f"{percent(found.here)} of {client}'s rows occur more than once, elsewhere {percent(found.elsewhere)}"
@@ -243,10 +263,9 @@ def said(found: Difference, values: Floats, of_client: NDArray[np.bool_]) -> str
     if found.kind not in ("mean", "content", "spread"):
         fact = {"missing": "is missing", "word": f'has the word "{found.word}"'}.get(found.kind, f"is {found.word}")
         return f"{column} {fact} in {shares[0]} of {client}'s rows, elsewhere in {shares[1]}"
-    mine, others = (values[rows & np.isfinite(values)] for rows in (of_client, ~of_client))
-    mean, rest = mine.mean(), others.mean()
-    if not np.ptp(mine):
-        return f"{column} is {mine[0]:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
+    mean, rest = mine.mean, others.mean
+    if mine.low == mine.high:
+        return f"{column} is {mine.low:,.4g} in every row of {client}, mean {rest:,.4g} elsewhere"
     if found.factor:
         _, units = usual_factor(found.factor)
         unit = f"another unit ({units})" if units else "another unit"

@@ -21,10 +21,20 @@ def concept_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
     odds ratios between the two (iterative proportional fitting). Label skew and a shift among kinds leave the distance at 0.
     Small clients have a positive distance by chance.
     """
-    number = int(np.clip(3 * classes, 6, max(6, min(40, len(z) // 30))))
+    number = kinds_for(len(z), classes)
     z = aligned(z, y, client, clients, classes)
-    kinds = clusters(z, y, client, (clients, classes), min(DIRECTIONS, 2 * (classes - 1)), number)
+    kinds = clusters(z, y, client, (clients, classes), directions_for(classes), number)
     counts = table(client * number + kinds, y, (clients * number, classes)).reshape(clients, number, classes)
+    return table_distance(counts)
+
+
+def kinds_for(rows: int, classes: int) -> int:
+    """Return the number of kinds of inputs."""
+    return int(np.clip(3 * classes, 6, max(6, min(40, rows // 30))))
+
+
+def table_distance(counts: Floats) -> Floats:
+    """Return each client's total variation (clients,) between its table (clients, kinds, classes) and the expected one."""
     expected = fitted(counts.sum(0), counts.sum(2), counts.sum(1))
     return divided(np.abs(counts - expected).sum((1, 2)) / 2, counts.sum((1, 2)))
 
@@ -73,12 +83,25 @@ def clusters(z: Floats, y: Ints, client: Ints, shape: tuple[int, int], direction
     means = divided(sums_by(cell, clients * classes, z), sizes[:, None])
     inside = z - means[cell]
     of_client = divided(sums_by(client, clients, z), np.bincount(client, minlength=clients)[:, None])
-    between = (means - np.repeat(of_client, classes, axis=0)) * np.sqrt(sizes)[:, None]
-    within = inside.T @ inside / len(z)
-    ridge = 0.05 * np.trace(within) / len(within) + 1e-9
-    _, vectors = linalg.eigh(between.T @ between / len(z), within + ridge * np.eye(len(within)))
-    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(z @ vectors[:, -directions:])
+    lines = separating(means, np.repeat(of_client, classes, axis=0), sizes, inside.T @ inside / len(z))
+    kinds = KMeans(number, n_init=1, max_iter=15, random_state=0).fit_predict(z @ lines[:, -directions:])
     return kinds.astype(np.int64)
+
+
+def directions_for(classes: int) -> int:
+    """Return the number of directions along which kinds of inputs differ."""
+    return min(DIRECTIONS, 2 * (classes - 1))
+
+
+def separating(means: Floats, of_client: Floats, sizes: Ints, within: Floats) -> Floats:
+    """Return the directions (d, d) that separate labels within clients, the best one last.
+
+    ``means`` (cells, d) are of each client's rows of each label, ``sizes`` (cells,) their numbers, ``of_client`` (cells, d) the
+    means of all rows of the same client, and ``within`` is the covariance around ``means``.
+    """
+    between = (means - of_client) * np.sqrt(sizes)[:, None]
+    ridge = 0.05 * np.trace(within) / len(within) + 1e-9
+    return np.asarray(linalg.eigh(between.T @ between / sizes.sum(), within + ridge * np.eye(len(within)))[1])
 
 
 def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Floats:
@@ -87,13 +110,21 @@ def aligned(z: Floats, y: Ints, client: Ints, clients: int, classes: int) -> Flo
     This removes the effect of a client's sensor or style on all its rows; small clients are changed less.
     """
     counts = table(client, y, (clients, classes))
+    of_class, of_client = (
+        [sums_by(groups, number, v) for v in (z, z * z)] for groups, number in ((y, classes), (client, clients))
+    )
+    centre, scale, shift = alignment(counts, (of_class[0], of_class[1]), (of_client[0], of_client[1]))
+    centre = centre[client]
+    return (z - centre) * scale[client] + centre + shift[client]
+
+
+def alignment(
+    counts: Floats, of_class: tuple[Floats, Floats], of_client: tuple[Floats, Floats]
+) -> tuple[Floats, Floats, Floats]:
+    """Return each client's centre, scale and shift, (clients, d), from sums of the columns and of their squares."""
     sizes = counts.sum(1, keepdims=True)
     share, trust = divided(counts, sizes), sizes / (sizes + TRUSTED)
-    of_class = counts.sum(0)[:, None]
-    mean, square = (share @ divided(sums_by(y, classes, v), of_class) for v in (z, z * z))
-    own_mean, own_square = (divided(sums_by(client, clients, v), sizes) for v in (z, z * z))
+    mean, square = (share @ divided(v, counts.sum(0)[:, None]) for v in of_class)
+    own_mean, own_square = (divided(v, sizes) for v in of_client)
     due, own = np.maximum(square - mean**2, 1e-6), np.maximum(own_square - own_mean**2, 1e-6)
-    scale = np.clip(due / own, 1e-2, 1e2) ** (trust / 2)
-    shift = trust * (mean - own_mean)
-    centre = own_mean[client]
-    return (z - centre) * scale[client] + centre + shift[client]
+    return own_mean, np.clip(due / own, 1e-2, 1e2) ** (trust / 2), trust * (mean - own_mean)

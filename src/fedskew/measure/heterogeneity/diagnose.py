@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,18 +207,24 @@ def shuffled(client: Ints, y: Ints, rng: np.random.Generator) -> Ints:
     return result
 
 
-def label_chance(counts: Ints, rng: np.random.Generator, weights: Floats | None = None) -> list[float]:
+def label_chance(
+    counts: Ints,
+    rng: np.random.Generator,
+    weights: Floats | None = None,
+    changed: Callable[[NDArray[Any]], NDArray[Any]] = lambda table: table,
+) -> list[float]:
     """Return the label face of `TABLES` random tables with these margins, as if all rows were dealt at random.
 
-    ``weights`` (clients,) of the clients sum to 1; by default they are proportional to the counts.
+    ``weights`` (clients,) of the clients sum to 1; by default they are proportional to the counts. ``changed`` changes each table
+    as the counts were, for example rounds it.
     """
     sizes, n = counts.sum(1), counts.sum()
     pooled = counts.sum(0) / n
     factors = (sizes / n if weights is None else weights) / (2 * sizes)
     tables = stats.random_table(sizes, counts.sum(0))
     # one by one: together they need 8 kB a client and class
-    drawn = (tables.rvs(size=1, random_state=rng) for _ in range(TABLES))
-    return [float(np.abs(t - sizes[:, None] * pooled).sum(-1).ravel() @ factors) for t in drawn]
+    drawn = (changed(tables.rvs(random_state=rng)) for _ in range(TABLES))
+    return [float(np.abs(t - sizes[:, None] * pooled).sum(-1) @ factors) for t in drawn]
 
 
 def p_value(value: float, by_chance: Sequence[float]) -> float:

@@ -23,13 +23,12 @@ def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
     found = np.zeros(clients)
     for fold in (0, 1):
         fit, test = half == fold, half != fold
-        covariance = np.cov(phi[fit], rowvar=False, ddof=0).reshape(phi.shape[1], -1) + RIDGE * np.eye(phi.shape[1])
+        covariance = np.cov(phi[fit], rowvar=False, ddof=0).reshape(phi.shape[1], -1)
         share = shares(client[fit], y[fit], clients, classes)
         of_class = divided(sums_by(y[fit], classes, phi[fit]), np.bincount(y[fit], minlength=classes)[:, None])
         sizes = np.bincount(client[fit], minlength=clients)[:, None]
-        own, matched = divided(sums_by(client[fit], clients, phi[fit]), sizes), share @ of_class
-        beta = np.linalg.solve(covariance, (own - matched).T).T
-        threshold = (beta * (own + matched)).sum(1) / 2
+        own = divided(sums_by(client[fit], clients, phi[fit]), sizes)
+        beta, threshold = discriminants(own, share @ of_class, covariance)
         hit = (phi[test] * beta[client[test]]).sum(1) > threshold[client[test]]
         tested = np.bincount(client[test], minlength=clients)
         right = divided(np.bincount(client[test], hit, clients), tested)
@@ -40,6 +39,12 @@ def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
         false = ((pooled @ beta.T > threshold).T * weight[:, labels]).sum(1)
         found += (right - false) / 2
     return found
+
+
+def discriminants(own: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+    """Return directions (clients, d) and thresholds (clients,) that separate each client's mean from that of pooled rows."""
+    beta: Floats = np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (own - matched).T).T.astype(np.float64)
+    return beta, (beta * (own + matched)).sum(1) / 2
 
 
 def shares(client: Ints, y: Ints, clients: int, classes: int) -> Floats:

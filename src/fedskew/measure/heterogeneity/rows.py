@@ -28,13 +28,21 @@ def embed(x: NDArray[np.generic]) -> Floats:
     Windows (channels, time) become each channel's mean, deviation and roughness, which do not depend on where a window starts.
     Other rows are flattened. Wide ones are projected to principal directions; one more column measures the remainder.
     """
-    flat = signals(x) if x.ndim == 3 else np.asarray(x, dtype=np.float64).reshape(len(x), -1)
-    z = standardise(flat)
+    z = standardise(flat(x))
     if z.shape[1] <= WIDTH:
         return z
     kept = principal(z)
-    left = (z * z).sum(1) - (kept * kept).sum(1)
-    return standardise(np.column_stack([kept, np.log1p(np.maximum(left, 0))]))
+    return standardise(np.column_stack([kept, remainder(z, kept)]))
+
+
+def flat(x: NDArray[np.generic]) -> Floats:
+    """Return (n, d) columns of rows (n, ...)."""
+    return signals(x) if x.ndim == 3 else np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+
+
+def remainder(z: Floats, kept: Floats) -> Floats:
+    """Return (n,) the size of what the coordinates ``kept`` leave of the rows z."""
+    return np.asarray(np.log1p(np.maximum((z * z).sum(1) - (kept * kept).sum(1), 0)))
 
 
 def principal(z: Floats) -> Floats:

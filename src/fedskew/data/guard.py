@@ -1,0 +1,54 @@
+"""No number that leaves a site is about fewer than ``fewest`` rows: the site changes its table before it counts anything."""
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+
+from fedskew.data.columns import numbers, to_pandas
+from fedskew.data.exact import Moments
+from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, of_column
+
+
+def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
+    """The table, and notes on what was changed.
+
+    Words with fewer than ``fewest`` rows become missing. Of a column with fewer missing values than ``fewest``, the gaps become its
+    mean or its most frequent word; with fewer values, it is left empty.
+    """
+    notes: list[str] = []
+    frame = to_pandas(table)
+    for at, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or fewest < 2:
+            continue
+        values = frame[field.name]
+        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+        rare = values.map(values.value_counts()) < fewest if text and values.nunique() <= CATEGORIES else values.isna()
+        changed = values.mask(rare) if text else values
+        gaps = int(changed.isna().sum())
+        if 0 < len(changed) - gaps < fewest:
+            changed = changed.mask(changed.notna())
+        elif 0 < gaps < fewest:
+            whole = changed.dropna()
+            changed = changed.astype(object if text else values.dtype)
+            changed = changed.fillna(whole.mode()[0] if text or pa.types.is_boolean(kind) else whole.mean())
+        if not changed.equals(values):
+            notes.append(f"column {field.name!r}: values of fewer than {fewest} rows are not told apart")
+            table = table.set_column(at, field.name, pa.Array.from_pandas(changed))
+    return table, notes
+
+
+def guarded_summary(table: pa.Table, fewest: int) -> Summary:
+    """The summary of a guarded table: the range has ``fewest`` rows at or beyond each end, and texts as many in each bucket."""
+    frame = to_pandas(table)
+    made: dict[str, ColumnSummary] = {}
+    for name in table.column_names:
+        one = of_column(frame[name], table.schema.field(name).type)
+        if one.numbers.rows < fewest:
+            one = replace(one, numbers=Moments())
+        else:
+            found = np.sort(numbers(frame[name]))
+            ends = {"low": float(found[fewest - 1]), "high": float(found[one.numbers.rows - fewest])}
+            one = replace(one, numbers=replace(one.numbers, **ends))
+        made[name] = replace(one, buckets={at: n for at, n in one.buckets.items() if n >= fewest})
+    return Summary(columns=made)

@@ -1,0 +1,207 @@
+"""The diagnosis of sites that do not pool their rows: questions to all of them, and one result of their answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from fedskew.core.errors import require
+from fedskew.data.columns import Columns
+from fedskew.data.exact import mean_and_deviation
+from fedskew.data.preprocessing import Number, Words
+from fedskew.data.schema import merged
+from fedskew.data.summaries import ColumnSummary
+from fedskew.data.tables import in_order
+from fedskew.experiment.federated_site import measured
+from fedskew.experiment.questions import Answer, Numbers, Question, arrays, numbers_of
+from fedskew.experiment.subject import Ints, Subject, values_of
+from fedskew.measure.heterogeneity import sites as of_sites
+from fedskew.measure.heterogeneity.columns import Difference, Tested, listed
+from fedskew.measure.heterogeneity.details import of_counts
+from fedskew.measure.heterogeneity.histograms import BINS, ClientMoments, edges, of_numbers, of_shares
+
+Ask = Callable[[Mapping[str, Question]], Mapping[str, Answer]]
+"""Send each site its question, and return their answers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a diagnosis is of, as in `Subject`."""
+
+    title: str
+    name: str = ""
+    arguments: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def federated(
+    sites: Sequence[str],
+    ask: Ask,
+    facts: Facts,
+    seed: int = 0,
+    on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
+) -> dict[str, Any]:
+    """The whole diagnosis as plain values, as `fedskew.experiment.diagnose.diagnosis` gives it of pooled rows."""
+    return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
+
+
+@dataclass(eq=False)
+class Inquiry:
+    """The questions of one diagnosis, in their order."""
+
+    sites: tuple[str, ...]
+    ask_sites: Ask
+    seed: int
+    on_progress: Callable[[str, float], None]
+    question: Question = field(default_factory=lambda: Question(step="columns"))
+
+    def result(self, facts: Facts) -> dict[str, Any]:
+        """Ask, and measure. Raises `BadInput` if sites do not fit together, or if one refuses."""
+        first = self.ask([replace(self.question, step="columns")] * len(self.sites))
+        classes = in_order({word for answer in first.values() for word in answer.classes})
+        counts = np.array(
+            [[answer.classes.get(word, 0) for word in classes] for answer in first.values()], dtype=np.int64
+        )
+        require(len(self.sites) >= 2, "diagnose: only one site; there is nothing to compare it with")
+        require(len(classes) >= 2, "diagnose: all rows have the same label; choose another label column")
+        summaries = {site: answer.summary for site, answer in first.items() if answer.summary is not None}
+        require(len(summaries) == len(self.sites), f"diagnose: {set(self.sites) - set(summaries)} sent no summary")
+        encode = merged(summaries)
+        self.question = replace(self.question, preprocessing=encode.preprocessing, classes=classes)
+        columns = {
+            name: [summary.columns[name] for summary in summaries.values()] for name in encode.preprocessing.names
+        }
+        rows, fewest = int(counts.sum()), np.array([answer.fewest for answer in first.values()])
+
+        named = measured(encode.preprocessing)
+        moments = {name: moments_of(columns[name]) for name in named}
+        inner = np.array([inner_edges(moments[name], columns[name]) for name in named]).reshape(len(named), BINS - 1)
+        width = len(encode.inputs)
+        shapes: dict[str, tuple[int, ...]] = {"sum": (width,), "square": (width,), "histograms": (len(named), BINS)}
+        scaled = self.numbers("scale", shapes if named else {**shapes, "histograms": (0, 0)}, {"edges": inner})
+        frame = self.with_directions(of_sites.first_frame(scaled, rows), rows)
+
+        d, c, k = self.inputs(frame), len(classes), len(self.sites)
+        shapes = {"rows by class": (2, c), "sums by class": (2, c, 2 * d), "products by half": (2, 2 * d, 2 * d)}
+        held = self.numbers("moments", shapes, frame)
+        own, kinds = of_sites.kinds(held, int(fewest.max()), self.seed)
+        asked = {**frame, **of_sites.classifiers(held), **kinds}
+        shapes = {"beyond thresholds": (2, k, c, 2), "rows by kind": (c, len(kinds["centres"]))}
+        last = self.numbers("faces", shapes, *({**asked, **one} for one in own))
+        found = of_sites.faces(last, counts, fewest, self.seed)
+
+        tested = [
+            *in_columns(
+                encode,
+                columns,
+                moments,
+                {name: (np.stack([s["histograms"][at] for s in scaled]), inner[at]) for at, name in enumerate(named)},
+            ),
+            *(
+                one
+                for at, word in enumerate(classes)
+                for one in of_shares("label", "share", word, counts.sum(1), counts[:, at])
+            ),
+            *of_shares("rows", "copied", "", counts.sum(1), np.array([answer.copies for answer in first.values()])),
+        ]
+        return self.values(facts, counts, classes, encode, found, listed(tested, self.sites))
+
+    def values(
+        self,
+        facts: Facts,
+        counts: Ints,
+        classes: tuple[str, ...],
+        encode: Columns,
+        found: of_sites.Diagnosis,
+        differences: tuple[list[Difference], list[list[Difference]]],
+    ) -> dict[str, Any]:
+        none = np.zeros(0, dtype=np.int64)
+        subject = Subject(
+            title=facts.title,
+            x=none,
+            y=none,
+            client=none,
+            counts=counts,
+            classes=classes,
+            clients=self.sites,
+            notes=(*facts.notes, *(note for note in encode.notes if "columns.toml" in note)),
+            column_notes=tuple(note for note in encode.notes if "columns.toml" not in note),
+            name=facts.name,
+            arguments=facts.arguments,
+        )
+        return values_of(subject, found, of_counts(counts, counts.sum(1)), differences)
+
+    def with_directions(self, frame: Numbers, rows: int) -> Numbers:
+        """The frame, with the principal directions of wide rows."""
+        if not of_sites.wide(frame):
+            return frame
+        width = len(frame["mean"])
+        frame = of_sites.with_directions(frame, self.numbers("products", {"products": (width, width)}, frame), rows)
+        number = self.inputs(frame)
+        return of_sites.with_scales(
+            frame, self.numbers("directions", {"sum": (number,), "square": (number,)}, frame), rows
+        )
+
+    @staticmethod
+    def inputs(frame: Numbers) -> int:
+        """The number of columns that are compared."""
+        return frame["directions"].shape[1] + 1 if "directions" in frame else len(frame["mean"])
+
+    def numbers(self, step: str, shapes: Mapping[str, tuple[int, ...]], *asked: Numbers) -> list[Numbers]:
+        """Ask all sites the same, or each its own question. Raises `BadInput` for answers of other shapes."""
+        each = asked if len(asked) > 1 else asked * len(self.sites)
+        questions = [replace(self.question, step=step, numbers=arrays(one)) for one in each]
+        found = []
+        for site, answer in self.ask(questions).items():
+            numbers = numbers_of(site, answer.numbers)
+            for name in shapes.keys() | numbers.keys():
+                shape = numbers[name].shape if name in numbers else None
+                require(shape == shapes.get(name), f"{site}: {name} has shape {shape}, not {shapes.get(name)}")
+            found.append(numbers)
+        return found
+
+    def ask(self, questions: Sequence[Question]) -> dict[str, Answer]:
+        """The answers, in the order of the sites. Raises `BadInput` if a site refuses."""
+        step = questions[0].step
+        self.on_progress(f"asking for {step}", 0.0)
+        answers = self.ask_sites(dict(zip(self.sites, questions, strict=True)))
+        for site in self.sites:
+            require(site in answers, f"{site}: no answer")
+            require(not answers[site].refused, f"{site}: {answers[site].refused}")
+            require(answers[site].step == step, f"{site}: answers {answers[site].step} instead of {step}")
+        return {site: answers[site] for site in self.sites}
+
+
+def moments_of(parts: Sequence[ColumnSummary]) -> ClientMoments:
+    """The moments of a column of numbers at each site."""
+    held = [part.numbers for part in parts]
+    both = np.array([mean_and_deviation([one]) if one.rows else (0.0, 0.0) for one in held])
+    rows, low, high = (np.array([getattr(one, name) for one in held]) for name in ("rows", "low", "high"))
+    return ClientMoments(rows, both[:, 0], both[:, 1], low, high)
+
+
+def inner_edges(held: ClientMoments, parts: Sequence[ColumnSummary]) -> of_sites.Floats:
+    return edges(held.of(np.ones(len(held.rows))), all(part.whole for part in parts))
+
+
+def in_columns(
+    encode: Columns,
+    columns: Mapping[str, Sequence[ColumnSummary]],
+    moments: Mapping[str, ClientMoments],
+    histograms: Mapping[str, tuple[of_sites.Floats, of_sites.Floats]],
+) -> list[Tested]:
+    """Compare the sites' columns: numbers, words and missing values."""
+    found: list[Tested] = []
+    for part in encode.preprocessing.columns:
+        name, held = part.name, columns[part.name]
+        rows = np.array([one.rows for one in held])
+        valid = np.array([one.numbers.rows if isinstance(part, Number) else one.valid for one in held])
+        if name in moments:
+            counts, inner = histograms[name]
+            found += of_numbers(name, moments[name], counts.astype(np.int64), inner)
+        for word in part.known if isinstance(part, Words) else ():
+            found += of_shares(name, "share", word, valid, np.array([one.words.get(word, 0) for one in held]))
+        found += of_shares(name, "missing", "", rows, rows - valid)
+    return found

@@ -1,0 +1,134 @@
+"""A site in a diagnosis without pooling: it sees its own rows, and answers questions with counts and sums of them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedskew.core.counting import count
+from fedskew.core.errors import FedskewError, require
+from fedskew.core.seeding import stream
+from fedskew.data.columns import Columns, numbers, to_pandas
+from fedskew.data.guard import guarded, guarded_summary
+from fedskew.data.preprocessing import Number, Tabular
+from fedskew.experiment.questions import Answer, Numbers, Question, Step, arrays, numbers_of
+from fedskew.measure.heterogeneity.histograms import histogram
+from fedskew.measure.heterogeneity.rounding import rounded
+from fedskew.measure.heterogeneity.rows import Ints
+from fedskew.measure.heterogeneity.sites import coordinates, face_counts, moment_sums, outer_sums, scale_sums
+
+FEWEST = 5
+"""Rows that a count has at least, unless it is 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The rows of one site: a table of inputs, and the class (n,) of each row.
+
+    ``fewest`` is the site's own choice, and ``seed`` its secret.
+    """
+
+    table: pa.Table
+    y: NDArray[np.str_]
+    fewest: int = FEWEST
+    seed: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        require(self.fewest >= 1, f"fewest must be at least 1, got {self.fewest}")
+
+    @cached_property
+    def held(self) -> pa.Table:
+        """The table without words and gaps of few rows."""
+        table, notes = guarded(self.table, self.fewest)
+        rare = int((~self.known).sum())
+        if rare:
+            notes.append(
+                f"{count(rare, 'row')} count by class only: their classes have fewer than {2 * self.fewest} rows"
+            )
+        self.notes[:] = notes
+        return table
+
+    @cached_property
+    def known(self) -> NDArray[np.bool_]:
+        """(n,) whether a row's class has enough rows for sums of both halves of the rows."""
+        words, often = np.unique(self.y, return_counts=True)
+        return np.isin(self.y, words[often >= (2 * self.fewest if self.fewest > 1 else 1)])
+
+    def reply(self, data: bytes) -> bytes:
+        """The answer to a question, both as bytes. An error becomes a refusal of one line."""
+        step: Step = "columns"
+        try:
+            question = msgspec.msgpack.decode(data, type=Question)
+            step = question.step
+            return msgspec.msgpack.encode(self.answer(question))
+        except (FedskewError, msgspec.MsgspecError, ValueError, KeyError, IndexError) as error:
+            return msgspec.msgpack.encode(Answer(step=step, refused=" ".join(str(error).split())[:300]))
+
+    def answer(self, question: Question) -> Answer:
+        """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
+        table, y = self.held, self.y
+        require(
+            bool(self.known.any()), f"no class has {2 * self.fewest} rows, the fewest of which this site tells sums"
+        )
+        if question.step == "columns":
+            words, often = np.unique(y, return_counts=True)
+            often = self.rounded(often).astype(np.int64)
+            return Answer(
+                step="columns",
+                summary=guarded_summary(table, self.fewest),
+                classes={word: number for word, number in zip(words.tolist(), often.tolist(), strict=True) if number},
+                copies=int(self.rounded(self.copies(table))[0]),
+                fewest=self.fewest,
+            )
+        require(question.preprocessing is not None, "the question has no preprocessing")
+        assert question.preprocessing is not None
+        number = {word: at for at, word in enumerate(question.classes)}
+        y = y[self.known]
+        unknown = set(y.tolist()) - number.keys()
+        require(not unknown, f"the server does not know the classes {sorted(unknown)[:5]}")
+        asked = numbers_of("question", question.numbers)
+        made = self.made(question, asked, question.preprocessing, np.array([number[word] for word in y]))
+        return Answer(step=question.step, numbers=arrays(made))
+
+    def made(self, question: Question, asked: Numbers, preprocessing: Tabular, y: Ints) -> Numbers:
+        """The numbers of each step after the first."""
+        z = coordinates(Columns(preprocessing, ())(self.held), asked)
+        if question.step == "scale":
+            return {**scale_sums(z), "histograms": self.histograms(preprocessing, asked["edges"])}
+        if question.step == "products":
+            return outer_sums(z)
+        if question.step == "directions":
+            return scale_sums(z)
+        z = z[self.known]
+        if question.step == "moments":
+            return moment_sums(z, y, len(question.classes))
+        made = face_counts(z, y, len(question.classes), asked)
+        return {name: self.rounded(counts) for name, counts in made.items()}
+
+    def histograms(self, preprocessing: Tabular, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The counts (columns, bins) of each column of numbers that is no time."""
+        frame = to_pandas(self.held)
+        counts = [
+            histogram(numbers(frame[name]), inner) for name, inner in zip(measured(preprocessing), edges, strict=True)
+        ]
+        return self.rounded(np.stack(counts)) if counts else np.zeros((0, 0))
+
+    def rounded(self, counts: NDArray[Any]) -> NDArray[np.float64]:
+        """The counts (..., bins) without small ones. The same question gets the same answer."""
+        return rounded(counts, self.fewest, stream(self.seed, "diagnose", 5)).astype(np.float64)
+
+    def copies(self, table: pa.Table) -> NDArray[np.int64]:
+        """Rows that are equal to another one, and the other rows."""
+        frame = to_pandas(table)
+        found = int(frame.astype(str).duplicated(keep=False).sum())
+        return np.array([found, len(frame) - found])
+
+
+def measured(preprocessing: Tabular) -> list[str]:
+    """The columns of numbers, without times, which have histograms."""
+    return [part.name for part in preprocessing.columns if isinstance(part, Number) and not part.time]

@@ -1,0 +1,109 @@
+"""A diagnosis without pooling on one machine: each site's rows are in an object of its own, and bytes go between them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from threadpoolctl import threadpool_limits
+
+from fedskew.core.errors import require
+from fedskew.data.files import files_of, stem
+from fedskew.data.tables import survey
+from fedskew.experiment.diagnose import OnProgress, table_arguments
+from fedskew.experiment.federated import Ask, Facts, federated
+from fedskew.experiment.federated_site import FEWEST, Site
+from fedskew.experiment.holdings import CLASSES
+from fedskew.experiment.questions import Answer, Question
+from fedskew.experiment.subject import Subject
+from fedskew.measure.heterogeneity.rows import flat
+
+
+def without_pooling(
+    paths: Sequence[Path],
+    label: str,
+    client: str,
+    named: Callable[[], Subject],
+    fewest: int,
+    seed: int,
+    on_progress: OnProgress,
+) -> dict[str, Any]:
+    """The diagnosis of files with classes, or of the data set that ``named`` gives."""
+    sites, facts = sites_of_files(paths, label, client, fewest) if paths else sites_of_subject(named(), fewest)
+    return rehearse(sites, facts, seed, on_progress)
+
+
+def rehearse(
+    sites: Mapping[str, Site],
+    facts: Facts,
+    seed: int = 0,
+    on_progress: OnProgress = lambda stage, fraction: None,
+) -> dict[str, Any]:
+    """The diagnosis of these sites. Each one gets and sends bytes only."""
+    with threadpool_limits(1):
+        found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
+    kept = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
+    least = min(site.fewest for site in sites.values())
+    how = "diagnosed without pooling rows" + (
+        f": no count that leaves a site is of fewer than {least} rows" if least > 1 else ""
+    )
+    return {**found, "notes": [how, *found["notes"]], "column_notes": [*found["column_notes"], *kept]}
+
+
+def by_bytes(sites: Mapping[str, Site]) -> Ask:
+    """Questions and answers as bytes, as between machines."""
+
+    def ask(questions: Mapping[str, Question]) -> dict[str, Answer]:
+        return {
+            name: msgspec.msgpack.decode(sites[name].reply(msgspec.msgpack.encode(question)), type=Answer)
+            for name, question in questions.items()
+        }
+
+    return ask
+
+
+def sites_of_files(
+    paths: Sequence[Path], label: str, client: str = "", fewest: int = FEWEST
+) -> tuple[dict[str, Site], Facts]:
+    """A site for each value of the column ``client``, or else for each file, which is read for itself."""
+    require(
+        bool(label), "diagnose --federated: name the column of classes by --label; targets of numbers need pooled rows"
+    )
+    if client:
+        found = survey(paths, label, client)
+        sites = {
+            name: site_of(
+                found.table.filter(pa.array(found.client == at)), found.y[found.client == at], found.classes, fewest
+            )
+            for at, name in enumerate(found.clients)
+        }
+        notes = list(found.notes)
+    else:
+        sites, notes = {}, []
+        for path in files_of(paths):
+            found = survey([path], label, fair=False)
+            sites[stem(path)] = site_of(found.table, found.y, found.classes, fewest)
+            notes += [f"{stem(path)}: {note}" for note in found.notes]
+    title = ", ".join(path.name for path in paths)
+    return sites, Facts(title, arguments=table_arguments(paths, label, client), notes=tuple(notes))
+
+
+def site_of(table: pa.Table, y: Any, classes: Sequence[str], fewest: int) -> Site:
+    return Site(table, np.array(classes)[y], fewest)
+
+
+def sites_of_subject(subject: Subject, fewest: int = FEWEST) -> tuple[dict[str, Site], Facts]:
+    """A site for each client of a named data set."""
+    require(
+        subject.kind == CLASSES, f"diagnose --federated: {subject.name} has no classes; other targets need pooled rows"
+    )
+    x = flat(subject.x)
+    names = [*subject.inputs] if len(subject.inputs) == x.shape[1] else [f"input {at}" for at in range(x.shape[1])]
+    sites = {}
+    for at, name in enumerate(subject.clients):
+        mine = subject.client == at
+        table = pa.table(dict(zip(names, x[mine].T, strict=True)))
+        sites[name] = site_of(table, subject.y[mine], subject.classes, fewest)
+    return sites, Facts(subject.title, subject.name, subject.arguments, subject.notes)

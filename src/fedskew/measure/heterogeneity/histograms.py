@@ -1,0 +1,117 @@
+"""Columns that differ, from counts, moments and histograms of each client instead of rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from fedskew.measure.heterogeneity.columns import MOSTLY, SHIFTED, Group, Kind, Tested, chance, normal, shares
+from fedskew.measure.heterogeneity.rows import Floats, Ints, divided
+
+BINS = 256
+"""Bins of each column: one for each whole number if they suffice, else narrow around the mean and wide far from it."""
+
+NARROW = 1.5
+"""Deviations from the mean at which bins begin to grow."""
+
+
+class ClientMoments(NamedTuple):
+    """Rows, mean, deviation, smallest and largest number of a column at each client, (clients,)."""
+
+    rows: Ints
+    mean: Floats
+    deviation: Floats
+    low: Floats
+    high: Floats
+
+    def of(self, chosen: Floats) -> Group:
+        """The moments of the chosen clients together."""
+        rows = self.rows * chosen
+        total = float(rows.sum())
+        mean = float(divided(rows @ self.mean, np.asarray(total)))
+        square = float(divided(rows @ (self.deviation**2 + (self.mean - mean) ** 2), np.asarray(total)))
+        held = rows > 0
+        low, high = self.low[held].min(initial=np.inf), self.high[held].max(initial=-np.inf)
+        return Group(int(total), mean, square**0.5, float(low), float(high))
+
+
+def edges(every: Group, whole: bool) -> Floats:
+    """Return the `BINS` - 1 inner edges of a column's bins, from its moments over all clients; values on an edge lie below it."""
+    if whole and every.high - every.low < BINS:
+        return np.asarray(every.low + 0.5 + np.arange(BINS - 1), dtype=np.float64)
+    ends = max(every.high - every.mean, every.mean - every.low) / ((every.deviation or 1.0) * NARROW)
+    places = np.linspace(-1, 1, BINS - 1) * np.arcsinh(max(ends, 1.0))
+    return np.asarray(every.mean + every.deviation * NARROW * np.sinh(places), dtype=np.float64)
+
+
+def middles(inner: Floats) -> Floats:
+    """Return (bins,) the middle of each bin; of the first and last one, a point as far beyond its edge as the next middle."""
+    inside = (inner[1:] + inner[:-1]) / 2
+    return np.concatenate([[2 * inner[0] - inside[0]], inside, [2 * inner[-1] - inside[-1]]])
+
+
+def histogram(values: Floats, inner: Floats) -> Ints:
+    """Return the counts (bins,) of the values that are not missing."""
+    found = np.searchsorted(inner, values[~np.isnan(values)])
+    return np.bincount(found, minlength=len(inner) + 1).astype(np.int64)
+
+
+def median(middle: Floats, counts: Ints) -> float:
+    """Return the median of binned values; its error is at most half the width of its bin."""
+    ends = np.cumsum(counts)
+    places = np.searchsorted(ends, [(ends[-1] - 1) // 2, ends[-1] // 2], side="right")
+    return float(middle[places].mean())
+
+
+def of_numbers(column: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
+    """Compare each client's mean and deviation with all others, as `columns.tests`; ranks are those of bins (clients, bins)."""
+    clients = len(counts)
+    everyone = np.ones(clients)
+    every = held.of(everyone)
+    if not counts.sum() or every.deviation <= 0:
+        return []
+
+    def groups(k: int) -> tuple[Group, Group]:
+        mine = (np.arange(clients) == k).astype(float)
+        return held.of(mine), held.of(everyone - mine)
+
+    others = [groups(k)[1] for k in range(clients)]
+    rest = np.array([other.mean for other in others])
+    effect = (held.mean - rest) / every.deviation
+    pooled, middle = counts.sum(0), middles(inner)
+    if pooled.max() >= MOSTLY * pooled.sum():
+        # ranks of mostly equal numbers are no longer nearly normal
+        other = of_shares(column, "share", "", counts.sum(1), counts.sum(1) - counts[:, pooled.argmax()])
+        return [Tested(column, "mean", "", held.mean, rest, effect, one.p, groups) for one in other]
+    found = [Tested(column, "mean", "", held.mean, rest, effect, by_ranks(counts, middle)[0], groups)]
+    distance = np.abs(middle - median(middle, pooled))
+    if np.ptp(distance[pooled > 0]) > 0:
+        p, distances = by_ranks(counts, distance)
+        spread = np.array([other.deviation for other in others])
+        # a client whose mean differs is far from the median, too
+        p = np.where(found[0].p <= SHIFTED, 1.0, p)
+        found.append(Tested(column, "spread", "", held.deviation, spread, distances, p, groups))
+    return found
+
+
+def by_ranks(counts: Ints, values: Floats) -> tuple[Floats, Floats]:
+    """Return p values (clients,) of the mean ranks of binned ``values`` (bins,), and the effects on their means."""
+    pooled, rows = counts.sum(0), counts.sum(1)
+    same = rankdata(values, method="dense").astype(np.int64) - 1
+    often = np.bincount(same, weights=pooled)
+    rank = (np.cumsum(often) - (often - 1) / 2)[same]
+    found = []
+    for numbers in (rank, values):
+        total, mean = counts @ numbers, pooled @ numbers / pooled.sum()
+        deviation = float(np.sqrt(pooled @ (numbers - mean) ** 2 / pooled.sum()))
+        found.append((divided(total, rows), divided(total.sum() - total, rows.sum() - rows), deviation))
+    (a, b, deviation), (here, elsewhere, scale) = found
+    return normal((a - b) / deviation, rows, rows.sum() - rows), (here - elsewhere) / scale
+
+
+def of_shares(column: str, kind: Kind, word: str, rows: Ints, hits: Ints) -> list[Tested]:
+    """Compare the clients' shares of rows, as `columns.tests`."""
+    if not 0 < hits.sum() < rows.sum():
+        return []
+    many = hits.astype(np.float64)
+    return [Tested(column, kind, word, *shares(many, rows), chance(many, rows))]

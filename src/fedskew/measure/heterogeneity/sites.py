@@ -1,0 +1,219 @@
+"""The feature and concept faces from sums that leave each site, in place of rows.
+
+A site computes `scale_sums`, `outer_sums`, `moment_sums` and `face_counts` of the `coordinates` of its own rows. The server makes
+the next question of all sites' answers (`first_frame`, `classifiers`, `kinds`), and the faces of the last ones (`faces`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedskew.core.seeding import stream
+from fedskew.measure.heterogeneity.concept import alignment, directions_for, kinds_for, separating, table_distance
+from fedskew.measure.heterogeneity.diagnose import TABLES, Diagnosis, check, compared, label_chance
+from fedskew.measure.heterogeneity.feature import discriminants
+from fedskew.measure.heterogeneity.label import label_measures
+from fedskew.measure.heterogeneity.rounding import rounded, rounded_pairs
+from fedskew.measure.heterogeneity.rows import CLIP, WIDTH, Floats, Ints, divided, largest, remainder, table
+
+Numbers = Mapping[str, NDArray[np.float64]]
+
+CONCEPT_TABLES = 199
+"""Random tables of kinds and labels."""
+
+DRAWN = 3000
+"""Random points in place of rows, from which the kinds of inputs are made."""
+
+
+def coordinates(x: NDArray[np.generic], frame: Numbers) -> Floats:
+    """Return the columns of `rows.embed` (n, d) as far as the frame is known: standardised columns, then principal directions."""
+    z = np.asarray(x, dtype=np.float64)
+    if "mean" in frame:
+        z = np.clip((z[:, frame["kept"].astype(np.int64)] - frame["mean"]) / frame["scale"], -CLIP, CLIP)
+    if "directions" in frame:
+        kept = z @ frame["directions"]
+        z = np.column_stack([kept, remainder(z, kept)])
+    if "mean of directions" in frame:
+        z = np.clip((z - frame["mean of directions"]) / frame["scale of directions"], -CLIP, CLIP)
+    return z
+
+
+def scale_sums(z: Floats) -> dict[str, Floats]:
+    """What a site tells of its columns: sums and sums of squares."""
+    return {"sum": z.sum(0), "square": (z * z).sum(0)}
+
+
+def outer_sums(z: Floats) -> dict[str, Floats]:
+    """What a site tells of many columns: sums of the products of each two."""
+    return {"products": z.T @ z}
+
+
+def scales(answers: Sequence[Numbers], rows: int) -> tuple[Floats, Floats]:
+    """Return the mean and the deviation of columns over all sites."""
+    mean, square = (sum(answer[name] for answer in answers) / rows for name in ("sum", "square"))
+    return np.asarray(mean), np.sqrt(np.maximum(square - mean**2, 0))
+
+
+def first_frame(answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+    """The frame that standardises columns and leaves out constant ones."""
+    mean, deviation = scales(answers, rows)
+    kept = deviation > 1e-6 * (1 + np.abs(mean))
+    return {"kept": np.flatnonzero(kept).astype(float), "mean": mean[kept], "scale": deviation[kept]}
+
+
+def with_directions(frame: Numbers, answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+    """The frame with the principal directions of standardised columns."""
+    products = np.asarray(sum(answer["products"] for answer in answers) / rows)
+    return {**frame, "directions": largest(products)[1]}
+
+
+def with_scales(frame: Numbers, answers: Sequence[Numbers], rows: int) -> dict[str, Floats]:
+    """The frame that standardises the principal directions, too."""
+    mean, deviation = scales(answers, rows)
+    return {**frame, "mean of directions": mean, "scale of directions": np.where(deviation > 0, deviation, 1.0)}
+
+
+def wide(frame: Numbers) -> bool:
+    """Whether the rows need principal directions."""
+    return len(frame["mean"]) > WIDTH
+
+
+def halves(y: Ints) -> Ints:
+    """A random half (n,), 0 or 1, for each row; equally many of each class, up to one."""
+    order = np.lexsort((stream(0, "diagnose", 3).random(len(y)), y))
+    half = np.empty(len(y), dtype=np.int64)
+    half[order] = np.arange(len(y)) % 2
+    return half
+
+
+def moment_sums(z: Floats, y: Ints, classes: int) -> dict[str, Floats]:
+    """What a site tells of its two halves: sums of columns and squares by class, and of their products; rows by class."""
+    phi, half = np.column_stack([z, z * z - 1]), halves(y)
+    cells = np.zeros((2 * classes, phi.shape[1]))
+    np.add.at(cells, half * classes + y, phi)
+    return {
+        "rows by class": table(half, y, (2, classes)),
+        "sums by class": cells.reshape(2, classes, -1),
+        "products by half": np.stack([phi[half == h].T @ phi[half == h] for h in (0, 1)]),
+    }
+
+
+def classifiers(answers: Sequence[Numbers]) -> dict[str, Floats]:
+    """The discriminant of each site and half, as in `feature.feature_distance`: directions (2, sites, d), thresholds (2, sites)."""
+    counts, sums, products = (np.stack([a[name] for a in answers], axis=1) for name in MOMENTS)
+    made = []
+    for half in (0, 1):
+        n, total = counts[half], sums[half]
+        mean = total.sum((0, 1)) / n.sum()
+        covariance = products[half].sum(0) / n.sum() - np.outer(mean, mean)
+        sizes = n.sum(1, keepdims=True)
+        of_class = divided(total.sum(0), n.sum(0)[:, None])
+        made.append(discriminants(divided(total.sum(1), sizes), divided(n, sizes) @ of_class, covariance))
+    return {"classifiers": np.stack([beta for beta, _ in made]), "thresholds": np.stack([t for _, t in made])}
+
+
+MOMENTS = ("rows by class", "sums by class", "products by half")
+
+
+def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict[str, Floats]], dict[str, Floats]]:
+    """The kinds of inputs, as in `concept.clusters`: each site's alignment, and directions and centres for all.
+
+    The centres are clusters of normal points with the moments of each site's classes. There are as many as leave twice ``fewest``
+    rows of each kind in a typical class of a site.
+    """
+    from sklearn.cluster import KMeans
+
+    counts, sums, products = (np.stack([a[name] for a in answers]).sum(1) for name in MOMENTS)
+    classes = counts.shape[1]
+    width = sums.shape[2] // 2
+    sums, squares = sums[:, :, :width], sums[:, :, width:] + counts[:, :, None]
+    centre, scale, shift = alignment(counts, (sums.sum(0), squares.sum(0)), (sums.sum(1), squares.sum(1)))
+    means = divided(sums, counts[:, :, None])
+    # around the mean of each site's class, in aligned columns
+    inside = products[:, :width, :width] - np.einsum("kc,kci,kcj->kij", counts, means, means)
+    within = np.einsum("kij,ki,kj->ij", inside, scale, scale) / counts.sum()
+    means = (means - centre[:, None]) * scale[:, None] + (centre + shift)[:, None]
+    sizes = counts.ravel().astype(np.int64)
+    cells = means.reshape(-1, width)
+    lines = separating(cells, np.repeat(centre + shift, classes, axis=0), sizes, within)[:, -directions_for(classes) :]
+    rng = stream(seed, "diagnose", 4)
+    points = np.repeat(cells, np.ceil(sizes * min(1.0, DRAWN / sizes.sum())).astype(np.int64), axis=0) @ lines
+    values, vectors = np.linalg.eigh(lines.T @ within @ lines)
+    points += rng.standard_normal(points.shape) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    number = kinds_for(int(sizes.sum()), classes)
+    if fewest > 1:
+        number = int(np.clip(np.median(sizes[sizes > 0]) // (2 * fewest), 2, number))
+    found = KMeans(number, n_init=1, max_iter=15, random_state=0).fit(points)
+    order = np.argsort(found.cluster_centers_[:, -1])
+    own = [
+        dict(zip(("centre", "stretch", "shift"), parts, strict=True))
+        for parts in zip(centre, scale, shift, strict=True)
+    ]
+    return own, {"lines": lines, "centres": np.asarray(found.cluster_centers_, dtype=np.float64)[order]}
+
+
+def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, Floats]:
+    """What a site tells last: rows of its unseen half beyond each classifier's threshold by class, and rows by kind and class."""
+    phi, half = np.column_stack([z, z * z - 1]), halves(y)
+    hits, tested = [], table(1 - half, y, (2, classes))
+    for fold in (0, 1):
+        beyond = phi[half != fold] @ asked["classifiers"][fold].T > asked["thresholds"][fold]
+        hits.append(np.stack([beyond[y[half != fold] == c].sum(0) for c in range(classes)], axis=1))
+    centre = asked["centre"]
+    aligned = ((z - centre) * asked["stretch"] + centre + asked["shift"]) @ asked["lines"]
+    kind = ((asked["centres"] ** 2).sum(1) - 2 * aligned @ asked["centres"].T).argmin(1)
+    beyond = np.stack(hits).astype(float)
+    return {
+        "beyond thresholds": np.stack([beyond, tested[:, None] - beyond], axis=-1),
+        "rows by kind": table(y, kind, (classes, len(asked["centres"]))),
+    }
+
+
+def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> Diagnosis:
+    """The diagnosis, from the last answers of all sites, their rows of each class (sites, classes), and their ``fewest`` (sites,).
+
+    Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
+    those of all sites with the same class. Given the kinds, each class has a random table of sites and kinds. Small
+    counts are rounded as the sites do it.
+    """
+    sizes = counts.sum(1)
+    check(sizes)
+    rng, weights = stream(seed, "diagnose"), sizes / sizes.sum()
+    beyond = np.stack([a["beyond thresholds"] for a in answers]).astype(
+        np.int64
+    )  # sites, folds, classifiers, classes, 2
+    by_kind = np.stack([a["rows by kind"] for a in answers]).astype(np.int64)  # sites, classes, kinds
+    everyone = beyond.sum(0)
+    same = np.arange(len(sizes))
+    own = np.moveaxis(beyond[same, :, same], 0, 1)  # folds, sites, classes, 2
+    tested = own.sum(-1)
+    rows = tested.sum(-1)
+    false = (tested * divided(everyone[..., 0], everyone.sum(-1))).sum(-1)
+    feature = divided(own[..., 0].sum(-1) - false, rows).mean(0)
+    chance_feature = []
+    for _ in range(TABLES):
+        drawn = rng.hypergeometric(everyone[..., 0], everyone[..., 1], tested)
+        for at in np.flatnonzero(fewest > 1).tolist():
+            drawn[:, at] = rounded_pairs(drawn[:, at], tested[:, at], int(fewest[at]), rng)
+        chance_feature.append(float(weights @ divided(drawn.sum(-1) - false, rows).mean(0)))
+
+    def rounded_by_sites(tables: NDArray[Any]) -> Ints:
+        return np.stack([rounded(one, int(few), rng) for one, few in zip(tables, fewest, strict=True)])
+
+    concept = table_distance(np.swapaxes(by_kind, 1, 2).astype(float))
+    dealt = [stats.random_table(t.sum(1), t.sum(0)) for t in np.moveaxis(by_kind, 1, 0) if t.sum()]
+    chance_concept = []
+    for _ in range(CONCEPT_TABLES):
+        made = np.stack([one.rvs(random_state=rng) for one in dealt], axis=1)
+        chance_concept.append(float(weights @ table_distance(np.swapaxes(rounded_by_sites(made), 1, 2).astype(float))))
+    each = {"label": label_measures(counts)["total variation"], "feature": feature, "concept": concept}
+    by_chance = {
+        "label": label_chance(counts, rng, changed=rounded_by_sites),
+        "feature": chance_feature,
+        "concept": chance_concept,
+    }
+    alone = counts[:, (counts > 0).sum(0) == 1].sum()
+    return Diagnosis(compared(each, by_chance, sizes, rng), counts, int(sizes.sum()), int(alone))

@@ -157,7 +157,7 @@ def test_rows_of_rare_classes_stay_out_and_the_site_is_told():
     assert site.notes == ["9 rows count by class only: their classes have fewer than 10 rows"]
 
 
-def test_rare_words_and_gaps_are_not_told_apart():
+def test_rare_words_and_gaps_are_hidden():
     words = pa.array(["red"] * 20 + ["blue"] * 18 + ["pink"] * 2)
     ages = pa.array([None, *range(1, 40)], type=pa.int64())
     site = Site(pa.table({"word": words, "age": ages}), np.array(["x", "y"] * 20), 5)

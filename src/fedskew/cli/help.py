@@ -58,7 +58,6 @@ means - on one scale, with intervals and the value expected by chance.
   fedskew diagnose folder-with-one-file-a-client --label outcome
   fedskew diagnose air.csv --target pm25 --client station
   fedskew diagnose --dataset uci-har --skew natural --html har.html
-  fedskew diagnose visits.csv --label outcome --client hospital --federated
 """,
     "resume": """\
 Continue interrupted runs from their last checkpoints. The numbers equal an

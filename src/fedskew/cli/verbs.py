@@ -67,7 +67,7 @@ WATCH = (
 DIAGNOSE = (
     option("paths", "PATH", "CSV, JSON lines, Parquet or Arrow files, or a folder", nargs="*", type=Path),
     option("--label", "COLUMN", "column with the classes"),
-    option("--target", "COLUMN", "column with the numbers to predict, in place of --label"),
+    option("--target", "COLUMN", "or the column with the numbers to predict"),
     option("--client", "COLUMN", "column with the client of each row (default: one file a client)"),
     option("--dataset", "D", "a named data set instead of files"),
     repeated("--skew", "S", "how its rows are dealt and changed; repeat to combine (`fedskew list skews`)"),
@@ -75,14 +75,14 @@ DIAGNOSE = (
     option("--partition-seed", "N", "random seed of the partition", type=int),
     option("--seed", "N", "random seed of sampling and permutations (default: 0)", type=int, default=0),
     option("--html", "FILE", "also write an HTML page", type=Path),
-    switch("--federated", "pool no rows: each client is a site, and only counts and sums leave it"),
-    option("--fewest", "K", "rows that a count has at least with --federated, unless it is 0 (default: 5)", type=int),
-    switch("--list", "print every number that leaves a site with --federated, and measure nothing"),
+    switch("--federated", "pool no rows: only counts and sums leave a client"),
+    option("--fewest", "K", "fewest rows of a count that leaves a client (default: 5)", type=int),
+    switch("--list", "only list the numbers that leave a client"),
 )
 
 REPORT = (
     option("--output", "FILE", "file to write (default: in the run store)", type=Path),
-    switch("--live", "serve the page on 127.0.0.1 and update it while runs continue"),
+    switch("--live", "serve the page on 127.0.0.1 while runs continue"),
     option("--port", "N", "port of --live, or the next free one (default: 8765)", type=int, default=8765),
     option("--figures", "DIR", "also write every figure as PDF, SVG and PNG", type=Path),
     option("--tables", "DIR", "also write the tables as CSV, LaTeX and Markdown", type=Path),
@@ -93,7 +93,7 @@ LANDSCAPE = (
     option(
         "--kind",
         "KIND",
-        "plane (through three models, default), path (of the global model, repeats the run), surface or line (random directions)",
+        "plane (three models, default), path (global model, repeats the run), surface or line (random directions)",
         choices=("plane", "path", "surface", "line"),
         default="plane",
     ),

@@ -33,7 +33,7 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
             changed = changed.astype(object if text else values.dtype)
             changed = changed.fillna(whole.mode()[0] if text or pa.types.is_boolean(kind) else whole.mean())
         if not changed.equals(values):
-            notes.append(f"column {field.name!r}: values of fewer than {fewest} rows are not told apart")
+            notes.append(f"column {field.name!r}: words and gaps of fewer than {fewest} rows are hidden")
             table = table.set_column(at, field.name, pa.Array.from_pandas(changed))
     return table, notes
 

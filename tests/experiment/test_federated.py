@@ -5,46 +5,17 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
-from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import diagnosis, from_experiment, from_files
 from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import LEAVES, Answer, Array, Question
-from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files, sites_of_subject
-from fedskew.experiment.subject import Subject
-from fedskew.measure.heterogeneity.columns import differences
-from fedskew.measure.heterogeneity.diagnose import diagnose
-from tests.data.test_real import real_data
-from tests.planted import FACES
-
-HOSPITALS = ("bern", "genf", "sion")
-
-
-def frame(n: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Patients of three hospitals, with whole numbers, words, gaps, an offset in one hospital and a rare word in another."""
-    rng = np.random.default_rng(seed)
-    hospital = rng.choice(3, n, p=[0.5, 0.3, 0.2])
-    age = rng.integers(20, 90, n)
-    made = pd.DataFrame(
-        {
-            "hospital": np.array(HOSPITALS)[hospital],
-            "age": age,
-            "pulse": rng.integers(50, 120, n) + 25 * (hospital == 1),
-            "visits": np.where(rng.random(n) < 0.8, 0, rng.integers(1, 9, n)),
-            "sex": rng.choice(["female", "male"], n),
-            "smokes": np.where(rng.random(n) < 0.1 + 0.4 * (hospital == 2), None, rng.choice(["yes", "no"], n)),
-            "ill": np.where(age + rng.normal(0, 20, n) > 60, "ill", "well"),
-        }
-    )
-    made.loc[rng.random(n) < 0.05, "age"] = np.nan
-    return made
+from fedskew.experiment.rehearsal import by_bytes, rehearse, sites_of_files
+from tests.federated import HOSPITALS, frame, wide_sites
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +68,6 @@ def recorded(sites: dict[str, Site]) -> tuple[Recorder, list[tuple[str, str]]]:
         step = answer.pop("step")
         found += [named_leaf(step, path) for path, _ in leaves(answer) if path]
     return made, found
-
-
-def wide_sites(fewest: int) -> dict[str, Site]:
-    """More inputs than directions, a text and a time, so that every step is asked."""
-    rng = np.random.default_rng(0)
-    texts = [f"{a} {b}" for a, b in rng.choice([f"word{i}" for i in range(30)], (90, 2))]
-    day = pd.date_range("2020-01-01", periods=90).to_numpy()
-    y = rng.choice(["a", "b"], 90)
-    table = pa.table({f"x{at}": rng.standard_normal(90) for at in range(20)} | {"text": texts, "word": y, "day": day})
-    # the first rows occur twice
-    rows = pa.array([0, 1, 2, 3, *range(4, 90), 0, 1, 2, 3])
-    return {name: Site(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}
 
 
 def test_every_number_that_leaves_a_site_is_in_the_list_and_no_other_leaves():
@@ -164,92 +123,6 @@ def test_rare_words_and_gaps_are_hidden():
     summary = site.answer(Question(step="columns")).summary.columns
     assert summary["word"].words == {"red": 22, "blue": 18}
     assert summary["age"].numbers.rows == 40
-
-
-# agreement with pooled rows
-
-
-def test_labels_sizes_and_columns_equal_those_of_pooled_rows(table):
-    pooled = diagnosis(from_files([table], "ill", "hospital"))
-    found = rehearse(*sites_of_files([table], "ill", "hospital", 1))
-    assert found["label_counts"] == pooled["label_counts"]
-    for at in (0, 2):
-        assert found["faces"][at]["each"] == pytest.approx(pooled["faces"][at]["each"], abs=1e-12)
-        assert found["faces"][at]["value"] == pytest.approx(pooled["faces"][at]["value"], abs=1e-12)
-    assert {column["column"] for column in pooled["columns"]} >= {"pulse", "smokes"}
-    assert [c["text"] for c in found["columns"]] == [c["text"] for c in pooled["columns"]]
-    for one, other in zip(found["columns"], pooled["columns"], strict=True):
-        assert one["each"] == pytest.approx(other["each"], abs=1e-12)
-        assert one["p"] == pytest.approx(other["p"], rel=1e-9)
-    assert found["measures"]["label"] == pytest.approx(pooled["measures"]["label"], nan_ok=True)
-    assert [one["face"] for one in found["faces"]] == [one["face"] for one in pooled["faces"]]
-
-
-def subject_of(dataset: str, skew: str = "natural", seed: int = 0) -> Subject:
-    experiment = Experiment(dataset=dataset, skew=skew, clients={"number": 10, "partition_seed": seed})
-    return from_experiment(experiment, dataset)
-
-
-@pytest.mark.parametrize("dataset", ["heart", "uci-har", "uci-har:form=features", "adult"])
-@pytest.mark.slow
-def test_feature_and_concept_are_close_to_those_of_pooled_rows(dataset):
-    """The kinds of inputs and the rows of reference differ."""
-    if dataset != "heart":
-        real_data()
-    subject = subject_of(dataset)
-    pooled = diagnosis(subject)
-    found = rehearse(*sites_of_subject(subject, 1))
-    print(
-        dataset,
-        [
-            (a["face"], round(a["value"], 3), round(b["value"], 3))
-            for a, b in zip(pooled["faces"], found["faces"], strict=True)
-        ],
-    )
-    for one, other in zip(found["faces"], pooled["faces"], strict=True):
-        tolerance = 1e-12 if one["face"] in ("label", "quantity") else 0.05
-        assert one["value"] == pytest.approx(other["value"], abs=tolerance)
-    assert found["dominant"] == pooled["dominant"]
-
-
-def test_columns_of_fractions_agree_to_the_width_of_their_bins():
-    subject = subject_of("heart")
-    pooled = diagnose(subject.x, subject.y, subject.client, permutations=1)
-    found = rehearse(*sites_of_subject(subject, 1))
-    for at, name in enumerate(("label", "feature", "quantity", "concept")):
-        tolerance = 1e-12 if name in ("label", "quantity") else 0.05
-        assert found["faces"][at]["value"] == pytest.approx(pooled.face(name).value, abs=tolerance)
-    facts = [(name, "mean", "", subject.x[:, at].astype(float)) for at, name in enumerate(subject.inputs)]
-    facts += [("label", "share", name, (subject.y == at).astype(float)) for at, name in enumerate(subject.classes)]
-    expected = differences(facts, subject.client, subject.clients)
-    for one, other in zip(found["columns"], expected, strict=True):
-        assert (one["column"], one["client"], one["kind"]) == (other.column, other.client, other.kind)
-        assert one["effect"] == pytest.approx(other.effect, abs=0.02)
-        assert (one["here"], one["elsewhere"]) == pytest.approx((other.here, other.elsewhere), abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("skew", FACES)
-def test_a_planted_face_dominates_in_nineteen_of_twenty_seeds(skew):
-    found = [rehearse(*sites_of_subject(subject_of("digits", skew, seed)), seed)["dominant"] for seed in range(20)]
-    assert found.count(FACES[skew]) >= 19, found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fewest", [1, 5])
-def test_iid_sites_are_called_skewed_in_at_most_five_of_a_hundred(fewest):
-    """100 seeds; 9 or fewer with probability 0.97 if the level is exact."""
-    called = []
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        y, site = rng.integers(0, 3, 600), rng.integers(0, 6, 600)
-        x = rng.standard_normal((600, 8)) + 1.5 * np.eye(8)[y]
-        sites = {
-            str(k): Site(pa.table({str(i): x[site == k, i] for i in range(8)}), y[site == k].astype(str), fewest)
-            for k in range(6)
-        }
-        called += [rehearse(sites, Facts("iid"), seed)["dominant"]]
-    assert sum(map(bool, called)) <= 9, called
 
 
 # sites that do not fit, and wrong answers

@@ -35,7 +35,7 @@ def repeated(name: str, metavar: str, help: str, **how: Any) -> Option:
     return option(name, metavar, help, action="append", **how)
 
 
-JSON = switch("--json", "print JSON on standard output")
+JSON = switch("--json", "print JSON")
 STORE = (option("--runs", "DIR", "folder of the run store (default: runs)", type=Path, default=Path("runs")), JSON)
 RUNS = option("runs_wanted", "RUN", "number (7), range (3-5), comparison (c2), or latest (default)", nargs="*")
 FILE = option("file", "FILE.toml", "experiment file to start from", nargs="?", type=Path)

@@ -42,7 +42,7 @@ def feature_distance(z: Floats, y: Ints, client: Ints, clients: int, classes: in
 
 
 def discriminants(own: Floats, matched: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-    """Return directions (clients, d) and thresholds (clients,) that separate each client's mean from that of pooled rows."""
+    """Return directions (clients, d) and thresholds (clients,) that separate each client's mean from the pooled one."""
     beta: Floats = np.linalg.solve(covariance + RIDGE * np.eye(len(covariance)), (own - matched).T).T.astype(np.float64)
     return beta, (beta * (own + matched)).sum(1) / 2
 

@@ -64,7 +64,7 @@ def median(middle: Floats, counts: Ints) -> float:
 
 
 def of_numbers(column: str, held: ClientMoments, counts: Ints, inner: Floats) -> list[Tested]:
-    """Compare each client's mean and deviation with all others, as `columns.tests`; ranks are those of bins (clients, bins)."""
+    """Compare each client's mean and deviation with all others, as `columns.tests`; bins (clients, bins) are ranked."""
     clients = len(counts)
     everyone = np.ones(clients)
     every = held.of(everyone)

@@ -176,7 +176,7 @@ def faces(answers: Sequence[Numbers], counts: Ints, fewest: Ints, seed: int) -> 
     """The diagnosis, from the last answers of all sites, their rows of each class (sites, classes), and their ``fewest`` (sites,).
 
     Chance needs no rows. Given a classifier, the rows of a site beyond its threshold are, by chance, draws without replacement from
-    those of all sites with the same class. Given the kinds, each class has a random table of sites and kinds. Small
+    the rows of all sites with the same class. Given the kinds, each class has a random table of sites and kinds. Small
     counts are rounded as the sites do it.
     """
     sizes = counts.sum(1)

@@ -1,0 +1,41 @@
+"""Sites of a diagnosis without pooling."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fedskew.experiment.federated_site import Site
+
+HOSPITALS = ("bern", "genf", "sion")
+
+
+def frame(n: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Patients of three hospitals, with whole numbers, words, gaps, an offset in one hospital and a rare word in another."""
+    rng = np.random.default_rng(seed)
+    hospital = rng.choice(3, n, p=[0.5, 0.3, 0.2])
+    age = rng.integers(20, 90, n)
+    made = pd.DataFrame(
+        {
+            "hospital": np.array(HOSPITALS)[hospital],
+            "age": age,
+            "pulse": rng.integers(50, 120, n) + 25 * (hospital == 1),
+            "visits": np.where(rng.random(n) < 0.8, 0, rng.integers(1, 9, n)),
+            "sex": rng.choice(["female", "male"], n),
+            "smokes": np.where(rng.random(n) < 0.1 + 0.4 * (hospital == 2), None, rng.choice(["yes", "no"], n)),
+            "ill": np.where(age + rng.normal(0, 20, n) > 60, "ill", "well"),
+        }
+    )
+    made.loc[rng.random(n) < 0.05, "age"] = np.nan
+    return made
+
+
+def wide_sites(fewest: int) -> dict[str, Site]:
+    """More inputs than directions, a text and a time, so that every step is asked."""
+    rng = np.random.default_rng(0)
+    texts = [f"{a} {b}" for a, b in rng.choice([f"word{i}" for i in range(30)], (90, 2))]
+    day = pd.date_range("2020-01-01", periods=90).to_numpy()
+    y = rng.choice(["a", "b"], 90)
+    table = pa.table({f"x{at}": rng.standard_normal(90) for at in range(20)} | {"text": texts, "word": y, "day": day})
+    # the first rows occur twice
+    rows = pa.array([0, 1, 2, 3, *range(4, 90), 0, 1, 2, 3])
+    return {name: Site(table.take(rows), y[rows.to_numpy()], fewest) for name in HOSPITALS}

@@ -103,7 +103,7 @@ def test_no_count_that_leaves_is_of_few_rows(table):
     assert min(count for count in counts if count) >= 5
 
 
-def test_the_ends_of_a_range_are_those_of_enough_rows():
+def test_enough_rows_reach_both_ends_of_a_range():
     site = Site(pa.table({"a": np.arange(40.0)}), np.array(["x", "y"] * 20), 4)
     held = site.answer(Question(step="columns")).summary.columns["a"].numbers
     assert (held.low, held.high) == (3, 36)

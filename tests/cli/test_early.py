@@ -88,3 +88,8 @@ def test_options_are_judged_together_with_the_file(tmp_path: Path) -> None:
     file.write_text("[server_data]\nshare = 0.1\nwarm_up = 3\n")
     with pytest.raises(BadInput, match="server_data: warm_up 3 needs rows"):
         refuse(parser().parse_args(["run", str(file), "--server-data", "0"]))
+
+
+def test_diagnosis_of_files_does_not_load_pytorch() -> None:
+    code = "import sys, fedskew.cli.diagnose; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -9,13 +9,13 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
 from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.experiment.diagnose import diagnosis, subject_of
 from fedskew.experiment.federated_site import FEWEST
-from fedskew.experiment.progress import bar
 from fedskew.experiment.questions import LEAVES
 from fedskew.experiment.rehearsal import without_pooling
 from fedskew.experiment.subject import Subject

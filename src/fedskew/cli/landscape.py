@@ -4,12 +4,12 @@ import argparse
 import itertools
 from pathlib import Path
 
+from fedskew.cli.bar import bar
 from fedskew.cli.output import number, print_json, save_figure, warn
 from fedskew.cli.request import confirm
 from fedskew.cli.terminal import Console
 from fedskew.core.errors import require
 from fedskew.experiment.landscape import Landscape, landscape
-from fedskew.experiment.progress import bar
 from fedskew.store.runs import RunStore
 
 FORMATS = ("svg", "png", "pdf")

@@ -11,6 +11,7 @@ from rich.table import Table
 from fedskew.claims.document import Document, load
 from fedskew.claims.export import exported
 from fedskew.claims.verdicts import Judged, Results, as_json, cells, interval, markdown, tally, verdicts
+from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json, save_figure
 from fedskew.cli.request import jobs_for
 from fedskew.cli.terminal import Console
@@ -19,7 +20,7 @@ from fedskew.core.errors import FedskewError, require
 from fedskew.experiment.documents import EXTRAS
 from fedskew.experiment.documents.extra import Extra
 from fedskew.experiment.machine import cores, processor
-from fedskew.experiment.progress import Board, bar, duration, names_and_rounds, play
+from fedskew.experiment.progress import Board, duration, names_and_rounds, play
 from fedskew.experiment.reproduce import Planned, estimate, missing, plan, registered, results
 from fedskew.experiment.torchrun import on_ranks
 from fedskew.report.words import figures

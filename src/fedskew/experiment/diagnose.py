@@ -1,10 +1,12 @@
 """Diagnose files, or an experiment's data set under its skews; the result is plain values."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -19,8 +21,6 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, survey
 from fedskew.data.targets import tenths
-from fedskew.experiment.config import Experiment
-from fedskew.experiment.deal import client_data
 from fedskew.experiment.facts import of_inputs
 from fedskew.experiment.holdings import CLASSES, targets_of
 from fedskew.experiment.keywords import Settings
@@ -31,6 +31,9 @@ from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
 from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, diagnose
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
+
+if TYPE_CHECKING:
+    from fedskew.experiment.config import Experiment
 
 Ints = NDArray[np.int64]
 OnProgress = Callable[[str, float], None]
@@ -149,6 +152,9 @@ def subject_of(
     require(
         not (label or client or target), "diagnose: label, target and client need files; a named data set has its own"
     )
+    # imported on first use: files need no PyTorch
+    from fedskew.experiment.config import Experiment
+
     data = dataset if isinstance(dataset, Dataset) else None
     given = {"skew": skew, "clients": clients, "partition_seed": partition_seed, "dataset": None if data else dataset}
     made = {key: value for key, value in given.items() if value is not None}
@@ -161,6 +167,8 @@ def subject_of(
 
 def from_experiment(experiment: Experiment, title: str, data: Dataset | None = None) -> Subject:
     """The clients' training rows of an experiment in the first round. ``data`` replaces its data set."""
+    from fedskew.experiment.deal import client_data
+
     own, data = data is not None, data or experiment.dataset.load()
     held = client_data(experiment.replace(clients__held_out=0.0), data)
     kind, partition = data.target, held.partition

@@ -10,11 +10,10 @@ from functools import partial
 from html import escape
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import Protocol
 
 import rich.progress
 from rich.console import RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.text import Text
 
 from fedskew.core.counting import count
@@ -174,30 +173,6 @@ def play(
 def measured(progress: Progress) -> dict[str, str]:
     """What was measured after this round, as text by the key of the measure."""
     return {m.key: f"{m.title} {value(m, progress.values[m.key])}" for m in shown("live") if m.key in progress.values}
-
-
-class ShowProgress(Protocol):
-    """Shows the completed share, 0 to 1, and a new label if one is given."""
-
-    def __call__(self, share: float, text: str = ..., /) -> None: ...
-
-
-@contextmanager
-def bar(label: str) -> Iterator[ShowProgress]:
-    """A progress bar on standard error; where nothing can be redrawn, a line after 5 s, 10 s more, 20 s more, ..."""
-    console, printed, pause = Console(stderr=True), time.perf_counter(), LINE_EVERY
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
-    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as drawn:
-        task = drawn.add_task(label, total=1.0)
-
-        def on_progress(share: float, text: str = label) -> None:
-            nonlocal printed, pause
-            drawn.update(task, description=text, completed=share)
-            if not console.is_terminal and time.perf_counter() - printed > pause:
-                printed, pause = time.perf_counter(), 2 * pause
-                say(f"{text}: {100 * share:.0f} %", error=True)
-
-        yield on_progress
 
 
 @contextmanager

@@ -97,7 +97,9 @@ def test_shakespeare_has_the_published_characters_and_speakers_without_leaks():
     assert (data.y_test >= 0).sum() == sum(test[name] - 1 for name in texts)
     first = "".join({"newline": "\n", "space": " "}.get(data.classes[c], data.classes[c]) for c in data.x[0])
     assert texts["First Citizen"].startswith(first)
-    assert "one is 16.3%, and the most frequent one after the present symbol predicts 27.7%" in data.notes
+    assert data.baselines["the most frequent symbol after the present one"]["accuracy"] == pytest.approx(
+        0.277, abs=5e-4
+    )
     assert len(Shakespeare(smallest=25_000).load().group_names) == 5
     assert len(Shakespeare(smallest=25_000, stride=20).load().y) > 3.9 * len(Shakespeare(smallest=25_000).load().y)
     with pytest.raises(BadInput, match="no speaker has 90,000 characters, the longest text has"):

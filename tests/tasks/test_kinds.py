@@ -25,7 +25,9 @@ from fedskew.experiment.given import suited
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
+from fedskew.report.experiments import remarks
 from fedskew.slots import Everyone
+from fedskew.tasks.multilabel import MultiLabel
 from tests.methods import federation
 from tests.small import TinyNet, play
 
@@ -258,3 +260,41 @@ def test_each_label_has_its_metrics(tmp_path: Path) -> None:
 def test_numbers_have_no_metrics_of_classes(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="classes: the targets are neither classes nor labels; leave it out"):
         fs.run(data=data("number"), rounds=1, clients=2, evaluation__classes=True, runs=tmp_path, progress=False)
+
+
+# answers without a model
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "wanted"),
+    [
+        ("classes", "accuracy", 3 / 9),
+        ("number", "rmse", np.sqrt(np.square(ROWS[:9, 0] - ROWS[:, 0].mean(dtype=float)).mean())),
+        ("survival", "c_index", 0.5),
+        ("symbols", "accuracy", 15 / 36),
+    ],
+)
+def test_runs_store_the_metrics_of_the_best_constant_answer(
+    kind: str, metric: str, wanted: float, tmp_path: Path
+) -> None:
+    y, model = TARGETS["symbols"], "transformer:width=8" if kind == "symbols" else "softmax"
+    rows = {"x": y, "x_test": y[:9]} if kind == "symbols" else {}
+    made = data(kind, baselines={"my rule": {metric: 0.25}}, **rows)
+    runs = fs.run(data=made, model=model, rounds=1, clients=2, runs=tmp_path, progress=False)
+    assert runs.records[0].facts["baselines"]["always the same answer"][metric] == pytest.approx(wanted, rel=1e-6)
+    [line] = remarks(runs.records) if metric == "accuracy" else [""]
+    assert metric != "accuracy" or line.endswith(
+        f"always the same answer {100 * wanted:.1f}\u00a0%, my rule 25.0\u00a0%"
+    )
+
+
+def test_the_constant_answer_of_labels_is_each_labels_more_frequent_answer() -> None:
+    y = np.array([[1, 0, 1], [1, 0, 0], [0, 0, 1]])
+    assert (MultiLabel().constant(y, 3) >= 0).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(("spec", "wanted"), [("squared", 3.0), ("absolute", 2.0), ("quantile,q=0.75", 4.0)])
+def test_the_constant_answer_of_numbers_has_the_smallest_loss(spec: str, wanted: float) -> None:
+    y = np.array([0.0, 1.0, 2.0, 4.0, 8.0])
+    task = Experiment(task=f"regression:error={spec}").task.fitted(y)
+    assert float(task.predictions(task.constant(y, 1))) == pytest.approx(wanted, abs=1e-12)

@@ -94,6 +94,14 @@ class PoolingWithout(Protocol):
 
 
 @runtime_checkable
+class ConstantAnswer(Protocol):
+    """A task with a best answer among those that are the same for all rows: a model must beat it."""
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        """This answer as a model's outputs for one row, (K,) or (T, K), from the training targets (n, ...)."""
+
+
+@runtime_checkable
 class Categorised(Protocol):
     """A task with metrics of each class or label."""
 

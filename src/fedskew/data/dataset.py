@@ -1,10 +1,11 @@
 """The result of every loader: training rows, test rows, and the natural client of each training row, if there is one."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from fedskew.data.targets import TARGETS, target_of
 from fedskew.data.targets import Ints as Ints
 from fedskew.data.targets import Numbered as Numbered
 from fedskew.data.targets import Rows as Rows
+
+Baselines: TypeAlias = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,6 +38,8 @@ class Dataset:
     texts: the training and the test rows as texts, if they are texts, for models with a tokenizer of their own.
     vocabulary: if x holds ids of words (`fedskew.data.texts`) or symbols, the most ids that it may have; else 0.
     sensitive: the name of the attribute that the last column of x holds as 0 and 1, if there is one.
+    baselines: metrics on the test rows of answers without a model, such as that nothing changes: by the answer's name, then by
+    the metric's (``rmse``).
     preprocessing: what made x from the columns, texts or arrays that new rows have; None: new rows are as x.
     Raises `BadInput` for lengths that do not agree, targets that are not of their kind or all the same, and values that are not
     finite.
@@ -53,6 +58,7 @@ class Dataset:
     vocabulary: int = 0
     sensitive: str = ""
     preprocessing: Preprocessing | None = None
+    baselines: Baselines = field(default_factory=dict)
     name: str = "own data"
     source: str = ""
     notes: str = ""
@@ -63,8 +69,8 @@ class Dataset:
         if groups is not None and not np.issubdtype(np.asarray(groups).dtype, np.integer):
             require(not names, f"{name}: the client ids (groups) must be integers if group_names names them")
             groups, names = numbered(groups)
-        for field, value in (("classes", tuple(map(str, self.classes))), ("groups", groups), ("group_names", names)):
-            object.__setattr__(self, field, value)
+        for part, held in (("classes", tuple(map(str, self.classes))), ("groups", groups), ("group_names", names)):
+            object.__setattr__(self, part, held)
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             check_rows(f"{name}: ", part, x, len(y))
         if self.target not in ("", *TARGETS):

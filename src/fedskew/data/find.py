@@ -19,7 +19,7 @@ import platformdirs
 
 from fedskew.core.errors import DAMAGED, BadInput
 from fedskew.core.npz import bounded
-from fedskew.data.dataset import Dataset, Numbered, Rows
+from fedskew.data.dataset import Baselines, Dataset, Numbered, Rows
 from fedskew.data.preprocessing import Preprocessing
 
 VARIABLE = "FEDSKEW_DATA"
@@ -116,6 +116,7 @@ class Files:
         vocabulary: int = 0,
         sensitive: str = "",
         preprocessing: Preprocessing | None = None,
+        baselines: Baselines | None = None,
         notes: str = "",
     ) -> Dataset:
         """The data set of these rows and labels. ``clients``: the natural client of each training row, and the clients' names."""
@@ -134,6 +135,7 @@ class Files:
             vocabulary=vocabulary,
             sensitive=sensitive,
             preprocessing=preprocessing,
+            baselines=baselines or {},
             name=self.dataset,
             source=self.source,
             notes=notes,

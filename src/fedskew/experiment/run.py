@@ -21,6 +21,7 @@ from fedskew.engine.disk import DiskStates, opened
 from fedskew.engine.distributed import Distributed
 from fedskew.engine.group import Lost
 from fedskew.engine.states import ClientStates
+from fedskew.experiment.baselines import baselines
 from fedskew.experiment.build import Assembly
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.defaults import defaults
@@ -292,6 +293,7 @@ def note_start(store: RunStore, run: int, assembly: Assembly) -> None:
         facts["measures"] = [row_of(metric) for metric in experiment.metric]
         declare(facts["measures"])
     facts["metrics"] = own_metrics(experiment.task)
+    facts["baselines"] = baselines(assembly)
     facts["primary"], facts["defaults"] = experiment.task.primary, defaults(experiment)
     if assembly.frozen:
         facts["frozen"] = assembly.frozen._asdict()

@@ -1,7 +1,7 @@
 """Scores of a model on the test set, and on the rows of each client."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -26,11 +26,18 @@ def per_row(task: Task, w: Tensor, x: Tensor, y: Tensor) -> Tree:
 
 def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tuple[Tree, dict[str, float]]:
     """The scores of each row, and the pooled metrics of all of them unless ``pool`` is False."""
+    return scored_outputs(task, lambda lo, hi: task.logits(w, channels_last(x[lo:hi])), y, pool)
+
+
+def scored_outputs(
+    task: Task, outputs_of: Callable[[int, int], Tensor], y: Tensor, pool: bool = True
+) -> tuple[Tree, dict[str, float]]:
+    """As `scored`, from the outputs of the rows from one number up to another."""
     parts, kept = [], []
     pool = pool and bool(pooled_names(task)) and len(y) > 0
     with torch.no_grad():
         for lo in range(0, max(len(y), 1), CHUNK):
-            logits = task.logits(w, channels_last(x[lo : lo + CHUNK]))
+            logits = outputs_of(lo, lo + CHUNK)
             if joint(task) or pool:
                 kept.append(logits)
             if not joint(task):
@@ -44,6 +51,12 @@ def scored(task: Task, w: Tensor, x: Tensor, y: Tensor, pool: bool = True) -> tu
 def evaluate(task: Task, w: Tensor, x: Tensor, y: Tensor) -> dict[str, float]:
     """The loss and the metrics over the rows."""
     return over_rows(task, *scored(task, w, x, y))
+
+
+def evaluate_constant(task: Task, outputs: Tensor, y: Tensor) -> dict[str, float]:
+    """The loss and the metrics of outputs (K,) or (T, K) that all rows share."""
+    every = outputs.to(y.device).expand(len(y), *outputs.shape)
+    return over_rows(task, *scored_outputs(task, lambda lo, hi: every[lo:hi], y))
 
 
 def over_rows(task: Task, scores: Tree, pooled: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
+from fedskew.measure.registry import primary
 from fedskew.report.words import listed, ranges
+from fedskew.report.words import value as written
 from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord
 
@@ -113,7 +115,8 @@ def remarks(records: Sequence[RunRecord]) -> list[str]:
         "one client holds all rows, so there is no worst client": one,
         "nothing is shared, so the server has no trained model to measure": alone,
     }
-    return [f"{listed(list(names))}: {text}" for text, names in texts.items() if names] + without_numbers(records)
+    found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
+    return found + without_numbers(records) + without_model(records)
 
 
 def without_numbers(records: Sequence[RunRecord]) -> list[str]:
@@ -125,6 +128,19 @@ def without_numbers(records: Sequence[RunRecord]) -> list[str]:
     most, clients = max(counts)
     up_to = "up to " if any(found.get("unmeasured", 0) != most for found in partitions) else ""
     return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
+
+
+def without_model(records: Sequence[RunRecord]) -> list[str]:
+    """The primary metric of answers without a model on each data set's test rows."""
+    measure, found = primary(), {}
+    for record in records:
+        facts, data = record.facts.get("baselines"), record.facts.get("data")
+        answers = facts.items() if isinstance(facts, dict) else ()
+        values = [f"{name} {written(measure, has[measure.name])}" for name, has in answers if measure.name in has]
+        if values:
+            text = f"{measure.title} without a model: {', '.join(values)}"
+            found[text] = str(data.get("name", "")) if isinstance(data, dict) else ""
+    return [f"{name}: {text}" if len(found) > 1 else text for text, name in found.items()]
 
 
 def client_rows(record: RunRecord) -> str:

@@ -20,6 +20,7 @@ from fedskew.tasks.ranking import (
     calibration_error_without,
     f1,
     f1_without,
+    log_shares,
     mean_of_defined,
 )
 
@@ -35,6 +36,9 @@ class Classification(TaskKind):
     target: ClassVar[str] = "classes"
     metrics: ClassVar[tuple[TaskMetric, ...]] = CLASSIFICATION
     primary: ClassVar[str] = "accuracy"
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        return log_shares(np.bincount(y, minlength=num_outputs))
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)

@@ -13,7 +13,7 @@ from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import MULTI_LABEL
-from fedskew.tasks.ranking import Floats, areas, areas_without, f1, f1_without, mean_of_defined
+from fedskew.tasks.ranking import Floats, areas, areas_without, f1, f1_without, log_shares, mean_of_defined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,10 @@ class MultiLabel(TaskKind):
     target: ClassVar[str] = "labels"
     metrics: ClassVar[tuple[TaskMetric, ...]] = MULTI_LABEL
     primary: ClassVar[str] = "f1_micro"
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        yes = np.count_nonzero(y, axis=0)
+        return log_shares(yes, len(y)) - log_shares(len(y) - yes, len(y))
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (softplus(outputs) - y.to(outputs) * outputs).mean(-1)

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedskew.core.metrics import TaskMetric
 from fedskew.core.task import TaskKind
 from fedskew.core.trees import Tree
 from fedskew.tasks.metrics import NEXT_TOKEN
+from fedskew.tasks.ranking import log_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,10 @@ class NextToken(TaskKind):
     target: ClassVar[str] = "symbols"
     metrics: ClassVar[tuple[TaskMetric, ...]] = NEXT_TOKEN
     primary: ClassVar[str] = "accuracy"
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        symbols = y.astype(np.int64)
+        return log_shares(np.bincount(symbols[symbols >= 0], minlength=num_outputs)).expand(y.shape[1], num_outputs)
 
     def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The summed cross-entropy (B,) of outputs (B, T, V), and the number of places with a symbol (B,)."""

@@ -1,7 +1,9 @@
 """Metrics of outputs that are no sums over rows: areas under ROC curves, F1 over classes, calibration."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Floats = NDArray[np.floating]
 Counts = NDArray[np.integer]
@@ -9,6 +11,15 @@ Bools = NDArray[np.bool_]
 
 BINS = 15
 """Of equal width, for the calibration error (Guo et al. 2017)."""
+
+
+SMALLEST_SHARE = 1e-12
+"""In place of 0, whose logarithm is not finite."""
+
+
+def log_shares(counts: Counts, of: int = 0) -> Tensor:
+    """The logarithms of the counts (K,) as shares of their sum, or ``of`` so many."""
+    return torch.tensor(np.log(np.maximum(counts / (of or counts.sum()), SMALLEST_SHARE)))
 
 
 def areas(scores: Floats, positive: Bools) -> Floats:

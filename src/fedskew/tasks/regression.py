@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,6 +65,11 @@ class Regression(TaskKind):
 
     def predictions(self, outputs: Tensor) -> Tensor:
         return outputs[..., 0] * (self.scale or 1.0) + (self.center or 0.0)
+
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        numbers = y.astype(np.float64)
+        best = numbers.mean() if self.error == "squared" else np.quantile(numbers, self.q)
+        return self.standardised(torch.tensor([best]))
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         e = self.standardised(y) - outputs[..., 0]

@@ -47,6 +47,9 @@ class Survival(TaskKind):
     def predictions(self, outputs: Tensor) -> Tensor:
         return outputs[..., 0]
 
+    def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
+        return torch.zeros(num_outputs, dtype=torch.float64)
+
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         time, event = y[..., 0], y[..., 1]
         return event * (log_risk(outputs[..., 0], time) - outputs[..., 0])

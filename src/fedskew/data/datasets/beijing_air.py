@@ -81,9 +81,14 @@ class BeijingAir:
             (x[test], y[test]),
             clients=(station[train], names),
             preprocessing=preprocessing,
-            notes=f"{(~known).sum():,} of {len(y):,} hours have no PM2.5 now or later; the forecast that nothing changes has "
-            f"an RMSE of {np.sqrt((wrong**2).mean()):.1f}, an MAE of {np.abs(wrong).mean():.1f} and an R2 of "
-            f"{1 - (wrong**2).sum() / (spread**2).sum():.3f} on the test rows",
+            baselines={
+                "as now": {
+                    "rmse": float(np.sqrt((wrong**2).mean())),
+                    "mae": float(np.abs(wrong).mean()),
+                    "r2": float(1 - (wrong**2).sum() / (spread**2).sum()),
+                }
+            },
+            notes=f"{(~known).sum():,} of {len(y):,} hours have no PM2.5 now or later",
         )
 
 

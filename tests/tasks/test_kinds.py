@@ -284,7 +284,7 @@ def test_runs_store_the_metrics_of_the_best_constant_answer(
     assert runs.records[0].facts["baselines"]["always the same answer"][metric] == pytest.approx(wanted, rel=1e-6)
     [line] = remarks(runs.records) if metric == "accuracy" else [""]
     assert metric != "accuracy" or line.endswith(
-        f"always the same answer {100 * wanted:.1f}\u00a0%, my rule 25.0\u00a0%"
+        f"accuracy % without a model: always the same answer {100 * wanted:.1f}, my rule 25.0"
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from fedskew.core.errors import BadInput
 from fedskew.core.toml import toml_table
 from fedskew.measure.registry import primary
-from fedskew.report.words import listed, ranges
-from fedskew.report.words import value as written
+from fedskew.report.words import heading, listed, plain, ranges
 from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord
 
@@ -134,12 +133,10 @@ def without_model(records: Sequence[RunRecord]) -> list[str]:
     """The primary metric of answers without a model on each data set's test rows."""
     measure, found = primary(), {}
     for record in records:
-        facts, data = record.facts.get("baselines"), record.facts.get("data")
-        answers = facts.items() if isinstance(facts, dict) else ()
-        values = [f"{name} {written(measure, has[measure.name])}" for name, has in answers if measure.name in has]
+        answers, data = record.facts.get("baselines", {}), record.facts.get("data", {})
+        values = [f"{name} {plain(measure, has[measure.name])}" for name, has in answers.items() if measure.name in has]
         if values:
-            text = f"{measure.title} without a model: {', '.join(values)}"
-            found[text] = str(data.get("name", "")) if isinstance(data, dict) else ""
+            found[f"{heading(measure)} without a model: {', '.join(values)}"] = data.get("name", "")
     return [f"{name}: {text}" if len(found) > 1 else text for text, name in found.items()]
 
 

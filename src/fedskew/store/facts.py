@@ -49,6 +49,7 @@ class Facts(TypedDict, total=False):
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data
+    baselines: dict[str, dict[str, float]]  # metrics of answers without a model
     partition: Json
     frozen: Json
     flower: Json

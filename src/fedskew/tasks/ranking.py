@@ -18,7 +18,7 @@ SMALLEST_SHARE = 1e-12
 
 
 def log_shares(counts: Counts, of: int = 0) -> Tensor:
-    """The logarithms of the counts (K,) as shares of their sum, or ``of`` so many."""
+    """The logarithms of the counts (K,) as shares of the number ``of``, by default of their sum."""
     return torch.tensor(np.log(np.maximum(counts / (of or counts.sum()), SMALLEST_SHARE)))
 
 

@@ -8,6 +8,7 @@ from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.results import run
 from fedskew.report import experiments
+from fedskew.report.remarks import remarks
 from fedskew.store.runs import RunStore
 from tests.experiment.test_experiment import DATA, small
 from tests.report import add
@@ -55,7 +56,7 @@ def test_views_trust_the_partition_more_than_the_setting(tmp_path: Path) -> None
         store.add_facts(run, {"partition": {"held_out": held_out, "unmeasured": unmeasured, "clients": 9}})
     none, two, three = ([record] for record in sorted(store.runs(), key=lambda r: r.id))
     assert experiments.measured_rows(none) == "own training rows"
-    assert experiments.remarks(none) == []
+    assert remarks(none) == []
     assert experiments.measured_rows(two) == "rows held out from its training"
-    assert experiments.remarks(two) == ["2 of 9 clients hold too few rows to hold one out: they are not measured"]
-    assert experiments.remarks(two + three)[0].startswith("up to 3 of 9 clients hold too few rows")
+    assert remarks(two) == ["2 of 9 clients hold too few rows to hold one out: they are not measured"]
+    assert remarks(two + three)[0].startswith("up to 3 of 9 clients hold too few rows")

@@ -25,7 +25,7 @@ from fedskew.experiment.given import suited
 from fedskew.loop.evaluate import evaluate, evaluate_clients
 from fedskew.loop.federation import Federation
 from fedskew.loop.plan import Local
-from fedskew.report.experiments import remarks
+from fedskew.report.remarks import remarks
 from fedskew.slots import Everyone
 from fedskew.tasks.multilabel import MultiLabel
 from tests.methods import federation

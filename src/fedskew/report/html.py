@@ -24,6 +24,7 @@ from fedskew.report.differences import compared, draw_differences, of_difference
 from fedskew.report.files import PLAIN, Layout
 from fedskew.report.names import comparison_title, titled
 from fedskew.report.ranks import draw_ranks, ranking
+from fedskew.report.remarks import remarks
 from fedskew.report.signs import notices
 from fedskew.report.style import LINE, MARKERS, SERIES, dashes, marker
 from fedskew.report.svg import inline
@@ -139,7 +140,7 @@ def page(
         margin=words.within(summary["margin"].iloc[0]) if summary["margin"].notna().any() else "",
         primary=primary(),
         columns=columns,
-        remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + experiments.remarks(records),
+        remarks=list(dict.fromkeys(m.remark for m in columns if m.remark)) + remarks(records),
         spread=words.SPREADS[layout.spread].title,
         shown=partial(words.shown, spread=layout.spread),
         difference=partial(words.difference, show=words.points, spread=layout.spread),

@@ -1,0 +1,42 @@
+"""What readers of a table must know besides its numbers."""
+
+from collections.abc import Sequence
+
+from fedskew.measure.registry import primary
+from fedskew.report.experiments import pooled, shares_nothing
+from fedskew.report.words import heading, listed, plain
+from fedskew.store.runs import RunRecord
+
+
+def remarks(records: Sequence[RunRecord]) -> list[str]:
+    """What readers of a table must know of these methods, a sentence each."""
+    one = dict.fromkeys(record.name for record in records if pooled(record))
+    alone = dict.fromkeys(record.name for record in records if shares_nothing(record))
+    texts = {
+        "one client holds all rows, so there is no worst client": one,
+        "nothing is shared, so the server has no trained model to measure": alone,
+    }
+    found = [f"{listed(list(names))}: {text}" for text, names in texts.items() if names]
+    return found + without_numbers(records) + without_model(records)
+
+
+def without_numbers(records: Sequence[RunRecord]) -> list[str]:
+    """A sentence on the clients with too few rows to hold one out, if there are any."""
+    partitions = [record.facts.get("partition", {}) for record in records]
+    counts = [(int(found["unmeasured"]), int(found["clients"])) for found in partitions if found.get("unmeasured")]
+    if not counts:
+        return []
+    most, clients = max(counts)
+    up_to = "up to " if any(found.get("unmeasured", 0) != most for found in partitions) else ""
+    return [f"{up_to}{most} of {clients} clients hold too few rows to hold one out: they are not measured"]
+
+
+def without_model(records: Sequence[RunRecord]) -> list[str]:
+    """The primary metric of answers without a model on each data set's test rows."""
+    measure, found = primary(), {}
+    for record in records:
+        answers, data = record.facts.get("baselines", {}), record.facts.get("data", {})
+        values = [f"{name} {plain(measure, has[measure.name])}" for name, has in answers.items() if measure.name in has]
+        if values:
+            found[f"{heading(measure)} without a model: {', '.join(values)}"] = data.get("name", "")
+    return [f"{name}: {text}" if len(found) > 1 else text for text, name in found.items()]

@@ -32,7 +32,7 @@ def program(folder: Path) -> ModuleType:
 
 def answers(folder: Path, rows: Path) -> tuple[np.ndarray, list[str]]:
     with rows.open(newline="") as file:
-        return program(folder).answers(list(csv.DictReader(file)))
+        return program(folder).answers(list(csv.DictReader(file)))[:2]
 
 
 def test_folder_without_onnx_says_why(tmp_path: Path) -> None:

@@ -63,6 +63,74 @@ def test_a_regression_predicts_in_the_unit_of_the_target(tmp_path: Path) -> None
     assert fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")["rmse"] == stored(runs, "rmse")
 
 
+def scans(folder: Path, target: str) -> tuple[Path, Runs]:
+    """A table with two labels and a survival time, and a run that learns the target from its first 60 rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 3))
+    table = pd.DataFrame(x, columns=["a", "b", "c"]).assign(
+        sick=(x[:, 0] > 0).astype(int),
+        old=(x[:, 1] > 0).astype(int),
+        days=np.exp(x[:, 0] + rng.normal(size=90)),
+        died=np.arange(90) % 2,
+    )
+    outside = ["days", "died"] if target.startswith("labels") else ["sick", "old"]
+    for name, part in {"train": table[:60], "test": table[60:]}.items():
+        part.drop(columns=outside).to_csv(folder / f"{name}.csv", index=False)
+    data = f"table:path={folder / 'train.csv'},test={folder / 'test.csv'},{target}"
+    runs = fs.run(dataset=data, model="softmax", skew="iid", clients=2, runs=folder / "runs", **QUICK)
+    return folder / "test.csv", runs
+
+
+@pytest.mark.parametrize("target", ["labels=sick|old", "time=days,event=died"])
+def test_targets_of_several_columns_give_the_stored_metrics(target: str, tmp_path: Path) -> None:
+    rows, runs = scans(tmp_path, target)
+    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(rows)
+    assert found == {name: stored(runs, name) for name in found}
+    assert {"f1_micro", "auc"} <= set(found) or "c_index" in found
+
+
+def test_labels_are_answered_by_name_and_probability(tmp_path: Path) -> None:
+    rows, runs = scans(tmp_path, "labels=sick|old")
+    answers = runs.predict(rows)
+    assert answers.columns.tolist() == [PREDICTION, "probability_sick", "probability_old", OUTSIDE]
+    yes = answers[["probability_sick", "probability_old"]].to_numpy() >= 0.5
+    wanted = ["|".join(name for name, own in zip(("sick", "old"), row, strict=True) if own) for row in yes]
+    assert answers[PREDICTION].tolist() == wanted
+    assert {"sick", "sick|old"} & set(wanted)
+    wrong = pd.read_csv(rows).assign(old=2)
+    with pytest.raises(BadInput, match=r"evaluate: column sick, old must be 0 or 1, found 0\.\.2"):
+        fs.load_model(1, runs=tmp_path / "runs").evaluate(wrong)
+
+
+def sequences(folder: Path) -> tuple[np.ndarray, Runs]:
+    """Rows in which after a comes b, then c, then a again, and a run that learns it."""
+    x = np.array([[0, 1, 2, 0], [1, 2, 0, -1], [2, 0, -1, -1]] * 20)
+    y = np.where(x >= 0, (x + 1) % 3, -1)
+    data = Dataset(x=x, y=y, x_test=x[:3], y_test=y[:3], classes=("a", "b", "c"))
+    settings = {**QUICK, "model": "transformer:width=8,layers=1", "clients": 2, "lr": 0.5, "epochs": 9}
+    return x[:3], fs.run(data=data, runs=folder, **settings)
+
+
+def test_a_sequence_is_answered_with_the_symbol_after_its_last_one(tmp_path: Path) -> None:
+    x, runs = sequences(tmp_path)
+    answers = runs.predict(x)
+    assert answers[PREDICTION].tolist() == ["b", "b", "b"]
+    assert answers[["probability_a", "probability_b", "probability_c"]].sum(axis=1).tolist() == pytest.approx([1] * 3)
+    with pytest.warns(
+        UserWarning, match="has no model.onnx: it answers at each place of a row, and predict.py once a row"
+    ):
+        fs.export(runs)
+
+
+@pytest.mark.slow
+def test_onnx_answers_at_each_place_of_a_sequence(tmp_path: Path) -> None:
+    x, runs = sequences(tmp_path)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(fs.export(runs, tmp_path / "symbols.onnx", format="onnx")))
+    [outputs] = session.run(None, {"x": x})
+    assert outputs.argmax(2)[x >= 0].tolist() == ((x + 1) % 3)[x >= 0].tolist()
+
+
 def test_texts_use_the_vocabulary_of_the_run(tmp_path: Path) -> None:
     runs = trained_on(tmp_path, "label=ill,text=note", model="text-cnn:filters=4,embedding=4", held_out=0.3)
     answers = runs.predict(tmp_path / "test.csv")

@@ -112,7 +112,40 @@ def test_rows_without_an_event_have_no_loss() -> None:
     assert math.isnan(TASK.pooled(o, y)["c_index"])
 
 
+LIFELINES = {
+    None: ([0.4202762828370737, -0.04186814522355911], -14.914457285386385),
+    "site": ([0.3664391801283236, -0.028958337508801793], -10.154505857712294),
+}
+"""Coefficients and log partial likelihood of lifelines 0.30.3, ``CoxPHFitter().fit(..., fit_options={"precision": 1e-12})``."""
+
+
+@pytest.mark.parametrize("strata", LIFELINES)
+def test_coefficients_of_lifelines_are_the_optimum_with_the_same_likelihood(strata: str | None) -> None:
+    """Twelve rows without equal times, of one site or of two that are strata. The index has lifelines' value, too, with ties."""
+    a = [0.1, 0.6, -0.5, 1.3, -0.7, -0.6, -2.3, -1.2, -0.5, 0.4, -0.1, -0.7]
+    b = [-0.1, 0.1, 0.4, 0.9, -1.3, 0.0, -0.2, -0.7, -0.3, 1.0, 1.4, 0.4]
+    time, event = [5, 1, 8, 3, 12, 2, 9, 7, 4, 11, 6, 10], [1, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1]
+    x, y = torch.tensor([a, b], dtype=torch.float64).T, targets(time, event)
+    sites = [slice(0, None, 2), slice(1, None, 2)] if strata else [slice(None)]
+    wanted, likelihood = LIFELINES[strata]
+
+    def loss(beta: torch.Tensor) -> torch.Tensor:
+        return sum(TASK.loss((x[rows] @ beta)[:, None], y[rows]).sum() for rows in sites)
+
+    beta = torch.tensor(wanted, dtype=torch.float64)
+    assert float(loss(beta)) == pytest.approx(-likelihood, rel=1e-13)
+    assert grad(loss)(beta).tolist() == pytest.approx([0, 0], abs=1e-10)
+
+
 # the concordance index
+
+
+def test_concordance_is_that_of_lifelines_with_equal_times_and_risks() -> None:
+    """`lifelines.utils.concordance_index(time, -risk, event)` of version 0.30.3 on twelve rows."""
+    time = np.array([2.0, 2, 3, 5, 5, 5, 7, 8, 8, 9, 9, 10])
+    risk = np.array([0.0, 1, 0, 1, -1, -1, -2, -1, 0, 0, 0, -1])
+    event = np.array([1.0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1])
+    assert concordance(risk, time, event) == 0.6382978723404256
 
 
 def test_concordance_by_hand() -> None:

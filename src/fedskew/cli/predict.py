@@ -62,7 +62,7 @@ def predict(parsed: argparse.Namespace) -> int:
         say(f"wrote {output}: {count(len(answers), 'row')} with the answers of run {chosen[0].id}")
     if metrics and not parsed.json:
         found = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        print(f"against column {model.target!r}: {found}", file=sys.stderr)
+        print(f"against column {', '.join(map(repr, model.target))}: {found}", file=sys.stderr)
         if trained_on(chosen[0], parsed.rows):
             warn(
                 "the model was trained on rows of this file: these numbers are too good; measure it on rows that it has not seen"

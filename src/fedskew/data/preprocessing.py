@@ -205,10 +205,14 @@ Column: TypeAlias = Standard | Text
 
 
 class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
-    """Columns of a table as numbers, side by side. ``target`` is the column that the models predict, if it has a name."""
+    """Columns of a table as numbers, side by side. ``target`` is the column that the models predict, if it has a name.
+
+    ``others`` are further columns of the target: the event of a survival time, the labels after the first.
+    """
 
     columns: tuple[Column, ...]
     target: str = ""
+    others: tuple[str, ...] = ()
 
     def __call__(self, cells: Mapping[str, Cells]) -> NDArray[np.float32]:
         """(n, width) the inputs of these columns' cells."""

@@ -70,6 +70,10 @@ def write_graph(made: Trained, path: Path) -> None:
     known = made.learned.preprocessing
     if known is None or isinstance(made.model, Encoder):
         raise BadInput("its preprocessing cannot be computed by ONNX")
+    if made.kind.target == "symbols":
+        raise BadInput(
+            "it answers at each place of a row, and predict.py once a row; write --format onnx for the network alone"
+        )
     program = network_graph(Answering(made.net, made.kind).eval(), made.example, OPSET)
     from onnx import compose, helper
 
@@ -77,5 +81,5 @@ def write_graph(made: Trained, path: Path) -> None:
     first, second = preprocessing_graph(known, kind), program.model_proto
     first.ir_version = second.ir_version
     whole = compose.merge_models(first, second, io_map=[(INPUT, "x")], prefix2="network/")
-    helper.set_model_props(whole, about(known, made.learned.classes))
+    helper.set_model_props(whole, about(known, made.learned.classes, made.kind.target == "labels"))
     path.write_bytes(whole.SerializeToString())

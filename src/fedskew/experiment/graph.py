@@ -165,8 +165,9 @@ def array(graph: Graph, known: Array) -> str:
     return graph.cast(graph.add("Div", moved, graph.constant(known.scale, over)), "FLOAT")
 
 
-def about(known: Preprocessing, classes: Sequence[str]) -> dict[str, str]:
-    """What the Python file next to the graph reads from it."""
+def about(known: Preprocessing, classes: Sequence[str], several: bool) -> dict[str, str]:
+    """What the Python file next to the graph reads from it. ``several``: a row may have any number of the classes."""
     times = [p.name for p in known.columns if isinstance(p, Number) and p.time] if isinstance(known, Tabular) else []
     column = known.column if isinstance(known, Texts) else ""
-    return {"classes": json.dumps(list(classes)), "times": json.dumps(times), "text": column}
+    facts = {"classes": list(classes), "times": times, "several": several}
+    return {"text": column, **{name: json.dumps(fact) for name, fact in facts.items()}}

@@ -18,7 +18,7 @@ from fedskew.core.records import channels_last, rows_of, targets_of
 from fedskew.core.task import Probabilistic
 from fedskew.data.dataset import Dataset
 from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
-from fedskew.data.targets import Rows
+from fedskew.data.targets import TARGETS, Rows
 from fedskew.data.texts import UNKNOWN, encoded
 from fedskew.experiment.config import Architecture
 from fedskew.experiment.export import Trained, answered, trained
@@ -56,16 +56,19 @@ class TrainedModel:
         return f"columns {', '.join(known.names)}" if known else "rows as the data set holds them"
 
     @property
-    def target(self) -> str:
-        """The column of the targets in a file; empty if it has no name."""
+    def target(self) -> tuple[str, ...]:
+        """The columns of the targets in a file; empty if they have no names."""
         known = self.made.learned.preprocessing
-        return "" if known is None or isinstance(known, Array) else known.target
+        if known is None or isinstance(known, Array) or not known.target:
+            return ()
+        return (known.target, *(known.others if isinstance(known, Tabular) else ()))
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
         """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
 
-        Columns: ``prediction``, a class or a number in the target's unit; for classes the probability of each; ``outside``, what
-        no training row held. ``warn`` gets one line for each kind of such rows. Raises `BadInput` if columns are missing.
+        Columns: ``prediction``, a class, labels with ``|`` between them, the symbol after the row's last one, or a number in the
+        target's unit; the probability of each class, label or symbol; ``outside``, what no training row held. ``warn`` gets one
+        line for each kind of such rows. Raises `BadInput` if columns are missing.
         """
         import pandas as pd
 
@@ -80,30 +83,34 @@ class TrainedModel:
 
     def evaluate(self, rows: object) -> dict[str, float]:
         """The loss and the metrics over rows with targets, as a run measures them. Rows without a target are left out."""
-        name = self.target
-        given = self.read(rows)
-        require(
-            not isinstance(given, np.ndarray) and bool(name) and name in given,
-            f"evaluate: the rows have no column {name!r} of targets"
-            if name
-            else "evaluate: no column of targets is known",
-        )
+        names, given = [*self.target], self.read(rows)
+        require(bool(names), "evaluate: no column of targets is known")
+        require(self.has_targets(given), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
         assert not isinstance(given, np.ndarray)
-        held = given[given[name].notna()]
-        require(len(held) > 0, f"evaluate: no row has a value in {name!r}")
-        y = targets_of(self.targets(held, name), self.made.dtype, torch.device("cpu"))
+        held = given[given[names].notna().all(axis=1)]
+        require(len(held) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
+        y = targets_of(self.targets(held), self.made.dtype, torch.device("cpu"))
         return evaluate(self.made.task, self.made.w, self.inputs(held), y)
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
-        return bool(self.target) and not isinstance(rows, np.ndarray) and self.target in rows
+        return bool(self.target) and not isinstance(rows, np.ndarray) and set(self.target) <= {*rows}
 
-    def targets(self, rows: pd.DataFrame, name: str) -> Rows:
+    def targets(self, rows: pd.DataFrame) -> Rows:
+        """The targets (n, ...) in the rows. Raises `BadInput` unless they are of the kind that the model predicts."""
         from fedskew.data.columns import numbers, strings
 
-        if self.made.kind.target != "classes":
-            return numbers(rows[name])
-        places = {word: at for at, word in enumerate(self.made.learned.classes)}
+        name, *others = self.target
+        kind, learned = self.made.kind.target, self.made.learned
+        if kind != "classes":
+            columns = [numbers(rows[column]) for column in (name, *others)]
+            y = np.stack(columns, axis=1) if others else columns[0]
+            if kind == "labels":
+                # a value that is no number becomes -1, which the check below names
+                y = np.nan_to_num(y, nan=-1).astype(np.int64)
+            TARGETS[kind].check(f"evaluate: column {', '.join(self.target)}", y, learned.categories)
+            return y
+        places = {word: at for at, word in enumerate(learned.classes)}
         words = strings(rows[name]).str.strip()
         strange = sorted(set(words) - set(places))
         require(
@@ -128,7 +135,7 @@ class TrainedModel:
             return found
         assert known is not None
         text = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {known.column}
-        frame = frame_of(rows, {*text, known.target})
+        frame = frame_of(rows, {*text, known.target} if self.made.kind.target == "classes" else text)
         missing = [name for name in known.names if name not in frame]
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         require(
@@ -152,7 +159,10 @@ class TrainedModel:
         task, made = self.made.task, []
         with torch.no_grad():
             for part in x.split(CHUNK):
-                made.append(answered(task.kind, task.logits(self.made.w, channels_last(part))))
+                outputs = task.logits(self.made.w, channels_last(part))
+                if task.kind.target == "symbols":
+                    outputs = outputs[torch.arange(len(part)), (part >= 0).sum(-1).clamp(min=1) - 1]
+                made.append(answered(task.kind, outputs))
         return torch.cat(made).numpy()
 
     def unseen(self, rows: pd.DataFrame | Rows) -> list[Unseen]:
@@ -197,6 +207,8 @@ def columns_of(made: Trained, answers: Rows) -> dict[str, Rows]:
     if not isinstance(made.kind, Probabilistic):
         return {f"{OUTPUT}{name}": answers[:, at] for at, name in enumerate(names)}
     chosen = np.array(names, dtype=object)[answers.argmax(1)]
+    if made.kind.target == "labels":
+        chosen = np.array(["|".join(np.array(names)[row >= 0.5]) for row in answers], dtype=object)
     return {PREDICTION: chosen, **{PROBABILITY + name: answers[:, at] for at, name in enumerate(names)}}
 
 

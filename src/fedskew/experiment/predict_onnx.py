@@ -41,8 +41,8 @@ def number(cell: str, is_time: bool) -> float:
         return float("nan")
 
 
-def answers(rows: list[dict[str, str]]) -> tuple[Any, list[str]]:
-    """The answers for rows of cells, probabilities (n, K) or numbers (n,), and the names of the classes."""
+def answers(rows: list[dict[str, str]]) -> tuple[Any, list[str], bool]:
+    """The answers for rows of cells, probabilities (n, K) or numbers (n,); the classes; whether a row may have several."""
     session = onnxruntime.InferenceSession(str(Path(__file__).with_name("model.onnx")))
     known = session.get_modelmeta().custom_metadata_map
     text, times, feed = known["text"], json.loads(known["times"]), {}
@@ -59,13 +59,16 @@ def answers(rows: list[dict[str, str]]) -> tuple[Any, list[str]]:
             feed[part.name] = np.array(["" if cell in MISSING else cell for cell in cells], dtype=object)
         else:
             feed[part.name] = np.array([number(row[part.name], part.name in times) for row in rows])
-    return session.run(None, feed)[0], json.loads(known["classes"])
+    return session.run(None, feed)[0], json.loads(known["classes"]), json.loads(known["several"])
 
 
 if __name__ == "__main__":
     with Path(sys.argv[1]).open(newline="", encoding="utf-8-sig") as file:
-        found, classes = answers(list(csv.DictReader(file)))
+        found, classes, several = answers(list(csv.DictReader(file)))
     out = csv.writer(sys.stdout)
     out.writerow(["prediction", *(f"probability_{name}" for name in classes if found.ndim == 2)])
-    for row in found:
-        out.writerow([classes[row.argmax()], *row] if found.ndim == 2 else [row])
+    for row in found if found.ndim == 2 else ():
+        chosen = np.flatnonzero(row >= 0.5) if several else [row.argmax()]
+        out.writerow(["|".join(classes[at] for at in chosen), *row])
+    for one in found if found.ndim == 1 else ():
+        out.writerow([one])

@@ -29,6 +29,9 @@ class MultiLabel(TaskKind):
         yes = np.count_nonzero(y, axis=0)
         return log_shares(yes, len(y)) - log_shares(len(y) - yes, len(y))
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return outputs.sigmoid()
+
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (softplus(outputs) - y.to(outputs) * outputs).mean(-1)
 

@@ -32,6 +32,9 @@ class NextToken(TaskKind):
         symbols = y.astype(np.int64)
         return log_shares(np.bincount(symbols[symbols >= 0], minlength=num_outputs)).expand(y.shape[1], num_outputs)
 
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1)
+
     def sums(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The summed cross-entropy (B,) of outputs (B, T, V), and the number of places with a symbol (B,)."""
         real = y >= 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import structs
 
 from fedskew.core.errors import require, require_storable
 from fedskew.core.places import whole_path
@@ -97,6 +98,11 @@ class Table:
     def column(self) -> str:
         """The column to predict, or the first of several."""
         return self.label or self.target or self.time or self.label_columns[0]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Further columns of the target."""
+        return (self.event,) if self.event else self.label_columns[1:]
 
     @property
     def label_columns(self) -> tuple[str, ...]:
@@ -196,7 +202,7 @@ class Table:
             classes,
             columns=encode.inputs,
             clients=clients,
-            preprocessing=encode.preprocessing,
+            preprocessing=structs.replace(encode.preprocessing, others=self.others),
             notes="; ".join(notes),
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset, numbered
@@ -75,7 +76,7 @@ class TcgaBrca:
             (x[test], y[test]),
             clients=(owner[~test], regions),
             columns=facts,
-            preprocessing=preprocessing,
+            preprocessing=replace(preprocessing, others=("E",)),
             notes=f"{y[:, 1].sum():.0f} of {len(y):,} patients died; {first_day.sum()} were last seen on their first day",
         )
 

@@ -125,9 +125,14 @@ def test_beijing_air_has_the_published_hours_and_the_forecast_that_nothing_chang
     data = loaded("beijing-air")
     assert (len(data.y), len(data.y_test), data.shape, len(data.group_names)) == (307356, 101824, (17,), 12)
     assert "11,588 of 420,768 hours have no PM2.5" in data.notes
-    assert "an R2 of 0.945 on the test rows" in data.notes
+    errors = {name: round(value, 3) for name, value in data.baselines["as now"].items()}
+    assert errors == {"rmse": 19.437, "mae": 10.162, "r2": 0.945}
     assert (data.y.min(), data.y.max()) == (2.0, 999.0)
     assert len(DATASETS["beijing-air"](rows=500).load().y) == 500
+    # the same rows, an hour later: fewer have a target, and the forecast that nothing changes is worse
+    later = DATASETS["beijing-air"](ahead=2).load()
+    assert len(later.y) < len(data.y)
+    assert later.baselines["as now"]["r2"] < data.baselines["as now"]["r2"]
 
 
 @pytest.mark.slow

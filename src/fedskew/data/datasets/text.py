@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedskew.core.errors import require
-from fedskew.core.places import whole_path
+from fedskew.core.places import require_exists, whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import LARGEST, Files, reading
 from fedskew.data.symbols import check_options, of_texts
@@ -44,6 +44,7 @@ class Text:
 
     def load(self) -> Dataset:
         place = Path(self.path)
+        require_exists(place)
         paths = sorted(place.glob("*.txt")) if place.is_dir() else [place]
         require(bool(paths), f"{self.path}: the folder has no .txt files")
         require(

@@ -140,7 +140,7 @@ def test_coefficients_of_lifelines_are_the_optimum_with_the_same_likelihood(stra
 # the concordance index
 
 
-def test_concordance_is_that_of_lifelines_with_equal_times_and_risks() -> None:
+def test_concordance_equals_lifelines_with_equal_times_and_risks() -> None:
     """`lifelines.utils.concordance_index(time, -risk, event)` of version 0.30.3 on twelve rows."""
     time = np.array([2.0, 2, 3, 5, 5, 5, 7, 8, 8, 9, 9, 10])
     risk = np.array([0.0, 1, 0, 1, -1, -1, -2, -1, 0, 0, 0, -1])

@@ -98,6 +98,10 @@ def test_numbers_times_and_symbols_give_the_numbers_of_the_simulation(data: str,
     same_as_simulated(small(dataset=data, model=model, skew="iid", rounds=2), tmp_path)
 
 
+def test_a_client_with_too_few_rows_to_hold_one_out_is_not_measured(tmp_path: Path) -> None:
+    same_as_simulated(small(skew=["iid", "quantity-sizes:rows=[4,300,300,300]"]), tmp_path)
+
+
 def test_slots_that_act_at_clients_give_the_numbers_of_the_simulation(tmp_path: Path) -> None:
     """A codec with error feedback, a personal head, fine-tuning, stragglers, half of the clients in a round."""
     experiment = small(

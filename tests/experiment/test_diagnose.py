@@ -159,10 +159,13 @@ def subject(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> Subject:
 
 def test_symbols_are_diagnosed_and_shown(quick):
     y, client = np.array([[0, 1, 2, -1], [3, 1, -1, -1]] * 40), np.arange(80) % 2
-    counts = np.zeros((2, 4), dtype=np.int64)
+    counts, shares = np.zeros((2, 4), dtype=np.int64), []
     found = diagnosis(
-        Subject("s", y, y[:, 0], client, counts, (), ("a", "b"), kind="symbols", targets=y, sizes=np.array([40, 40]))
+        Subject("s", y, y[:, 0], client, counts, (), ("a", "b"), kind="symbols", targets=y, sizes=np.array([40, 40])),
+        on_progress=lambda stage, share: shares.append(share),
     )
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1
     assert [face["face"] for face in found["faces"]] == ["label", "quantity", "concept"]
     assert found["label_counts"] == [[40, 40, 40, 0], [0, 40, 0, 40]]
     assert found["holdings"]["columns"] == ["symbol 0", "symbol 1", "symbol 2", "symbol 3"]

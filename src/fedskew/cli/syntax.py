@@ -89,7 +89,7 @@ def outline(kind: str, name: str) -> type:
     fields = [(option, hint, field(default=None)) for option, hint in options(module, cls).items()]
     body = next(n for n in tree(homes(module)[cls]).body if isinstance(n, ast.ClassDef) and n.name == cls).body
     takes = [n.value for n in body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "takes"]
-    made = make_dataclass(cls, fields, kw_only=True, frozen=True)
+    made = make_dataclass(cls, fields)
     for value in takes:
         made.takes = ast.literal_eval(value) if value else ""  # type: ignore[attr-defined]
     return made

@@ -1,0 +1,127 @@
+"""The fixed protocol behind the packaged evidence: data sets, skews, methods, learning rates and seeds.
+
+Each method sees the same partitions, batches and rounds in a case. Its learning rate is the one of `RATES` at which the clients'
+held-out rows come out best on `TUNING_SEED`. `SEEDS` are then measured in two passes over all cases, so that a part of the
+protocol is useful, too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+RATES = (0.05, 0.15, 0.5)
+TUNING_SEED = 100
+SEEDS = (0, 1, 2, 3, 4)
+PASSES = ((0, 1, 2), (3, 4))
+"""Seeds of each pass over all cases."""
+
+ROUNDS = 10
+HELD_OUT = 0.2
+"""Share of each client's training rows that tune the method and judge personal models."""
+
+SERVER_SHARE = 0.05
+"""Share of the training rows that only the server has. Most methods do not use them."""
+
+REFERENCE = "fedavg"
+"""The method that gains are measured against, tuned in the same way."""
+
+BOUNDS = ("centralised", "local-only", "parallel-sgd")
+"""Measured to compare, and never advised: they are no federated methods, or send a model after every step."""
+
+METHODS = (
+    REFERENCE,
+    # local training
+    *("fedprox:mu=0.1", "scaffold", "fednova", "feddyn:alpha=0.1", "moon", "fedntd", "fedlc", "fedproc", "fedga-alignment"),
+    *("fedsam", "mofedsam", "fedsol", "fedpa", "fedsmoo", "fedcm", "local-sgd"),
+    # the server
+    *("fedavgm:beta=0.7", "fedadagrad:lr=0.1", "fedadam:lr=0.03", "fedyogi:lr=0.03", "feddf:steps=20", "data-sharing"),
+    # aggregation and selection
+    *("fedbs:variance=loss", "fedpbs:variance=loss", "fedga", "fedga-generalisation", "dualmetric"),
+    *("median", "trimmed-mean", "krum"),
+    # fairness
+    *("qfedavg", "afl", "drfa", "fairfed", "f3", "f3-gradient"),
+    # models of the clients' own
+    *("ditto", "per-fedavg", "ifca", "fedmd:steps=5,batch_size=64", "fedper", "fedbn"),
+    *BOUNDS,
+)
+
+EPOCHS = {"epochs": 2, "batch_size": 32}
+STEPS = {"steps": 10, "batch_size": 32}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case of the protocol: a data set under a skew, and the local work of a round."""
+
+    data: str
+    skew: tuple[str, ...]
+    local: tuple[tuple[str, int], ...] = tuple(EPOCHS.items())
+    model: str = "mlp:norm=group"
+
+    @property
+    def title(self) -> str:
+        return f"{self.data}, {' + '.join(self.skew)}"
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that all methods share, as keywords of `Experiment`."""
+        return {
+            "dataset": self.data,
+            "skew": list(self.skew),
+            "model": self.model,
+            "clients": {"number": 10, "held_out": HELD_OUT},
+            "server_data": {"share": SERVER_SHARE},
+            "local": dict(self.local),
+            "training": {"rounds": ROUNDS, "threads": 1},
+            "evaluation": {"every": ROUNDS, "local_models": False},
+            "checkpoint": {"every": ROUNDS},
+            "engine": "stacked",
+        }
+
+
+def steps(data: str, *skew: str, model: str = "mlp:norm=group") -> Planned:
+    """A case whose clients take 10 steps a round, for many rows or very different numbers of rows."""
+    return Planned(data, skew, tuple(STEPS.items()), model)
+
+
+SOFTMAX = "synthetic-softmax:rows=2000"
+TEXT = "ag-news:train_rows=2000,test_rows=1000,vocabulary=2000,length=32"
+TEXT_CNN = "text-cnn:embedding=16,filters=16,widths=[3]"
+
+CASES = (
+    Planned("digits", ("label-dirichlet:alpha=0.1",)),
+    Planned("heart", ("natural",)),
+    steps("adult:groups=education", "natural"),
+    Planned(SOFTMAX, ("concept-swap:clusters=2",)),
+    steps("synthetic:max_rows=500", "natural"),
+    Planned("digits", ("feature-affine",)),
+    Planned("digits", ("quantity-lognormal:sigma=1.2",)),
+    steps("uci-har:form=features", "natural"),
+    Planned("digits", ("concept-swap:clusters=2",)),
+    Planned("tcga-brca", ("natural",)),
+    steps("parkinsons", "natural"),
+    Planned(SOFTMAX, ("label-dirichlet:alpha=0.1",)),
+    Planned("digits", ("label-dirichlet:alpha=0.05",)),
+    steps("adult:groups=people", "natural"),
+    Planned("heart", ("label-dirichlet:alpha=0.3",)),
+    Planned("digits", ("feature-noise",)),
+    steps("synthetic:max_rows=500,beta=0", "natural"),
+    Planned("digits", ("label-classes:k=2",)),
+    Planned("digits", ("iid",)),
+    Planned(SOFTMAX, ("quantity-lognormal:sigma=1.2",)),
+    steps("adult:groups=workclass", "natural"),
+    Planned("digits", ("label-dirichlet:alpha=0.3",)),
+    Planned("heart", ("natural", "concept-swap:clusters=2")),
+    Planned("digits", ("label-dirichlet:alpha=0.5", "concept-swap:clusters=2")),
+    Planned(SOFTMAX, ("feature-affine",)),
+    steps("parkinsons", "quantile-dirichlet:alpha=0.3"),
+    Planned("digits", ("concept-flip",)),
+    Planned("digits", ("quantity-lognormal:sigma=2",)),
+    steps("adult", "label-dirichlet:alpha=0.3"),
+    Planned("digits", ("label-dirichlet:alpha=1",)),
+    Planned(SOFTMAX, ("label-dirichlet:alpha=0.5",)),
+    Planned("digits", ("label-dirichlet:alpha=0.3", "feature-affine")),
+    steps("uci-har:form=features", "label-dirichlet:alpha=0.1"),
+    Planned("heart", ("iid",)),
+    steps("beijing-air:rows=3000", "natural"),
+    steps(TEXT, "label-dirichlet:alpha=0.1", model=TEXT_CNN),
+)
+"""In the order in which they run: different data sets and faces first."""

@@ -11,7 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(place) for place in (HERE, HERE.parent) if str(place) not in sys.path]
 
-from builder import choice, methods, pictures, reference  # noqa: E402
+from builder import choice, evidence, methods, pictures, reference  # noqa: E402
 
 from fedskew.claims import export  # noqa: E402
 
@@ -23,7 +23,7 @@ def pages() -> dict[str, str]:
     """The text of each page by its path below ``docs``."""
     exports = [json.loads(path.read_text(encoding="utf-8")) for path in EXPORTS]
     results = {f"results/{name}.md": text for name, text in export.pages(exports).items()}
-    return {**methods.pages(), **choice.pages(), **reference.pages(), **pictures.pages(), **results}
+    return {**methods.pages(), **choice.pages(), **evidence.pages(), **reference.pages(), **pictures.pages(), **results}
 
 
 def performance() -> str:

@@ -2,8 +2,8 @@
 
 from builder.methods import table
 
-from fedskew.advice.evidence import evidence
-from fedskew.core.titles import title
+from fedskew.advice.evidence import packaged
+from fedskew.advice.table import cells
 
 CANDIDATES = (
     ("labels", "SCAFFOLD, FedDyn, FedAvg with momentum", "they correct the drift of clients that have few classes"),
@@ -17,8 +17,6 @@ CANDIDATES = (
 )
 """Kind of difference or goal, methods made for it, and why."""
 
-MEASURED_ON = {"test": "one model, test rows", "own": "clients' own held-out rows"}
-
 
 def pages() -> dict[str, str]:
     return {"methods/choose.md": page()}
@@ -26,19 +24,18 @@ def pages() -> dict[str, str]:
 
 def page() -> str:
     tried = [{"your clients": who, "methods made for it": names, "why": why} for who, names, why in CANDIDATES]
+    found = list(cells(packaged().cases))
     gains = [
         {
-            "data and skew": f"{case['data']}, `{case['skew']}`",
-            "strongest face": case["dominant"],
-            "method": title(line["method"].partition(":")[0]),
-            "measured on": MEASURED_ON[line["measure"]],
-            "against FedAvg, points": f"{100 * line['gain']:+.1f} ± {100 * line['half']:.1f} {line['verdict']}",
+            "data and skew": f"{cell['data']}, `{cell['skew']}`",
+            "strongest face": cell["dominant"],
+            "method": cell["title"],
+            "measured on": cell["measured_on"],
+            "against FedAvg": f"{cell['change']} {cell['verdict']}",
         }
-        for case in evidence()["cases"]
-        for line in case["methods"]
-        if line["verdict"] != "undecided"
+        for cell in found
+        if cell["verdict"] != "undecided"
     ]
-    number = sum(len(case["methods"]) for case in evidence()["cases"])
     parts = [
         "# Which method?",
         "Measure first: [`fedskew diagnose`](../how-to/diagnose.md) says how your clients differ. Then "
@@ -50,10 +47,9 @@ def page() -> str:
         table(tried, tried[0]),
         "[All methods](index.md) have a page with formulas, cost and results.",
         "## What our runs decide",
-        f"`python experiments/evidence.py` compares methods with FedAvg in {len(evidence()['cases'])} cases. "
-        f"Of {number} differences "
-        f"these {len(gains)} are decided after Holm's correction. All others are undecided: a method that is "
-        "made for your case may "
+        f"[Our runs](../evidence.md) compare methods with FedAvg in {len(packaged().cases)} cases. Of {len(found)} differences "
+        f"these {len(gains)} are decided after Holm's correction. All others are undecided: a method that is made for "
+        f"your case may "
         "still not help. The advice of `fedskew diagnose` uses this table.",
         table(gains, gains[0]),
     ]

@@ -7,6 +7,7 @@ PAGES = {
     "docs/gallery": "gallery/index.md",
     "docs/tutorials": "tutorials/index.md",
     "src/fedskew/__init__.py": "python/index.md",
+    "src/fedskew/advice/evidence.json": "evidence.md",
     "src/fedskew/advice/evidence.py": "methods/choose.md",
     "src/fedskew/algorithms": "methods/index.md",
     "src/fedskew/claims/documents": "results/documents.md",

@@ -3,14 +3,14 @@
 import ast
 import dataclasses
 import inspect
-import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from fedskew.advice.evidence import packaged
+from fedskew.advice.table import cells
 from fedskew.algorithms import ALGORITHMS
 from fedskew.cli.show import algorithm_rows, options_of
 from fedskew.conformance.cost import LEGEND, measured
@@ -229,23 +229,21 @@ def evidence(name: str) -> str:
 
 def advised(name: str) -> str:
     """The method's gains over FedAvg in the cases that `fedskew diagnose` takes its advice from."""
-    words = {"test": "one model, test rows", "own": "clients' own held-out rows"}
     rows = [
         {
-            "data": case["data"],
-            "skew": f"`{case['skew']}`",
-            "as": f"`{line['method']}`",
-            "measured on": words[line["measure"]],
-            "gain over FedAvg, points": f"{100 * line['gain']:+.1f} ± {100 * line['half']:.1f}",
-            "seeds": line["seeds"],
+            "data": cell["data"],
+            "skew": f"`{cell['skew']}`",
+            "as": f"`{cell['method']}`",
+            "measured on": cell["measured_on"],
+            "change from FedAvg": cell["change"],
+            "seeds": cell["seeds"],
         }
-        for case in json.loads((files("fedskew.advice") / "evidence.json").read_text(encoding="utf-8"))["cases"]
-        for line in case["methods"]
-        if re.split(r"[:,]", line["method"])[0] == name
+        for cell in cells(packaged().cases)
+        if re.split(r"[:,]", cell["method"])[0] == name
     ]
     if not rows:
         return ""
-    said = "`python experiments/evidence.py` makes these rows. The intervals are not corrected for the number of comparisons."
+    said = "[Our protocol](../evidence.md) makes these rows. The intervals are not corrected for the number of comparisons."
     return f"{said}\n\n{table(rows, rows[0])}"
 
 

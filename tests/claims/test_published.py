@@ -11,7 +11,6 @@ from types import ModuleType
 
 import pytest
 
-from fedskew.advice.evidence import read
 from fedskew.cli import reproduce
 from fedskew.cli.main import main
 from fedskew.measure.statistics import LEVEL, decided, holm, interval_p
@@ -53,21 +52,6 @@ def test_the_page_of_separation_is_made(script: Load, monkeypatch: pytest.Monkey
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) == 3
     assert all(re.search(r"[+-][\d.]+ ± [\d.]+ (higher|lower|undecided), p [\d.]+", row) for row in rows[1:])
-
-
-@pytest.mark.slow
-def test_the_evidence_is_made(script: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made = script("experiments/evidence.py")
-    monkeypatch.setattr(made, "TABLE", tmp_path / "evidence.json")
-    monkeypatch.setattr(made, "RATES", (0.1,))
-    monkeypatch.setattr(
-        made.Case, "experiment", lambda case, whole=made.Case.experiment: whole(case).replace(training__rounds=2)
-    )
-    made.TABLE.write_text('{"made_by": "a test", "cases": []}', encoding="utf-8")
-    case = "digits, label-dirichlet:alpha=0.1"
-    made.main(["--cases", case, "--methods", "ditto", "--seeds", "2", "--runs", str(tmp_path)])
-    lines = read(made.TABLE.read_bytes(), "x")["cases"][0]["methods"]
-    assert [(line["method"], line["measure"], line["seeds"]) for line in lines] == [("ditto", "own", 2)]
 
 
 @pytest.mark.slow

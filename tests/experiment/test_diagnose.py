@@ -16,8 +16,9 @@ from fedskew.core.component import build, parse, shown
 from fedskew.data.datasets.heart import CSV
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.config import Experiment
-from fedskew.experiment.diagnose import Subject, arguments_of, diagnosis, table_arguments
+from fedskew.experiment.diagnose import arguments_of, diagnosis, table_arguments
 from fedskew.experiment.holdings import Targets, events_and_times, holdings, log_rank
+from fedskew.experiment.subject import Subject
 from fedskew.measure.heterogeneity.diagnose import MEANINGS
 from fedskew.report.diagnosis import page
 

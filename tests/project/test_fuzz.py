@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +22,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedskew.advice import advise
-from fedskew.advice.evidence import evidence
+from fedskew.advice.advise import advise
+from fedskew.advice.evidence import Evidence, packaged, text_of
 from fedskew.advice.evidence import read as read_evidence
 from fedskew.claims.document import document_from
 from fedskew.core.component import build
@@ -73,7 +72,7 @@ def samples() -> dict[str, bytes]:
         facts = {"dataset": "digits", "partition_seed": 0}
         export(Path(folder) / "made", part, np.ones((2, 3)), facts, {}, {}, "")
         exported = {path.name: path.read_bytes() for path in (Path(folder) / "made").iterdir()}
-    table = evidence()
+    table = packaged()
     rows = Rows(np.ones((3, 2)), np.array([0, 1, 1]), np.ones((1, 2)), np.array([0]))
 
     def npz(path: Path) -> None:
@@ -88,7 +87,7 @@ def samples() -> dict[str, bytes]:
         "rows": written(npz),
         "checkpoint": checkpoint,
         "database": database,
-        "evidence": json.dumps({**table, "cases": table["cases"][:3]}).encode(),
+        "evidence": text_of(Evidence(table.made_by, table.cases[:2])).encode(),
         "partition.json": exported["partition.json"],
         "partition.npz": exported["partition.npz"],
     }
@@ -116,10 +115,9 @@ def advised(path: Path) -> None:
     """Whatever the table holds, advice can be made of it."""
     found = read_evidence(path.read_bytes(), path.name)
     faces = ("label", "feature", "quantity", "concept")
-    with patch.object(advise, "evidence", lambda: found):
-        for face in faces:
-            for strength in (0.0, 0.65):
-                advise.advise(face, {**dict.fromkeys(faces, 0.1), face: strength})
+    for face in faces:
+        for strength in (0.0, 0.65):
+            advise(found.cases, face, {**dict.fromkeys(faces, 0.1), face: strength})
 
 
 PARSERS: dict[str, tuple[str, Callable[[Path], object]]] = {

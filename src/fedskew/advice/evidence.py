@@ -1,68 +1,154 @@
-"""The packaged evidence: what each method gained over FedAvg under a skew whose faces were measured."""
+"""The evidence: what each method gained over FedAvg under a skew whose faces were measured.
 
+A gain is measured in one of two ways, which are never mixed: one model for all on the test rows, or each client's model on the
+client's held-out rows. A larger gain is better, also where the metric is an error.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal, NotRequired, TypedDict
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from fedskew.core.errors import BadInput
-from fedskew.measure.statistics import Verdict, decided, holm, interval_p
+from fedskew.core.errors import BadInput, FedskewError
+from fedskew.measure.statistics import Verdict, decided, holm
 
 Face = Literal["label", "feature", "quantity", "concept"]
+Strengths: TypeAlias = Mapping[Face, float] | Mapping[str, float]
+FACES: tuple[Face, ...] = ("label", "feature", "quantity", "concept")
+
 Measure = Literal["test", "own"]
+MEASURES: dict[Measure, str] = {
+    "test": "with one model for all clients, on the test set",
+    "own": "with a model for each client, on its held-out rows",
+}
+
+NAME = "evidence.json"
+"""The file in the package, and of one's own cases in a run store's folder."""
+
+SMALLEST_ERROR = 0.01
+"""FedAvg's error counts as at least this large, so that a share of it stays finite."""
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=2)]
+Positive = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Line(TypedDict):
-    """A method's gain in accuracy on a measure, at the rate tuned for it, with the half-width of its 95 % interval."""
+class Line(msgspec.Struct, array_like=True, frozen=True):
+    """A method's gain on a measure: mean over the seeds, half-width of its 95 % interval, and p of no gain, uncorrected."""
 
     method: str
-    lr: float
     measure: Measure
+    lr: Positive  # found for it on the tuning seed
     gain: float
-    half: float
-    seeds: int
-    verdict: NotRequired[Verdict]  # made when the file is read
+    half: Positive
+    p: Share
+    seeds: Count
 
 
-class Case(TypedDict):
-    """A skew of some data, with FedAvg's accuracies."""
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A skew of some data, what FedAvg reached, and the gains of other methods."""
 
     data: str
     skew: str
     model: str
-    dominant: Face
-    strengths: Annotated[dict[Face, float], msgspec.Meta(min_length=4)]  # of all faces, 0..1
+    target: str
+    metric: str
+    better: Literal["higher", "lower"]
+    dominant: Face | Literal[""]
+    strengths: Annotated[dict[Face, Share], msgspec.Meta(min_length=4)]
     fedavg: dict[Measure, float]
-    methods: Annotated[list[Line], msgspec.Meta(min_length=1)]
+    methods: tuple[Line, ...]
+    command: str = ""  # repeats the case; empty for one of the protocol
+
+    @property
+    def title(self) -> str:
+        return f"{self.data}, {self.skew}"
+
+    @property
+    def data_set(self) -> str:
+        """The data set's name without its options."""
+        return self.data.partition(":")[0]
+
+    def error(self, measure: Measure) -> float:
+        """FedAvg's error: the metric itself if smaller values are better, else what it lacks of 1."""
+        reached = self.fedavg.get(measure, 0.0)
+        return max(reached if self.better == "lower" else 1 - reached, SMALLEST_ERROR)
+
+    def share(self, line: Line) -> float:
+        """The share of FedAvg's error that the method removes, at least -1: twice the error."""
+        return min(max(line.gain / self.error(line.measure), -1.0), 1.0)
+
+    def verdicts(self) -> dict[tuple[str, Measure], Verdict]:
+        """Verdicts after Holm's correction for all methods of the case on one measure."""
+        found: dict[tuple[str, Measure], Verdict] = {}
+        for measure in MEASURES:
+            lines = [line for line in self.methods if line.measure == measure]
+            for line, p in zip(lines, holm([line.p for line in lines]), strict=True):
+                found[line.method, measure] = decided(p, line.gain)
+        return found
 
 
-class Evidence(TypedDict):
-    """The table and the command that makes it."""
+class Evidence(msgspec.Struct, frozen=True):
+    """The cases, and how they were made."""
 
     made_by: str
-    cases: list[Case]
+    cases: tuple[Case, ...]
 
 
 @cache
-def evidence() -> Evidence:
-    """The packaged evidence."""
-    return read((files("fedskew.advice") / "evidence.json").read_bytes(), "evidence.json")
+def packaged() -> Evidence:
+    """The evidence in the package."""
+    return read((files("fedskew.advice") / NAME).read_bytes(), NAME)
+
+
+def known(folder: Path | None = None) -> Sequence[Case]:
+    """The package's cases, and one's own in the folder of a run store; of equal titles one's own counts."""
+    own = read_file(folder / NAME).cases if folder and (folder / NAME).is_file() else ()
+    titles = {case.title for case in own}
+    return (*(case for case in packaged().cases if case.title not in titles), *own)
 
 
 def read(data: bytes, where: str) -> Evidence:
-    """Read evidence from JSON and add a verdict to each gain. Raises `BadInput` for another file.
-
-    Verdicts come from the paired t test at 5 %, after Holm's correction for all gains of the file.
-    """
+    """Read evidence from JSON. Raises `BadInput` for another file."""
     try:
         found = msgspec.json.decode(data, type=Evidence)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadInput(
-            f"evidence {where}: {error}; experiments/evidence.py makes it, and a fresh installation has it"
-        ) from None
-    lines = [line for case in found["cases"] for line in case["methods"]]
-    corrected = holm([interval_p(line["gain"], line["half"], line["seeds"]) for line in lines])
-    for line, p in zip(lines, corrected, strict=True):
-        line["verdict"] = decided(p, line["gain"])
+        raise BadInput(f"evidence {where}: {error}; `fedskew evidence run` makes such a file") from None
     return found
+
+
+def read_file(path: Path) -> Evidence:
+    """Read a file of evidence; one without cases if there is none."""
+    if not path.is_file():
+        return Evidence("fedskew evidence", ())
+    try:
+        return read(path.read_bytes(), str(path))
+    except OSError as error:
+        raise FedskewError(f"evidence {path}: cannot be read: {error.strerror}") from None
+
+
+def text_of(evidence: Evidence) -> str:
+    """The JSON of a file, one line a gain, so that changes are small."""
+    text = msgspec.json.encode(evidence).decode()
+    for before, after in (
+        ('[{"data"', '[\n{"data"'),
+        ('},{"data"', '},\n{"data"'),
+        ('"methods":[[', '"methods":[\n['),
+        ("],[", "],\n["),
+    ):
+        text = text.replace(before, after)
+    return text + "\n"
+
+
+def add_case(path: Path, case: Case) -> None:
+    """Write the case to the file, in place of one of the same title."""
+    found = read_file(path)
+    others = [one for one in found.cases if one.title != case.title]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text_of(Evidence(found.made_by, (*others, case))), encoding="utf-8")
+    except OSError as error:
+        raise FedskewError(f"evidence {path}: cannot be written: {error.strerror}") from None

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedskew.cli.bar import bar
 from fedskew.cli.output import print_json
 from fedskew.cli.terminal import Console
-from fedskew.core.counting import count
+from fedskew.core.counting import count, percent
 from fedskew.core.errors import require
 from fedskew.experiment.diagnose import diagnosis, subject_of
 from fedskew.experiment.federated_site import FEWEST
@@ -65,7 +65,7 @@ def diagnose(parsed: argparse.Namespace) -> int:
             fewest = FEWEST if parsed.fewest is None else parsed.fewest
             found = without_pooling(parsed.paths, label, client, subject, fewest, parsed.seed, on_progress)
         else:
-            found = diagnosis(subject(), parsed.seed, on_progress)
+            found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)
     if parsed.html:
         write_diagnosis(found, parsed.html)
     if parsed.json:
@@ -155,14 +155,15 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(repair)
     console.print(advice["because"])
     for meaning, lines in groupby(advice["methods"], key=lambda line: line["meaning"]):
-        console.print(f"Better than FedAvg in our experiments {meaning}:")
+        console.print(f"Expected {meaning}, as a share of FedAvg's error, with its 95 % interval:")
         for at, line in enumerate(lines, 1):
-            shown = "; ".join(
-                f"{100 * e['gain']:+.1f} ± {100 * e['half']:.1f} points on {e['data']} under {e['skew']}"
-                for e in line["evidence"]
-            )
-            rest = f"; undecided in {line['undecided']} more" if line["undecided"] else ""
-            console.print(f"{at}. {name_of(line['method'])}: {shown}{rest}")
+            expected = f"{percent(line['expected'])} ({percent(line['low'])} to {percent(line['high'])})"
+            console.print(f"{at}. {name_of(line['method'])}: {expected}")
+            for near in line["evidence"]:
+                where = f"{near['data']} under {near['skew']}"
+                console.print(f"   {near['text']} on {escape(where)}, {near['verdict']}", style="dim")
+    for sentence in advice["checked"]:
+        console.print(sentence)
     console.print(advice["caution"])
     console.print(advice["command"], style="bold", soft_wrap=True)
 

@@ -192,6 +192,21 @@ DATA = (
     option("names", "NAME", "data sets (default: all)", nargs="*"),
 )
 
+EVIDENCE = (
+    option(
+        "action",
+        "ACTION",
+        "show (default), run the protocol, check the advice, add a comparison, or write a page",
+        choices=("show", "run", "check", "add", "page"),
+        nargs="?",
+        default="show",
+    ),
+    option("words", "COMPARISON", "for add: finished comparisons (c7)", nargs="*"),
+    repeated("--case", "TITLE", "for run: a case, such as 'tcga-brca, natural' (default: all)", default=[]),
+    option("--algorithms", "A", "for run: methods of the protocol (default: all)", nargs="+"),
+    option("--output", "FILE", "for run and page: the file to write", type=Path),
+)
+
 VERBS = (
     Verb("run", "train.run", "run one experiment", (FILE, *ONE_METHOD, *STORE), EXPERIMENT),
     Verb(
@@ -203,7 +218,7 @@ VERBS = (
     ),
     Verb("tune", "tune.tune", "find the best settings of each method", (FILE, TUNED, JOBS, *STORE), GROUPS_OF_COMPARE),
     Verb("watch", "watch.watch", "follow runs in another terminal", (RUNS, *WATCH, *STORE)),
-    Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, JSON)),
+    Verb("diagnose", "diagnose.diagnose", "measure how clients' data differ", (*DIAGNOSE, *STORE)),
     Verb("resume", "train.resume", "continue interrupted runs", (RESUMED, JOBS, TRUST, *STORE)),
     Verb("list", "show.list_", "list runs, algorithms, data sets, skews, ...", (KIND, *STORE)),
     Verb("tag", "runs.tag", "tag runs", (ONE_RUN, TAGS, UNTAG, STORE[0])),
@@ -216,6 +231,7 @@ VERBS = (
     Verb("skew", "skew.skew", "split a data set among clients", (FILE, DEALT, JSON), {"data and clients": CLIENTS}),
     Verb("cite", "show.cite", "print BibTeX of what runs used", (RUNS, *STORE)),
     Verb("data", "data.data", "list, download, verify and locate data sets", (*DATA, JSON)),
+    Verb("evidence", "evidence.evidence", "show what methods gained over FedAvg, and add cases", (*EVIDENCE, *STORE)),
     Verb("reproduce", "reproduce.reproduce", "repeat the experiments of a document", (*REPRODUCE, *STORE)),
     Verb("predict", "predict.predict", "predict the rows of a file with a run's model", (*PREDICT, TRUST, *STORE)),
     Verb("export", "export.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),

@@ -25,11 +25,11 @@ from fedskew.experiment.facts import of_inputs
 from fedskew.experiment.holdings import CLASSES, targets_of
 from fedskew.experiment.keywords import Settings
 from fedskew.experiment.settings import Clients
-from fedskew.experiment.subject import Subject, names_of, values_of
+from fedskew.experiment.subject import Subject, names_of, sizes_of, values_of
 from fedskew.measure.heterogeneity.columns import Fact, Held, copied, explained
 from fedskew.measure.heterogeneity.content import of_symbols
 from fedskew.measure.heterogeneity.details import details, of_counts
-from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, diagnose
+from fedskew.measure.heterogeneity.diagnose import MOST_ROWS, Diagnosis, diagnose
 from fedskew.measure.heterogeneity.symbols import counts_of, diagnose_symbols
 
 if TYPE_CHECKING:
@@ -213,40 +213,49 @@ def arguments_of(experiment: Experiment) -> str:
 
 
 def diagnosis(
-    subject: Subject, seed: int = 0, on_progress: OnProgress = lambda stage, fraction: None
+    subject: Subject,
+    seed: int = 0,
+    on_progress: OnProgress = lambda stage, fraction: None,
+    runs: Path | None = None,
 ) -> dict[str, Any]:
-    """The whole diagnosis as plain values, for ``--json``, the page and the terminal."""
+    """The whole diagnosis as plain values, for ``--json``, the page and the terminal.
+
+    The advice reads one's own evidence in the folder ``runs``, too.
+    """
     # the matrices are small: more threads wait for each other, for minutes on a busy machine
     with threadpool_limits(1):
-        return measured(subject, seed, on_progress)
+        found = faces_of(subject, seed, None, lambda fraction: on_progress("measuring against chance", fraction))
+        if subject.kind == "symbols":
+            more = of_counts(found.counts, sizes_of(subject))
+        else:
+            on_progress("further measures", 1.0)
+            more = details(subject.x, subject.y, subject.client, subject.counts, seed)
+        differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
+        return values_of(subject, found, more, differences, runs)
 
 
-def measured(subject: Subject, seed: int, on_progress: OnProgress) -> dict[str, Any]:
-    sizes = subject.counts.sum(1) if subject.sizes is None else subject.sizes
-    kind, targets = subject.kind, subject.y if subject.targets is None else subject.targets
-
-    def on_share(fraction: float) -> None:
-        on_progress("measuring against chance", fraction)
-
-    if kind == "symbols":
+def faces_of(
+    subject: Subject, seed: int = 0, permutations: int | None = None, on_share: Callable[[float], None] = lambda _: None
+) -> Diagnosis:
+    """The four faces against chance."""
+    if subject.kind == "symbols":
+        targets = subject.y if subject.targets is None else subject.targets
         symbols = max(len(subject.categories), int(targets.max()) + 1)
-        found = diagnose_symbols(targets, subject.client, sizes, symbols, seed=seed, on_progress=on_share)
-        more = of_counts(found.counts, sizes)
-    else:
-        found = diagnose(
-            subject.x,
-            subject.y,
-            subject.client,
-            counts=subject.counts,
-            response=subject.response,
-            sizes=sizes,
-            seed=seed,
-            on_progress=on_share,
+        sizes = sizes_of(subject)
+        return diagnose_symbols(
+            targets, subject.client, sizes, symbols, seed=seed, permutations=permutations, on_progress=on_share
         )
-        on_progress("further measures", 1.0)
-        more = details(subject.x, subject.y, subject.client, subject.counts, seed)
-    differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
-    return values_of(subject, found, more, differences)
+    return diagnose(
+        subject.x,
+        subject.y,
+        subject.client,
+        counts=subject.counts,
+        response=subject.response,
+        sizes=sizes_of(subject),
+        seed=seed,
+        permutations=permutations,
+        on_progress=on_share,
+    )
 
 
 def facts_of(subject: Subject, names: Sequence[str]) -> list[Fact | Held]:

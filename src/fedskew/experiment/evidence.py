@@ -2,14 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from fedskew.advice.protocol import PASSES, RATES, TUNING_SEED, Planned
+from msgspec.structs import replace
+
+from fedskew.advice.evidence import Case, add_case, read_file
+from fedskew.advice.protocol import PASSES, RATES, REFERENCE, SEEDS, TUNING_SEED, Planned
 from fedskew.core.errors import BadInput, FedskewError
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
 from fedskew.experiment.compare import execute_all
 from fedskew.experiment.config import Experiment
+from fedskew.experiment.gains import case_of, values_of
+from fedskew.experiment.given import suited
 from fedskew.experiment.plan import Plan
 from fedskew.experiment.reproduce import DONE
 from fedskew.experiment.run import Stop, register
@@ -45,7 +51,7 @@ def known(store: RunStore, wanted: Sequence[Experiment]) -> dict[str, RunRecord]
     return found
 
 
-def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: Dataset, jobs: int, stop: Stop) -> None:
+def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: Dataset, stop: Stop) -> None:
     """Execute the runs that the store does not hold. Raises the first error other than a divergence or a failure."""
     stored, runs, comparison = known(store, wanted), dict[int, Plan | None](), None
     for one in wanted:
@@ -56,21 +62,7 @@ def carry_out(store: RunStore, wanted: Sequence[Experiment], title: str, data: D
         elif record.status not in DONE:
             runs[record.id] = None
     if runs:
-        execute_all(store, runs, data, jobs, lambda _: None, lambda _: None, stop)
-
-
-def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
-    """A measurement of the last round, NaN if there is none. A run that diverged counts as its untrained model."""
-    at = record.rounds if record.status == "finished" else 0
-    query = "SELECT value FROM measurements WHERE run=? AND round=? AND client IS NULL AND split=? AND name=?"
-    found = store.query(query, (record.id, at, split, name))
-    return float(found[0][0]) if found else math.nan
-
-
-def own_value(store: RunStore, record: RunRecord, metric: str) -> float:
-    """The metric's mean over the clients on their held-out rows, each with the model that it would use."""
-    personal = last(store, record, "personal", f"{metric}_mean")
-    return last(store, record, "clients", f"{metric}_mean") if math.isnan(personal) else personal
+        execute_all(store, runs, data, 1, lambda _: None, lambda _: None, stop)
 
 
 def tuned(store: RunStore, case: Planned, method: str) -> float | None:
@@ -83,20 +75,35 @@ def tuned(store: RunStore, case: Planned, method: str) -> float | None:
     for rate, one in zip(RATES, wanted, strict=True):
         record = records[one.hash()]
         measure = primary(record.facts["primary"])
-        value = own_value(store, record, measure.name) * (-1 if measure.better == "lower" else 1)
+        value = values_of(store, record, measure.name).get("own", math.nan) * (-1 if measure.better == "lower" else 1)
         scores[rate] = -math.inf if record.status != "finished" or math.isnan(value) else value
     return max(RATES, key=lambda rate: scores[rate])
+
+
+def gathered(store: RunStore, case: Planned, methods: Sequence[str], data: Dataset, file: Path) -> Case | None:
+    """The case as far as it is measured; None before FedAvg has two seeds. Faces that the file has are not measured again."""
+    rates = {method: rate for method in methods if (rate := tuned(store, case, method)) is not None}
+    wanted = {method: [experiment_of(case, method, rate, seed) for seed in SEEDS] for method, rate in rates.items()}
+    stored = known(store, [one for own in wanted.values() for one in own])
+    runs = {method: [stored[h] for one in own if (h := one.hash()) in stored] for method, own in wanted.items()}
+    if sum(record.status in DONE for record in runs.get(REFERENCE, [])) < 2:
+        return None
+    before = next((one for one in read_file(file).cases if one.title == case.title), None)
+    experiment = suited(wanted[REFERENCE][0], data)
+    found = case_of(store, runs, experiment, data, (before.dominant, before.strengths) if before else None)
+    return replace(found, data=case.data, skew=" + ".join(case.skew))
 
 
 def run_protocol(
     store: RunStore,
     cases: Sequence[Planned],
     methods: Sequence[str],
-    jobs: int = 1,
+    file: Path,
     say: Say = lambda _: None,
     stop: Stop = lambda: False,
 ) -> None:
-    """Execute what the store does not hold: all cases on the first seeds, then on the others."""
+    """Execute what the store does not hold: all cases on the first seeds, then on the others. ``file`` gets each measured case."""
+    methods = list(dict.fromkeys([REFERENCE, *methods]))
     for number, seeds in enumerate(PASSES, 1):
         for at, case in enumerate(cases, 1):
             say(f"pass {number} of {len(PASSES)}, case {at} of {len(cases)}: {case.title}")
@@ -107,7 +114,17 @@ def run_protocol(
                 continue
             fit = list(able(case, methods, data))
             tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
-            carry_out(store, tuning, f"tuning: {case.title}", data, jobs, stop)
+            carry_out(store, tuning, f"tuning: {case.title}", data, stop)
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
             measured = [experiment_of(case, method, rate, seed) for seed in seeds for method, rate in rates.items()]
-            carry_out(store, measured, case.title, data, jobs, stop)
+            carry_out(store, measured, case.title, data, stop)
+            if found := gathered(store, case, fit, data, file):
+                add_case(file, found)
+
+
+def gather(store: RunStore, cases: Sequence[Planned], methods: Sequence[str], file: Path) -> None:
+    """Write the cases that the store holds to ``file``; nothing is executed."""
+    for case in cases:
+        data = Experiment(**case.settings()).dataset.load()
+        if found := gathered(store, case, methods, data, file):
+            add_case(file, found)

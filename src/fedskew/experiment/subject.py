@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.advice.advise import advise
+from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
 from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said
 from fedskew.measure.heterogeneity.columns import Difference, Fact, Held
@@ -50,6 +52,12 @@ class Subject:
     categories: tuple[str, ...] = ()  # names of the labels of sets, or of the symbols of sequences
 
 
+def sizes_of(subject: Subject) -> Ints:
+    """The rows of each client."""
+    sizes: Ints = subject.counts.sum(1) if subject.sizes is None else subject.sizes
+    return sizes
+
+
 def names_of(subject: Subject, found: Diagnosis) -> tuple[str, ...]:
     return subject.categories or subject.classes or tuple(f"symbol {at}" for at in range(found.counts.shape[1]))
 
@@ -59,11 +67,14 @@ def values_of(
     found: Diagnosis,
     more: Mapping[str, Any],
     differences: tuple[list[Difference], list[list[Difference]]],
+    runs: Path | None = None,
 ) -> dict[str, Any]:
-    """A diagnosis, further measures, and the columns that differ, in all and by client, as plain values."""
-    sizes = subject.counts.sum(1) if subject.sizes is None else subject.sizes
+    """A diagnosis, further measures, and the columns that differ, in all and by client, as plain values.
+
+    The advice reads one's own evidence in the folder ``runs``, too.
+    """
+    sizes = sizes_of(subject)
     kind, targets = subject.kind, subject.y if subject.targets is None else subject.targets
-    strengths = {face.name: face.strength if face.real else 0.0 for face in found.faces}
     listed, of_clients = differences
     names = names_of(subject, found)
     return {
@@ -88,7 +99,7 @@ def values_of(
         "repairs": repairs(of_clients),
         "notes": list(subject.notes),
         "column_notes": list(subject.column_notes),
-        "advice": advise(found.dominant, strengths, subject.arguments, subject.name, kind),
+        "advice": advise(known(runs), found.dominant, found.strengths, subject.arguments, subject.name, kind),
         "client_names": list(subject.clients),
         "label_counts": found.counts.tolist(),
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedskew.core.counting import count
+from fedskew.core.counting import count, percent
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
 from fedskew.report.html import figure, partition_figure, shared_parts
@@ -66,7 +66,7 @@ def page(found: Mapping[str, Any]) -> str:
         {
             "figures": words.figures,
             "count": count,
-            "points": words.points,
+            "percent": percent,
             "two": two,
             "title": lambda m: str(name_of(m)),
         }

@@ -173,11 +173,11 @@ def in_grey(text: str) -> Markup:
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
 
 
-def shared_parts() -> dict[str, Markup | str]:
+def shared_parts(script_file: str = "chart.js") -> dict[str, Markup | str]:
     """Style sheet, script and the script's hash, for all pages."""
     from markupsafe import Markup
 
-    css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", "chart.js"))
+    css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", script_file))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return {"css": Markup(css), "script": Markup(script), "digest": digest}
 

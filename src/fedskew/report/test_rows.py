@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,6 @@ from numpy.typing import NDArray
 from fedskew.measure.intervals import Estimate, over_seeds_and_rows
 from fedskew.store import test_rows
 from fedskew.store.runs import RunRecord, RunStore
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Seeds = tuple[int, int]
 """A run's partition seed and seed."""
@@ -38,7 +34,9 @@ def by_method(store: RunStore, records: Sequence[RunRecord]) -> ByRow:
 
 
 def estimate(
-    ours: Mapping[Seeds, NDArray[np.floating]], first: Mapping[Seeds, NDArray[np.floating]] | None, seeds: pd.Index
+    ours: Mapping[Seeds, NDArray[np.floating]],
+    first: Mapping[Seeds, NDArray[np.floating]] | None,
+    seeds: Collection[Seeds],
 ) -> Estimate | None:
     """The mean over these seeds and the test rows, minus the ``first`` method's mean if there is one.
 

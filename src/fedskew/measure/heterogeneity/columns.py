@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
+from fedskew.core.counting import percent
 from fedskew.core.units import unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
@@ -287,7 +288,3 @@ def copied(x: NDArray[np.generic]) -> Fact:
     keys = [row.tobytes() for row in np.ascontiguousarray(x)]
     _, group, often = np.unique(list(map(hash, keys)), return_inverse=True, return_counts=True)
     return "rows", "copied", "", (often[group] > 1).astype(np.float64)
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.{int(0 < share < 0.01)}f} %"

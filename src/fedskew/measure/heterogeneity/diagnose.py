@@ -89,6 +89,11 @@ class Diagnosis:
     alone: int  # measured rows of classes that one client holds: their features and concepts look like label skew
 
     @property
+    def strengths(self) -> dict[str, float]:
+        """The strength of each face; 0 for one that chance explains."""
+        return {face.name: face.strength if face.real else 0.0 for face in self.faces}
+
+    @property
     def dominant(self) -> str:
         """The strongest face among those above chance; empty if there is none."""
         real = [face for face in self.faces if face.real]

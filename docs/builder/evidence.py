@@ -1,0 +1,94 @@
+"""The page of the evidence, and the table that sorts and filters."""
+
+from builder.methods import table
+
+from fedskew.advice import protocol
+from fedskew.advice.advise import verdict_on
+from fedskew.advice.check import check
+from fedskew.advice.evidence import MEASURES, packaged
+from fedskew.advice.model import LEVEL, PRIOR
+from fedskew.advice.table import cells, checked, described, summary
+from fedskew.core.counting import percent
+from fedskew.report.evidence import page as html
+
+TABLE = "evidence-table.html"
+
+
+def pages() -> dict[str, str]:
+    return {"evidence.md": page()}
+
+
+def tables() -> dict[str, str]:
+    """The table as a page of its own, which needs no theme."""
+    cases = packaged().cases
+    return {TABLE: html(list(cells(cases)), described(cases))}
+
+
+def page() -> str:
+    cases = packaged().cases
+    seeds = [line.seeds for case in cases for line in case.methods]
+    rows = summary(cases)
+    whole = sum(number == len(protocol.SEEDS) for number in seeds)
+    parts = [
+        "# What our runs say",
+        f"`fedskew evidence run` measures what each method gains over FedAvg. {described(cases)} "
+        f"[All gains]({TABLE}) are in a table that sorts and filters, each with its interval, its verdict and the "
+        f"command that repeats it. "
+        "The same file is in the package: `fedskew diagnose` advises from it.",
+        "## How much is measured",
+        f"The protocol has {len(protocol.CASES)} cases, {len(protocol.METHODS)} methods with FedAvg, and {len(protocol.SEEDS)} "
+        f"seeds. Of these, {len(cases)} cases are measured. {whole} of {len(seeds)} gains have all "
+        f"{len(protocol.SEEDS)} seeds, the "
+        f"others have {min(seeds)} or more. {packaged().made_by}",
+        "A gain counts as decided only after Holm's correction for all methods of its case. With 3 seeds hardly any "
+        "gain is decided.",
+        "## The protocol",
+        f"- Each method sees the same clients, batches and {protocol.ROUNDS} rounds. Models are small: `mlp:norm=group` with one "
+        "hidden layer of 64.\n"
+        f"- Each method gets the same tuning: the learning rates {', '.join(map(str, protocol.RATES))} on one more "
+        f"seed. The rate with "
+        f"the best value on the clients' held-out rows ({percent(protocol.HELD_OUT)} of their training rows) counts. "
+        f"Other settings "
+        "are not tuned.\n"
+        f"- The server holds {percent(protocol.SERVER_SHARE)} of the training rows. Only methods that need such rows use them.\n"
+        "- A method is left out of a case if its contract refuses it, for example a method for classes where the target "
+        "is a number.\n"
+        "- *One model, test rows*: the global model; its interval covers seeds and test rows. *Clients' own held-out rows*: each "
+        "client's model, or the global one; its interval covers seeds.\n"
+        "- A run that diverges counts as its untrained model.\n"
+        f"- DP-FedAvg is left out, because it needs another selection of clients. {', '.join(protocol.BOUNDS)} are "
+        f"measured and never "
+        "advised.",
+        "## The cases",
+        "Strengths of the four faces are those that `fedskew diagnose` measures, means over three partitions.",
+        table(rows, rows[0]),
+        "## The expected gain",
+        "The advice of `fedskew diagnose` is a model over all these gains. A gain counts as a share of FedAvg's error, "
+        "so that data sets "
+        "can be compared: 0.1 means that a tenth of the wrong predictions goes. The expected gain is a line in the four "
+        "strengths that "
+        "all methods share, plus a line of the method's own. Ridge regression draws both towards 0, as if "
+        f"{PRIOR:g} further gains had been 0. Its {percent(LEVEL)} interval comes from data sets that were left out.",
+        "## Is the advice any good?",
+        "`fedskew evidence check` leaves out each data set in turn and predicts its gains from all others. It compares "
+        "the advice with two "
+        "trivial advisers: always FedAvg, and always the method with the largest mean gain.",
+        checks(),
+        "## Add your own",
+        "`fedskew evidence add c7` makes a case of the finished comparison c7. It is written to `evidence.json` in the "
+        "folder of your "
+        "runs. `fedskew diagnose` and `fedskew evidence` read it beside the package's cases.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def checks() -> str:
+    """The checks of both measures as a table, and what they say."""
+    found = {measure: one for measure in MEASURES if (one := check(packaged().cases, measure))}
+    numbers = {measure: dict(checked(one)) for measure, one in found.items()}
+    rows = [
+        {"number": name, **{MEASURES[measure]: own[name] for measure, own in numbers.items()}}
+        for name in next(iter(numbers.values()), {})
+    ]
+    said = [verdict_on(one, measure) for measure, one in found.items()]
+    return "\n\n".join([table(rows, rows[0]) if rows else "", *said])

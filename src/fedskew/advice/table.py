@@ -1,0 +1,129 @@
+"""The evidence as rows: one a gain, with its verdict and the command that repeats it."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from fedskew.advice.advise import change
+from fedskew.advice.check import Check, Interval
+from fedskew.advice.evidence import FACES, Case, Face, Line, Measure
+from fedskew.core.counting import percent
+from fedskew.core.titles import title
+from fedskew.measure.statistics import Verdict
+
+MEASURED_ON: dict[Measure, str] = {"test": "one model, test rows", "own": "clients' own held-out rows"}
+
+
+class Cell(TypedDict):
+    """A gain over FedAvg."""
+
+    data: str
+    skew: str
+    dominant: str
+    strengths: dict[Face, float]
+    method: str
+    title: str
+    measured_on: str
+    lr: float
+    fedavg: str
+    change: str  # of the metric, with its 95 % interval
+    share: float  # of FedAvg's error
+    removed: str
+    verdict: Verdict
+    seeds: int
+    command: str
+
+
+def cells(cases: Sequence[Case]) -> Iterator[Cell]:
+    """All gains, case by case."""
+    for case in cases:
+        verdicts = case.verdicts()
+        for line in case.methods:
+            yield {
+                "data": case.data,
+                "skew": case.skew,
+                "dominant": case.dominant or "none",
+                "strengths": case.strengths,
+                "method": line.method,
+                "title": title(line.method.partition(":")[0]),
+                "measured_on": MEASURED_ON[line.measure],
+                "lr": line.lr,
+                "fedavg": reached(case, line.measure),
+                "change": change(case, line),
+                "share": case.share(line),
+                "removed": percent(case.share(line)),
+                "verdict": verdicts[line.method, line.measure],
+                "seeds": line.seeds,
+                "command": repeats(case, line),
+            }
+
+
+def reached(case: Case, measure: Measure) -> str:
+    """What FedAvg reached."""
+    value = case.fedavg.get(measure, float("nan"))
+    return f"{100 * value:.1f} %" if case.better == "higher" else f"{case.metric} {value:.4g}"
+
+
+def repeats(case: Case, line: Line) -> str:
+    """The command that repeats a gain."""
+    return (
+        case.command or f"fedskew evidence run --case {shlex.quote(case.title)} --algorithms {line.method} --runs again"
+    )
+
+
+def summary(cases: Sequence[Case]) -> list[dict[str, str]]:
+    """One row a case: strengths, what FedAvg reached, the number of decided gains, and the largest gain on test rows."""
+    rows = []
+    for case in cases:
+        verdicts = list(case.verdicts().values())
+        best = max((line for line in case.methods if line.measure == "test"), key=lambda line: line.gain, default=None)
+        faces: dict[str, str] = {face: f"{case.strengths[face]:.2f}" for face in FACES}
+        rows.append(
+            {
+                "data": case.data,
+                "skew": case.skew,
+                **faces,
+                "FedAvg": reached(case, "test"),
+                "best method": best.method if best else "",
+                "its change": change(case, best) if best else "",
+                "higher": str(verdicts.count("higher")),
+                "lower": str(verdicts.count("lower")),
+                "gains": str(len(verdicts)),
+            }
+        )
+    return rows
+
+
+def described(cases: Sequence[Case]) -> str:
+    """How much there is, in a sentence."""
+    methods = {line.method for case in cases for line in case.methods}
+    number = sum(len(case.methods) for case in cases)
+    sets = {case.data_set for case in cases}
+    decided = sum(verdict != "undecided" for case in cases for verdict in case.verdicts().values())
+    return (
+        f"{len(cases)} cases of {len(sets)} data sets, {len(methods)} methods beside FedAvg, {number} gains; {decided} of them are "
+        "decided after Holm's correction."
+    )
+
+
+def checked(found: Check) -> list[tuple[str, str]]:
+    """The numbers of a check, in words."""
+
+    def share(value: Interval) -> str:
+        return f"{percent(value.mean)} ± {100 * value.half:.0f}"
+
+    def number(value: Interval) -> str:
+        return f"{value.mean:.2f} ± {value.half:.2f}"
+
+    return [
+        ("data sets left out, one at a time", str(found.data_sets)),
+        ("cases", str(found.cases)),
+        ("rank correlation of expected and measured gains", number(found.rank)),
+        ("rank correlation, the overall means as expected gains", number(found.rank_of_winner)),
+        ("measured gains inside their 95 % interval", share(found.covered)),
+        ("expected gain of the advised method, share of FedAvg's error", share(found.expected)),
+        ("its measured gain", share(found.advised)),
+        ("measured gain of always the overall winner", share(found.winner)),
+        ("measured gain of always FedAvg", "0 %"),
+        ("measured gain of the best method, known afterwards", share(found.best)),
+    ]

@@ -1,0 +1,113 @@
+"""``evidence``: what methods gained over FedAvg: print it, run its protocol, check its advice, add a comparison, write its page."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedskew.advice.check import Check, check
+from fedskew.advice.evidence import MEASURES, NAME, Case, Measure, add_case, known, read_file
+from fedskew.advice.protocol import CASES, METHODS, REFERENCE, Planned
+from fedskew.advice.table import cells, checked, described, summary
+from fedskew.cli.output import print_columns, print_json
+from fedskew.cli.terminal import Console, say
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.experiment.evidence import run_protocol
+from fedskew.experiment.gains import case_of_comparison
+from fedskew.experiment.progress import stop_on_signal
+from fedskew.report.evidence import page
+from fedskew.store.runs import RunStore
+
+
+def evidence(parsed: argparse.Namespace) -> int:
+    act = {"show": show, "run": run, "check": check_, "add": add, "page": write_page}[parsed.action]
+    return act(parsed)
+
+
+def show(parsed: argparse.Namespace) -> int:
+    """Print a row for each case."""
+    cases = known(parsed.runs)
+    if parsed.json:
+        print_json(list(cells(cases)))
+        return 0
+    rows = summary(cases)
+    print_columns({key: [row[key] for row in rows] for key in rows[0]}, ("data", "skew", "best method"))
+    say(described(cases))
+    return 0
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Execute the protocol, or some of it, and print the gains that it has measured."""
+    chosen, file = cases_of(parsed.case), parsed.output or parsed.runs / NAME
+    methods = parsed.algorithms or METHODS
+    for method in methods:
+        require(
+            method in METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {', '.join(METHODS)}"
+        )
+    with stop_on_signal() as stopper:
+        run_protocol(RunStore(parsed.runs), chosen, methods, file, Console(stderr=True).print, stopper)
+    titles = {case.title for case in chosen}
+    found = list(cells([case for case in read_file(file).cases if case.title in titles]))
+    if parsed.json:
+        print_json(found)
+    elif found and (parsed.case or parsed.algorithms):
+        keys = ("data", "skew", "title", "measured_on", "lr", "change", "seeds")
+        columns = {key.replace("_", " "): [str(cell[key]) for cell in found] for key in keys}  # type: ignore[literal-required]
+        print_columns(columns, ("data", "skew", "title", "measured on"))
+    say(f"evidence: {file}")
+    return 0
+
+
+def cases_of(titles: Sequence[str]) -> list[Planned]:
+    """The cases of these titles; all without any."""
+    by_title = {case.title: case for case in CASES}
+    for title in titles:
+        require(title in by_title, f"evidence run: there is no case {title!r}; the cases are: {'; '.join(by_title)}")
+    return [by_title[title] for title in titles] or list(CASES)
+
+
+def add(parsed: argparse.Namespace) -> int:
+    """Make a case of a finished comparison, for the advice."""
+    if not parsed.words:
+        raise BadInput("evidence add: name a finished comparison, such as c7; `fedskew list runs` shows them")
+    store = RunStore(parsed.runs, read_only=True)
+    for word in parsed.words:
+        case = case_of_comparison(store, word)
+        add_case(parsed.runs / NAME, case)
+        say(f"{word}: {case.title}, {len(case.methods)} gains over {REFERENCE} added to {parsed.runs / NAME}")
+    return 0
+
+
+def check_(parsed: argparse.Namespace) -> int:
+    """Print how good the advice is on data sets that it never saw."""
+    cases = known(parsed.runs)
+    found = {measure: check(cases, measure) for measure in MEASURES}
+    if parsed.json:
+        print_json({measure: one and one._asdict() for measure, one in found.items()})
+        return 0
+    for measure, one in found.items():
+        say(f"{MEASURES[measure]}:")
+        if one is None:
+            say("  not checked: that needs three data sets")
+            continue
+        rows = checked(one)
+        print_columns({"number": [a for a, _ in rows], "mean ± 95 %": [b for _, b in rows]}, ("number",))
+        say(verdict(one, measure))
+    return 0
+
+
+def verdict(found: Check, measure: Measure) -> str:
+    fedavg = "beats" if found.beats_fedavg else "does not beat"
+    winner = "beats" if found.beats_winner else "does not beat"
+    return f"The advice {fedavg} FedAvg, tuned, and {winner} the overall winner (paired t test over data sets at 5 %)."
+
+
+def write_page(parsed: argparse.Namespace) -> int:
+    """Write the page on which all gains can be sorted and filtered."""
+    cases: Sequence[Case] = known(parsed.runs)
+    path = Path(parsed.output or "evidence.html")
+    try:
+        path.write_text(page(list(cells(cases)), described(cases)), encoding="utf-8")
+    except OSError as error:
+        raise FedskewError(f"page {path}: cannot be written: {error.strerror}") from None
+    say(f"page: {path}")
+    return 0

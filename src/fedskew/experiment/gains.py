@@ -1,0 +1,180 @@
+"""The gains of stored runs over FedAvg on the same seeds, as a case of the evidence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Line, Measure
+from fedskew.advice.protocol import REFERENCE
+from fedskew.core.errors import require
+from fedskew.data.dataset import Dataset
+from fedskew.data.splits import with_split
+from fedskew.experiment.config import Experiment, from_toml
+from fedskew.experiment.diagnose import faces_of, from_experiment
+from fedskew.experiment.reproduce import DONE
+from fedskew.measure.intervals import Estimate, mean_interval, over_splits
+from fedskew.measure.registry import primary, primary_of
+from fedskew.measure.statistics import paired_p
+from fedskew.report.repeat import repeat_command
+from fedskew.report.stated import drawn_ratio
+from fedskew.report.test_rows import ByRow, Seeds, by_method, estimate
+from fedskew.store.runs import RunRecord, RunStore
+
+Faces: TypeAlias = tuple[Face | Literal[""], dict[Face, float]]
+"""The face that dominates, and the strengths of all."""
+
+PARTITIONS = 3
+"""Number of seeds whose partitions are diagnosed; the strengths are their means."""
+
+PERMUTATIONS = 99
+
+
+def last(store: RunStore, record: RunRecord, split: str, name: str) -> float:
+    """A measurement of the last round, NaN if there is none. A run that diverged counts as its untrained model."""
+    at = record.rounds if record.status == "finished" else 0
+    query = "SELECT value FROM measurements WHERE run=? AND round=? AND client IS NULL AND split=? AND name=?"
+    found = store.query(query, (record.id, at, split, name))
+    return float(found[0][0]) if found else math.nan
+
+
+def values_of(store: RunStore, record: RunRecord, metric: str) -> dict[Measure, float]:
+    """What the run reached on the clients' held-out rows, with the models that they would use, and on the test rows."""
+    personal = last(store, record, "personal", f"{metric}_mean")
+    if not math.isnan(personal):
+        return {"own": personal}
+    found: dict[Measure, float] = {
+        "own": last(store, record, "clients", f"{metric}_mean"),
+        "test": last(store, record, "test", metric),
+    }
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def lines_of(
+    store: RunStore, runs: Mapping[str, Sequence[RunRecord]], metric: str, measures: Sequence[Measure]
+) -> list[Line]:
+    """The gains of every method over FedAvg, on the seeds that both have ended, if there are two or more."""
+    done = {method: {seeds(r): r for r in own if r.status in DONE} for method, own in runs.items()}
+    reached = {method: {at: values_of(store, r, metric) for at, r in own.items()} for method, own in done.items()}
+    by_row = by_method(store, [r for own in done.values() for r in own.values()])
+    ratio = drawn_ratio([r for own in done.values() for r in own.values()])
+    found = []
+    for method, own in done.items():
+        for measure in measures if method != REFERENCE else ():
+            both = sorted(
+                at for at in own if measure in reached[method][at] and measure in reached[REFERENCE].get(at, {})
+            )
+            if len(both) > 1:
+                a, b = ([reached[name][at][measure] for at in both] for name in (method, REFERENCE))
+                rows = by_row if measure == "test" else {}
+                found.append(line_of(method, measure, rate(own[both[0]]), metric, (a, b), rows, both, ratio))
+    return found
+
+
+def line_of(
+    method: str,
+    measure: Measure,
+    lr: float,
+    metric: str,
+    values: tuple[Sequence[float], Sequence[float]],
+    by_row: ByRow,
+    both: Sequence[Seeds],
+    ratio: float,
+) -> Line:
+    """A gain, by the intervals and tests of a comparison."""
+    sign = -1 if primary(metric).better == "lower" else 1
+    gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
+    mean, half = mean_interval(gains)
+    p = paired_p(gains)
+    if measure == "test" and ratio > 0:
+        whole: Estimate | None = over_splits(gains, ratio)
+    else:
+        whole = estimate(by_row.get(method, {}), by_row.get(REFERENCE, {}), both)
+    if whole and whole.half():
+        half, p = whole.half(), max(whole.p(), p)
+    return Line(method, measure, lr, short(mean), short(half), short(p), len(gains))
+
+
+def short(value: float) -> float:
+    """Four digits, which keep the file small."""
+    return float(f"{value:.4g}")
+
+
+def seeds(record: RunRecord) -> Seeds:
+    return record.partition_seed, record.seed
+
+
+def rate(record: RunRecord) -> float:
+    """The learning rate of a run."""
+    return float(getattr(from_toml(record.experiment, f"run {record.id}").solver, "lr", 0.0))
+
+
+def case_of(
+    store: RunStore,
+    runs: Mapping[str, Sequence[RunRecord]],
+    experiment: Experiment,
+    dataset: Dataset,
+    faces: Faces | None = None,
+    command: str = "",
+) -> Case:
+    """The case of these runs by method, FedAvg among them; ``experiment`` is one of FedAvg. ``faces`` are measured if not given."""
+    base = [r for r in runs[REFERENCE] if r.status in DONE]
+    metric = primary_of(base).name
+    measures: list[Measure] = [name for name in MEASURES if name == "test" or experiment.clients.held_out > 0]
+    reached = [values_of(store, r, metric) for r in base]
+    dominant, strengths = faces or faces_over(experiment, dataset, sorted({r.partition_seed for r in base}))
+    return Case(
+        data=experiment.labels("dataset")[0],
+        skew=" + ".join(experiment.labels("skew", True)),
+        model=experiment.labels("model")[0],
+        target=dataset.target,
+        metric=metric,
+        better="lower" if primary(metric).better == "lower" else "higher",
+        dominant=dominant,
+        strengths=strengths,
+        fedavg={name: short(fmean(one[name] for one in reached)) for name in measures if name in reached[0]},
+        methods=tuple(lines_of(store, runs, metric, measures)),
+        command=command,
+    )
+
+
+def faces_over(experiment: Experiment, dataset: Dataset, partition_seeds: Sequence[int]) -> Faces:
+    """The face that dominates in most of the first partitions, and the mean strengths."""
+    found = [
+        faces_of(from_experiment(experiment.replace(clients__partition_seed=seed), "", dataset), 0, PERMUTATIONS)
+        for seed in partition_seeds[:PARTITIONS]
+    ]
+    any_face: tuple[Face | Literal[""], ...] = (*FACES, "")
+    dominant = [face for one in found for face in any_face if face == one.dominant]
+    of_each = [one.strengths for one in found]
+    means = {face: round(max(0.0, fmean(one[face] for one in of_each)), 4) for face in FACES}
+    return max(sorted(set(dominant)), key=dominant.count), means
+
+
+def case_of_comparison(store: RunStore, word: str) -> Case:
+    """The case of a finished comparison, such as ``c7``. Raises `BadInput` if FedAvg or a second seed is missing."""
+    records = store.select([word])
+    by_name: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_name.setdefault(record.name, []).append(record)
+    require(
+        REFERENCE in by_name and len(by_name) > 1,
+        f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold",
+    )
+    experiments = [from_toml(record.experiment, f"run {record.id}") for record in records]
+    base = from_toml(by_name[REFERENCE][0].experiment)
+    require(
+        len({str(with_split(one.dataset, 0)) for one in experiments}) == 1,
+        f"evidence add {word}: its runs have several data sets; name the comparison of one",
+    )
+    require(
+        base.labels("dataset")[0] != "own",
+        f"evidence add {word}: its rows came from Python and are not here; save them as a table, and compare with "
+        f"--dataset table:...",
+    )
+    found = case_of(store, by_name, base, base.dataset.load(), command=repeat_command(store, records))
+    require(
+        bool(found.methods),
+        f"evidence add {word}: no method has ended on two seeds of FedAvg; run `fedskew resume {word}`, or more --seeds",
+    )
+    return found

@@ -1,8 +1,8 @@
 """The fixed protocol behind the packaged evidence: data sets, skews, methods, learning rates and seeds.
 
-Each method sees the same partitions, batches and rounds in a case. Its learning rate comes from `RATES`: the one at which the clients'
-held-out rows come out best on `TUNING_SEED`. `SEEDS` are then measured in two passes over all cases, so that a part of the
-protocol is useful, too.
+Each method sees the same partitions, batches and rounds in a case. Its learning rate comes from `RATES`: the clients' held-out rows
+come out best with it on `TUNING_SEED`. `SEEDS` are then measured in two passes over all cases, so that a part of the protocol is
+useful, too.
 """
 
 from dataclasses import dataclass

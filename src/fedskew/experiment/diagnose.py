@@ -224,14 +224,18 @@ def diagnosis(
     """
     # the matrices are small: more threads wait for each other, for minutes on a busy machine
     with threadpool_limits(1):
-        found = faces_of(subject, seed, None, lambda fraction: on_progress("measuring against chance", fraction))
-        if subject.kind == "symbols":
-            more = of_counts(found.counts, sizes_of(subject))
-        else:
-            on_progress("further measures", 1.0)
-            more = details(subject.x, subject.y, subject.client, subject.counts, seed)
-        differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
-        return values_of(subject, found, more, differences, runs)
+        return measured(subject, seed, on_progress, runs)
+
+
+def measured(subject: Subject, seed: int, on_progress: OnProgress, runs: Path | None) -> dict[str, Any]:
+    found = faces_of(subject, seed, None, lambda fraction: on_progress("measuring against chance", fraction))
+    if subject.kind == "symbols":
+        more = of_counts(found.counts, sizes_of(subject))
+    else:
+        on_progress("further measures", 1.0)
+        more = details(subject.x, subject.y, subject.client, subject.counts, seed)
+    differences = explained(facts_of(subject, names_of(subject, found)), subject.client, subject.clients)
+    return values_of(subject, found, more, differences, runs)
 
 
 def faces_of(

@@ -66,9 +66,8 @@ def reached(case: Case, measure: Measure) -> str:
 
 def repeats(case: Case, line: Line) -> str:
     """The command that repeats a gain."""
-    return (
-        case.command or f"fedskew evidence run --case {shlex.quote(case.title)} --algorithms {line.method} --runs again"
-    )
+    made = f"--case {shlex.quote(case.title)} --algorithms {line.method} --seeds {line.seeds}"
+    return case.command or f"fedskew evidence run {made} --runs again"
 
 
 def summary(cases: Sequence[Case]) -> list[dict[str, str]]:

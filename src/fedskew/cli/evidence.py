@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedskew.advice.check import Check, check
 from fedskew.advice.evidence import MEASURES, NAME, Case, Measure, add_case, known, read_file
-from fedskew.advice.protocol import CASES, METHODS, REFERENCE, Planned
+from fedskew.advice.protocol import CASES, METHODS, REFERENCE, SEEDS, Planned
 from fedskew.advice.table import cells, checked, described, summary
 from fedskew.cli.output import print_columns, print_json
 from fedskew.cli.terminal import Console, say
@@ -44,7 +44,9 @@ def run(parsed: argparse.Namespace) -> int:
             method in METHODS, f"evidence run: {method!r} is not a method of the protocol; it has {', '.join(METHODS)}"
         )
     with stop_on_signal() as stopper:
-        run_protocol(RunStore(parsed.runs), chosen, methods, file, Console(stderr=True).print, stopper)
+        run_protocol(
+            RunStore(parsed.runs), chosen, methods, file, SEEDS[: parsed.seeds], Console(stderr=True).print, stopper
+        )
     titles = {case.title for case in chosen}
     found = list(cells([case for case in read_file(file).cases if case.title in titles]))
     if parsed.json:

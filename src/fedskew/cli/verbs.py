@@ -204,6 +204,7 @@ EVIDENCE = (
     option("words", "COMPARISON", "for add: finished comparisons (c7)", nargs="*"),
     repeated("--case", "TITLE", "for run: a case, such as 'tcga-brca, natural' (default: all)", default=[]),
     option("--algorithms", "A", "for run: methods of the protocol (default: all)", nargs="+"),
+    option("--seeds", "N", "for run: only the first N seeds (default: all)", type=int),
     option("--output", "FILE", "for run and page: the file to write", type=Path),
 )
 

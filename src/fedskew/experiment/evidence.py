@@ -99,12 +99,13 @@ def run_protocol(
     cases: Sequence[Planned],
     methods: Sequence[str],
     file: Path,
+    seeds: Sequence[int] = SEEDS,
     say: Say = lambda _: None,
     stop: Stop = lambda: False,
 ) -> None:
     """Execute what the store does not hold: all cases on the first seeds, then on the others. ``file`` gets each measured case."""
     methods = list(dict.fromkeys([REFERENCE, *methods]))
-    for number, seeds in enumerate(PASSES, 1):
+    for number, part in enumerate(PASSES, 1):
         for at, case in enumerate(cases, 1):
             say(f"pass {number} of {len(PASSES)}, case {at} of {len(cases)}: {case.title}")
             try:
@@ -116,7 +117,12 @@ def run_protocol(
             tuning = [experiment_of(case, method, rate, TUNING_SEED) for method in fit for rate in RATES]
             carry_out(store, tuning, f"tuning: {case.title}", data, stop)
             rates = {method: rate for method in fit if (rate := tuned(store, case, method)) is not None}
-            measured = [experiment_of(case, method, rate, seed) for seed in seeds for method, rate in rates.items()]
+            measured = [
+                experiment_of(case, method, rate, seed)
+                for seed in part
+                if seed in seeds
+                for method, rate in rates.items()
+            ]
             carry_out(store, measured, case.title, data, stop)
             if found := gathered(store, case, fit, data, file):
                 add_case(file, found)

@@ -63,6 +63,7 @@ SET: dict[str, dict[str, list[dict[str, Any]]]] = {
         "inexactness": [{"inexactness": True}],
         "layers": [{"layers": True, "classes": True}],
         "classes": [],
+        "margin": [],
     },
     "local": {
         "epochs": [],

@@ -276,6 +276,6 @@ def test_a_comparison_with_it_is_refused_too() -> None:
 def test_too_small_a_cohort_is_refused_before_it_is_aggregated() -> None:
     fed = replace(ragged(Krum(f=1)), selection=Only((1, 2, 4, 6)))
     with pytest.raises(
-        TooFew, match="round 1: 4 of 4 clients gave a usable answer, and 5 are needed; the method needs"
+        TooFew, match="round 1: 4 of 4 clients gave a usable answer, and 5 are needed; select more clients"
     ):
         run(fed, X0, 1)

@@ -190,7 +190,7 @@ Write a Flower app that runs an experiment; `flwr run` starts it.
     "flower node": """\
 Run one client on its machine, with its rows, next to a SuperNode.
 
-  fedskew flower node --client 0 --table my.csv,label=outcome --superlink HOST:PORT
+  fedskew flower node --client 0 --table my.csv,label=ill --superlink HOST:PORT
   fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
 """,
     "flower check": """\
@@ -207,7 +207,7 @@ Run a server and its nodes on this machine.
 Run an experiment on real machines with Flower (pip install 'fedskew[flower]').
 
   fedskew flower init FOLDER --recipe my.toml    a Flower app for `flwr run`
-  fedskew flower node --client 0 --table my.csv,label=outcome --superlink HOST:PORT
+  fedskew flower node --client 0 --table my.csv,label=ill --superlink HOST:PORT
                                                  one client, on its machine
   fedskew flower check HOST:PORT --root-certificates ca.pem
                                                  does the SuperLink answer?

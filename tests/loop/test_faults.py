@@ -211,7 +211,9 @@ def test_each_attempt_draws_its_own_faults() -> None:
 
 def test_a_method_that_needs_more_clients_names_the_cure(tmp_path: Path) -> None:
     experiment = small("krum:f=2", rounds=9).replace(clients__number=10, system__dropout=0.5)
-    with pytest.raises(TooFew, match=r"^round \d: \d of 10 clients .* 7 are needed; select more clients, or let the method assume fewer"):
+    with pytest.raises(
+        TooFew, match=r"^round \d: \d of 10 clients .* 7 are needed; select more clients, or let the method assume"
+    ):
         run(experiment, runs=tmp_path)
 
 

@@ -95,7 +95,14 @@ def test_the_global_generator_is_left_alone(bert):
 
 def test_a_training_step_is_pytorchs(bert):
     """One client, one batch, SGD: the trainable parameters then equal the plain module's under `torch.optim`."""
-    experiment = small(bert, frozen=1, skew="pooled", solver="sgd:lr=0.1", local={"epochs": 1, "batch_size": "all"})
+    experiment = small(
+        bert,
+        frozen=1,
+        skew="pooled",
+        solver="sgd:lr=0.1",
+        local={"epochs": 1, "batch_size": "all"},
+        clients={"held_out": 0.0},
+    )
     assembly = assemble(experiment, DATA)
     got = rounds(assembly, 1)[0].server.x
     net = assemble(

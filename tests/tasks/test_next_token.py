@@ -187,6 +187,7 @@ def test_ten_speakers_a_round_teach_an_lstm_two_fifths_of_the_next_characters(tm
         batch_size=8,
         selection="uniform:clients=10",
         rounds=10,
+        held_out=0.0,
         evaluation__every=10,
         runs=tmp_path,
     )

@@ -145,7 +145,7 @@ class Table:
 
         found = self.surveyed(self.path, self.client)
         table, y, client = found.table, found.y, found.client
-        classes, notes = [*found.classes], [*found.notes, *many_numbers(found, self.label)]
+        classes, notes = [*(self.label_columns or found.classes)], [*found.notes, *many_numbers(found, self.label)]
         require(
             len(classes) > 1 or not self.label,
             f"{self.path}: all rows have the label {''.join(classes)!r}; choose another column",
@@ -173,7 +173,6 @@ class Table:
             )
             test_table, y_test = table.filter(held), y[held]
             table, y, client = table.filter(~held), y[~held], client[~held]
-        classes = [*self.label_columns] or classes
         natural = bool(self.client) or len(found.clients) > 1
         clients = (client, found.clients) if natural else None
         files = Files(dataset=Path(self.path).name, licence="", classes=len(classes), source=self.path)

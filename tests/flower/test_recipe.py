@@ -26,7 +26,7 @@ class Session:
     """A folder in which the page's commands run. Servers and nodes stay in the background until the end."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.seconds = folder, SECONDS
         # what the page leaves to the reader: the server's name and the ports
         self.names = {"9092": str(free_port()), "9094": str(free_port()), "9095": str(free_port())}
         self.names |= {"server:": "localhost:", "DNS:server": "DNS:localhost", "/the/whole/path/of": str(folder)}
@@ -56,7 +56,7 @@ class Session:
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         environment = variables(self.own)
         return subprocess.run(
-            line, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=SECONDS
+            line, shell=True, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=self.seconds
         )
 
     def start(self, line: str) -> None:

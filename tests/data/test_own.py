@@ -167,7 +167,7 @@ def test_run_on_files_is_repeated_from_any_folder(table, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     command = ["run", "--rounds", "1", "--clients", "3", "--skew", "iid", "--engine", "sequential"]
     assert main([*command, "--dataset", "table:path=t.csv,label=y,test=t.csv"]) == 0
-    assert "table:path=t.csv,label=y,test=t.csv, 3 clients" in capsys.readouterr().err.replace("\n", " ")
+    assert "table:path=t.csv,label=y,test=t.csv,redraw=false, 3 clients" in capsys.readouterr().err.replace("\n", " ")
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)

@@ -30,7 +30,7 @@ def test_tuned_fedavg_is_as_good_as_pooled_training_in_every_hospital(tmp_path) 
         data = f"heart:split_seed={split}"
         tuned = fs.tune(
             [*found], dataset=data, model="softmax", rounds=ROUNDS, grid={"solver.lr": [0.01, 0.03, 0.1]},
-            runs=tmp_path / "tune", progress=False,
+            held_out=0.0, runs=tmp_path / "tune", progress=False,
         )  # fmt: skip
         runs = tuned.compare(seeds=1, progress=False)
         hospital, names = hospitals_of_test_rows(split)

@@ -60,7 +60,7 @@ def page() -> str:
         f"measured and never "
         "advised.",
         "## The cases",
-        "Strengths of the four faces are those that `fedskew diagnose` measures, means over three partitions.",
+        "`fedskew diagnose` measures the strengths of the four faces. The table has their means over three partitions.",
         table(rows, rows[0]),
         "## The expected gain",
         "The advice of `fedskew diagnose` is a model over all these gains. A gain counts as a share of FedAvg's error, "

@@ -73,12 +73,12 @@ def recorded(sites: dict[str, Site]) -> tuple[Recorder, list[tuple[str, str]]]:
 def test_every_number_that_leaves_a_site_is_in_the_list_and_no_other_leaves():
     _, sent = recorded(wide_sites(2))
     listed = {(leaf.step, leaf.name) for leaf in LEAVES}
-    assert set(sent) <= listed, "a number leaves a site that its owner is not told of"
+    assert set(sent) <= listed, "a number leaves a site that is not on the owner's list"
     assert listed <= set(sent), "the list names a number that does not leave"
 
 
 def test_records_have_no_further_fields():
-    """What `LEAVES` says of the first answer are the fields of its records."""
+    """The fields of the first answer's records are the ones in `LEAVES`."""
     answer = set(Answer.__struct_fields__) - {"step", "refused", "summary", "numbers"}
     column = next(iter(wide_sites(2)["bern"].answer(Question(step="columns")).summary.columns.values()))
     names = {*answer, *column.__struct_fields__} - {"numbers"}

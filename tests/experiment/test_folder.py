@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import subprocess
+import sys
 import venv
 from pathlib import Path
 from types import ModuleType
@@ -96,6 +97,20 @@ def test_texts_and_images_give_the_same_answers(tmp_path: Path) -> None:
     found, classes = answers(fs.export(digits), tmp_path / "digits.csv")
     own = digits.predict(rows)
     assert found == pytest.approx(own[[f"probability_{c}" for c in classes]].to_numpy(), abs=1e-6)
+
+
+def test_program_prints_a_probability_for_each_class(tmp_path: Path) -> None:
+    folder = fs.export(trained_on(tmp_path, leave_out="note"), tmp_path / "model")
+    program(folder)
+    words = [sys.executable, folder / "predict.py", tmp_path / "test.csv"]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
+    rows = list(csv.DictReader(printed.splitlines()))
+    classes = sorted({*pd.read_csv(tmp_path / "test.csv")["ill"]})
+    assert list(rows[0]) == ["prediction", *(f"probability_{name}" for name in classes)]
+    for row in rows:
+        shares = {name: float(row[f"probability_{name}"]) for name in classes}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+        assert row["prediction"] == max(shares, key=shares.__getitem__)
 
 
 @pytest.mark.slow

@@ -184,10 +184,10 @@ def test_tables_with_bad_targets_give_one_line(air, options, message) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "fedlc"}, "fedlc works on classes, and the targets are none"),
+        ({"algorithm": "fedlc"}, "fedlc works on classes, and these targets are not"),
         ({"refine": "distillation", "server_data": {"share": 0.1}}, "refine distillation works on classes"),
         ({"availability": "blocks:phase=label"}, "use phase=random"),
-        ({"skew": ["natural", "concept-swap"]}, "changes classes, and the targets are none"),
+        ({"skew": ["natural", "concept-swap"]}, "changes classes, and these targets are not"),
         ({"evaluation": {"classes": True}}, "the targets are neither classes nor labels"),
         ({"faults": {"attackers": 0.2, "attack": "label-flip"}}, "use attack=sign-flip"),
     ],

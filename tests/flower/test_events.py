@@ -1,4 +1,4 @@
-"""What a node and a server tell of themselves: JSON lines, numbers for Prometheus, an answer to a health check."""
+"""State of a node and a server: JSON lines, numbers for Prometheus, an answer to a health check."""
 
 import json
 import re

@@ -34,7 +34,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def carry_out(session: Session, until: str = "", without: str = "") -> None:
-    """The page's blocks in order, up to the command that begins with ``until``, except those that begin with ``without``."""
+    """The page's blocks in order, up to the command that begins with ``until``, without the ones that begin with ``without``."""
     files = iter(FILES)
     for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.S | re.M):
         if kind == "python":

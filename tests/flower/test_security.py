@@ -1,4 +1,4 @@
-"""The page on security: each line names tests that exist. Below are those that no other file has."""
+"""The page on security: each line names tests that exist. The other tests of this file exist nowhere else."""
 
 import os
 import re

@@ -107,7 +107,7 @@ def test_a_sites_file_gives_the_numbers_of_the_simulation(kind: str, tmp_path: P
 
 
 def test_the_model_of_nodes_answers_for_a_file(tmp_path: Path) -> None:
-    """With the server's preprocessing: its metrics on the test file are those that the run stored."""
+    """With the server's preprocessing its metrics on the test file equal the run's stored ones."""
     experiment, nodes = deployment(tmp_path, TARGETS["classes"])
     store = deployed(experiment, nodes, tmp_path)
     frame = store.measurements([1])
@@ -200,7 +200,7 @@ def test_a_sites_table_names_no_clients(tmp_path: Path) -> None:
 
 
 def agreeing(folder: Path, **limits: bool) -> tuple[Experiment, list[Node]]:
-    """An experiment whose server has the rows of the first site only, and nodes that tell their columns."""
+    """An experiment whose server has the rows of the first site only, and nodes that send their columns."""
     experiment, nodes = deployment(folder, "label=outcome")
     for node in nodes:
         pd.read_csv(node.rows)[["age", "city", "outcome"]].to_csv(node.rows, index=False)
@@ -250,7 +250,7 @@ def test_a_site_whose_columns_differ_is_named_before_training(change, reason: st
         serve(Direct(nodes), configuration(experiment, tmp_path, agree=True, most_rows=90), VERSIONS)
 
 
-def test_a_node_tells_its_columns_only_if_its_owner_agreed(tmp_path: Path) -> None:
+def test_a_node_sends_its_columns_only_if_its_owner_agreed(tmp_path: Path) -> None:
     experiment, nodes = agreeing(tmp_path, summary=False)
     with pytest.raises(TooFew, match="its owner can start it with --share-summary"):
         serve(Direct(nodes), configuration(experiment, tmp_path, agree=True, wait=0.1), VERSIONS)

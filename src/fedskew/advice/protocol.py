@@ -147,4 +147,4 @@ CASES = (
     steps("beijing-air:rows=3000", "natural"),
     steps(TEXT, "label-dirichlet:alpha=0.1", model=TEXT_CNN),
 )
-"""In the order in which they run: different data sets and faces first, then those that take less time."""
+"""In the order in which they run: different data sets and faces first, then the cheaper cases."""

@@ -147,7 +147,7 @@ NODE = (
         "--table", "FILE,label=COLUMN", "its rows: a CSV or Parquet file, and its target as --dataset table: takes it"
     ),
     option("--rows", "FILE.npz", "its rows as arrays x and y, instead of --table", type=Path),
-    switch("--share-summary", "tell the server counts, sums and words of the table's columns, if it asks"),
+    switch("--share-summary", "send the server counts, sums and words of the table's columns, if it asks"),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
     option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
     option("--status", "PORT", "serve /health and /metrics on this port of 127.0.0.1", type=int, default=0),

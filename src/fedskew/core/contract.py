@@ -247,7 +247,7 @@ def features(setup: Setup) -> str:
 
 
 def classes(setup: Setup) -> str:
-    return "" if setup.target == "classes" else "works on classes, and the targets are none; use fedprox or moon"
+    return "" if setup.target == "classes" else "works on classes, and these targets are not; use fedprox or moon"
 
 
 def server_rows(setup: Setup) -> str:

@@ -95,7 +95,7 @@ class PoolingWithout(Protocol):
 
 @runtime_checkable
 class ConstantAnswer(Protocol):
-    """A task with a best answer among those that are the same for all rows: a model must beat it."""
+    """A task with a best constant answer: the same for all rows. A model must beat it."""
 
     def constant(self, y: NDArray[np.generic], num_outputs: int) -> Tensor:
         """This answer as a model's outputs for one row, (K,) or (T, K), from the training targets (n, ...)."""

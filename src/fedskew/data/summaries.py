@@ -1,4 +1,4 @@
-"""What a site tells of its table, so that sites can agree on a preprocessing without pooling rows: counts, sums and words.
+"""The summary of a site's table: counts, sums and words. With summaries, sites agree on a preprocessing without pooling rows.
 
 A node sends ``summary(table)``. The server calls `fedskew.data.schema.merged` with the summaries of all sites, and sends back the
 `Tabular` in ``Columns.preprocessing``, with which each node turns its rows into inputs: ``Columns(preprocessing, ())(table)``.

@@ -72,7 +72,7 @@ class Site:
     def answer(self, question: Question) -> Answer:
         """The answer to a question. Raises `BadInput` if it does not fit the site's rows."""
         table, y = self.held, self.y
-        require(bool(self.known.any()), f"no class has {2 * self.fewest} rows; this site tells no sums of fewer")
+        require(bool(self.known.any()), f"no class has {2 * self.fewest} rows; this site sends no sums of fewer")
         if question.step == "columns":
             words, often = np.unique(y, return_counts=True)
             often = self.rounded(often).astype(np.int64)

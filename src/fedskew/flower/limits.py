@@ -30,7 +30,7 @@ class Limits:
     ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples``: the rows of all steps together, and
     ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
-    ``summary``: whether the node tells counts, sums and words of its table's columns.
+    ``summary``: whether the node sends counts, sums and words of its table's columns.
     """
 
     clients: int = 100_000

@@ -81,7 +81,7 @@ class Visit:
         self.experiment = node.limits.recipe(request.recipe)
         if request.summary:
             require(
-                node.limits.summary, "this node does not tell its columns; its owner can start it with --share-summary"
+                node.limits.summary, "this node does not send its columns; its owner can start it with --share-summary"
             )
             return
         path = node.file(request.run)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from fedskew.core.component import from_table
 from fedskew.core.errors import BadInput, require
@@ -85,6 +86,20 @@ def deployable(experiment: Experiment, deployment: Deployment) -> Experiment:
     return with_engine(experiment, Sequential(), experiment.training.threads or 1)
 
 
+def first_request(token: str, experiment: Experiment, dataset: Dataset) -> Request:
+    """The request that a node gets first, without the shape of a row."""
+    return Request(
+        kind="meet",
+        run=token,
+        round=0,
+        client=-1,
+        clients=experiment.clients.number,
+        recipe=experiment.toml(),
+        classes=dataset.num_categories,
+        shape=(),
+    )
+
+
 def begin(
     store: RunStore, run: int, channel: Channel, deployment: Deployment, experiment: Experiment | None
 ) -> tuple[Assembly, Site]:
@@ -100,33 +115,17 @@ def begin(
         learned = kept(store, run)
         known = learned.preprocessing if learned else None
         if not isinstance(known, Tabular):
-            request = Request(
-                kind="meet",
-                run=facts["token"],
-                round=0,
-                client=-1,
-                clients=clients,
-                recipe=experiment.toml(),
-                classes=dataset.num_categories,
-                shape=(),
-                summary=True,
-            )
+            request = replace(first_request(facts["token"], experiment, dataset), summary=True)
             known = agreed(channel, request, deployment, most_rows, table_of(experiment).column)
         dataset = table_of(experiment).load(known)
     experiment = suited(experiment, dataset)
-    # what only the server's rows tell: the size of a vocabulary, the scale of a loss
+    # the server's rows set the size of a vocabulary and the scale of a loss
     model, x, _ = fitted(experiment.model, dataset, dataset.x, dataset.x_test)
     experiment = experiment.replace(task=experiment.task.fitted(dataset.y), model=model)
     shape = (model.length,) if isinstance(model, Encoder) else tuple(x.shape[1:])
     preprocessing = dataset.preprocessing or (None if dataset.texts else as_it_is(dataset.x, dataset.columns))
-    template = Request(
-        kind="meet",
-        run=facts["token"],
-        round=0,
-        client=-1,
-        clients=clients,
-        recipe=experiment.toml(),
-        classes=dataset.num_categories,
+    template = replace(
+        first_request(facts["token"], experiment, dataset),
         shape=shape,
         encoding=Encoding(preprocessing=preprocessing, classes=dataset.classes) if preprocessing else None,
         weights=weights_of(model, tasks_on(experiment, shape, dataset.num_categories)[0]),

@@ -1,4 +1,4 @@
-"""A site's table as the rows of a run: the columns, scales and classes are those that the run's server names."""
+"""A site's table as the rows of a run. The run's server sets the columns, scales and classes."""
 
 from dataclasses import replace
 from logging import WARNING

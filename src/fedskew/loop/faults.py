@@ -63,7 +63,7 @@ class Faults:
         if not self.some:
             return ""
         if self.attack == "label-flip" and setup.target != "classes":
-            return "label-flip flips classes, and the targets are none; use attack=sign-flip"
+            return "label-flip flips classes, and these targets are not; use attack=sign-flip"
         if not setup.simulated:
             return (
                 "only simulated runs have them; nodes fail by themselves, and deployment.longest and deployment.fewest say when "

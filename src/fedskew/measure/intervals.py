@@ -56,7 +56,7 @@ class Estimate(ABC):
         return max(tails, default=math.nan)
 
     def seeds_to_decide(self, level: float = 0.05) -> int:
-        """The fewest seeds, up to `MOST_SEEDS`, that are expected to tell the mean from 0; 0 if that many do not."""
+        """The fewest seeds, up to `MOST_SEEDS`, that are expected to separate the mean from 0; 0 if no such number is."""
         if not abs(self.mean) > self.with_seeds(MOST_SEEDS).half(level):
             return 0
         enough = range(self.seeds, MOST_SEEDS + 1)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from importlib.resources import files
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from fedskew.core.counting import count, percent
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
-from fedskew.report.html import figure, partition_figure, shared_parts
+from fedskew.report.html import figure, partition_figure, rendered
 from fedskew.report.names import name_of
 from fedskew.report.style import INK, MUTED, SERIES, blank, shorten, styled
 from fedskew.report.tips import Tip, Tips
@@ -58,22 +57,17 @@ def write_diagnosis(found: Mapping[str, Any], path: str | Path) -> Path:
 
 def page(found: Mapping[str, Any]) -> str:
     """The page as HTML text."""
-    from jinja2 import Environment, StrictUndefined
-
-    template = (files("fedskew.report") / "diagnosis.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(
-        {
-            "figures": words.figures,
-            "count": count,
-            "percent": percent,
-            "two": two,
-            "title": lambda m: str(name_of(m)),
-        }
-    )
+    filters: dict[str, Callable[..., object]] = {
+        "figures": words.figures,
+        "count": count,
+        "percent": percent,
+        "two": two,
+        "title": lambda m: str(name_of(m)),
+    }
     faces = "the four faces against chance"
-    return environment.from_string(template).render(
-        **shared_parts(),
+    return rendered(
+        "diagnosis.html",
+        filters,
         found=found,
         answer=answer(found),
         faces=figure("faces", faces, faces, draw_faces(found), "", of_faces(found)),

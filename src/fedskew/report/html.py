@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -108,22 +108,18 @@ def page(
 
     With a version in ``live``, the page loads the script ``live.js``, which draws it again when the version changes.
     """
-    from jinja2 import Environment, StrictUndefined
-
     stored, records = records, titled(records)
-    templates = files("fedskew.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
-    environment.filters.update({filter_.__name__: filter_ for filter_ in filters})
-    environment.filters["unbroken"] = partial(words.unbroken, names=tables.methods(records))
     frame = tables.read(store, records, budget)
     chosen = tables.named(frame, layout.columns)
     summary = tables.summarise(frame, records, tables.rows_within(store, records, budget), chosen)
     methods, profiles = tables.methods(records), profile.profiles(records)
     columns = list(dict.fromkeys([primary(), *chosen])) if chosen else tables.columns(summary, "page")
     landscapes = landscape_figures(store, records)
-    return environment.from_string((templates / "page.html").read_text(encoding="utf-8")).render(
-        **shared_parts(),
+    filters = (words.share, words.figures, words.ranges, count, words.breakable, in_grey)
+    unbroken = partial(words.unbroken, names=tables.methods(records))
+    return rendered(
+        "page.html",
+        {"unbroken": unbroken} | {filter_.__name__: filter_ for filter_ in filters},
         title=comparison_title(store, records),
         live=live,
         records=records,
@@ -173,13 +169,31 @@ def in_grey(text: str) -> Markup:
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
 
 
-def shared_parts(script_file: str = "chart.js") -> dict[str, Markup | str]:
-    """Style sheet, script and the script's hash, for all pages."""
+def rendered(
+    template: str,
+    filters: Mapping[str, Callable[..., object]],
+    script_file: str = "chart.js",
+    /,
+    live: str = "",
+    **values: object,
+) -> str:
+    """A page from its template, which extends ``base.html``, with the style sheet, the script and the script's hash."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
+    environment = Environment(
+        loader=PackageLoader("fedskew", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
     css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", script_file))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"css": Markup(css), "script": Markup(script), "digest": digest}
+    return environment.get_template(template).render(
+        css=Markup(css), script=Markup(script), digest=digest, live=live, **values
+    )
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:

@@ -114,7 +114,7 @@ def names(records: Sequence[RunRecord]) -> list[Name]:
 
 
 def apart(spec: str, name: Name, alike: Collection[str]) -> Name:
-    """The name of ``spec`` with its file, and as many folders as tell it from the other raw names that are ``alike``."""
+    """The name of ``spec`` with its file, and with folders until it differs from the other raw names, ``alike``."""
     places = {one: PurePath(one.rpartition("::")[0]).parts for one in alike}
     for number in range(1, 1 + max(map(len, places.values()))):
         if len({parts[-number:] for parts in places.values()}) == len(places):

@@ -57,7 +57,7 @@ class Concept(ABC):
 
     def accepts(self, setup: Setup) -> str:
         if setup.target != "classes":
-            return "changes classes, and the targets are none; use a feature skew"
+            return "changes classes, and these targets are not; use a feature skew"
         if setup.simulated:
             return ""
         return "changes what labels mean, which is only simulated; nodes have their own labels: leave it out"

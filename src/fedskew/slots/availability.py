@@ -21,7 +21,7 @@ def labels_needed(phase: Phase, setup: Setup) -> str:
     if phase == "random" or (setup.labels_known and setup.target == "classes"):
         return ""
     if setup.target != "classes":
-        return "depends on the classes that clients hold, and the targets are none; use phase=random"
+        return "depends on the classes that clients hold, and these targets are not; use phase=random"
     return (
         "depends on the classes that clients hold, and the nodes do not report them; set deployment.labels = true, or use "
         "phase=random"

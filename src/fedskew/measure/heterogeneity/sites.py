@@ -42,12 +42,12 @@ def coordinates(x: NDArray[np.generic], frame: Numbers) -> Floats:
 
 
 def scale_sums(z: Floats) -> dict[str, Floats]:
-    """What a site tells of its columns: sums and sums of squares."""
+    """A site's sums of its columns and of their squares."""
     return {"sum": z.sum(0), "square": (z * z).sum(0)}
 
 
 def outer_sums(z: Floats) -> dict[str, Floats]:
-    """What a site tells of many columns: sums of the products of each two."""
+    """A site's sums of the products of each two columns."""
     return {"products": z.T @ z}
 
 
@@ -90,7 +90,7 @@ def halves(y: Ints) -> Ints:
 
 
 def moment_sums(z: Floats, y: Ints, classes: int) -> dict[str, Floats]:
-    """What a site tells of its two halves: sums of columns and squares by class, and of their products; rows by class."""
+    """A site's sums over each half of its rows: of columns and squares by class, and of their products; rows by class."""
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     cells = np.zeros((2 * classes, phi.shape[1]))
     np.add.at(cells, half * classes + y, phi)
@@ -156,7 +156,7 @@ def kinds(answers: Sequence[Numbers], fewest: int, seed: int) -> tuple[list[dict
 
 
 def face_counts(z: Floats, y: Ints, classes: int, asked: Numbers) -> dict[str, Floats]:
-    """What a site tells last: rows of its unseen half beyond each classifier's threshold by class, and rows by kind and class."""
+    """A site's last counts: rows of its unseen half beyond each classifier's threshold by class, and rows by kind and class."""
     phi, half = np.column_stack([z, z * z - 1]), halves(y)
     hits, tested = [], table(1 - half, y, (2, classes))
     for fold in (0, 1):

@@ -19,9 +19,7 @@ def test_the_method_with_the_largest_expected_gain_comes_first() -> None:
     assert label["because"].startswith(
         "Your clients differ mostly by label (strength 0.90). Compare FedAvg with SCAFFOLD"
     )
-    assert label["command"].startswith(
-        "fedskew compare --dataset digits --held-out 0.2 --tuned --algorithms fedavg scaffold"
-    )
+    assert label["command"].startswith("fedskew compare --dataset digits --tuned --algorithms fedavg scaffold")
     concept = advise(cases, "concept", {"label": 0.1, "concept": 0.9})
     assert concept["methods"][0]["method"] == "ifca"
     first = concept["methods"][0]

@@ -84,15 +84,12 @@ def test_a_deployed_method_gives_the_numbers_of_the_simulation(method: str, tmp_
     same_as_simulated(small(**{"algorithm": method, **SETTINGS.get(method, {})}), tmp_path, labels=True)
 
 
+OTHER_TARGETS = [("parkinsons", "mlp:hidden=[8]"), ("tcga-brca", "mlp:hidden=[8]"), ("shakespeare", "symbol-lstm")]
+"""Data sets whose targets are no classes, with a model."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("data", "model"),
-    [
-        ("parkinsons", "mlp:hidden=[8]"),
-        ("tcga-brca", "mlp:hidden=[8]"),
-        ("shakespeare", "symbol-lstm"),
-    ],
-)
+@pytest.mark.parametrize(("data", "model"), OTHER_TARGETS)
 def test_numbers_times_and_symbols_give_the_numbers_of_the_simulation(data: str, model: str, tmp_path: Path) -> None:
     """Classes are above; `test_tables.py` has sets of labels and texts."""
     same_as_simulated(small(dataset=data, model=model, skew="iid", rounds=2), tmp_path)

@@ -19,6 +19,7 @@ from fedskew.flower.local import Loopback, loopback
 from fedskew.flower.template import write_app
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
+from tests.flower.test_deployed import OTHER_TARGETS
 from tests.flower.test_reach import serving
 from tests.flower.test_tables import patients
 from tests.flower_nodes import nodes_of, small
@@ -71,9 +72,7 @@ def test_five_rounds_give_the_simulators_weights_to_the_last_bit(tmp_path: Path)
 @pytest.mark.parametrize(
     ("data", "model"),
     [
-        ("parkinsons", "mlp:hidden=[8]"),
-        ("tcga-brca", "mlp:hidden=[8]"),
-        ("shakespeare", "symbol-lstm"),
+        *OTHER_TARGETS,
         ("table:rows.csv,labels=cough|fever", "mlp:hidden=[4]"),
         ("table:rows.csv,label=outcome,text=note", "text-cnn"),
     ],

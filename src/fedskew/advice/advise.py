@@ -18,9 +18,8 @@ NEAREST = 5
 MOST = 3
 """Maximum number of recommended methods for each measure."""
 
-FAIR = "--held-out 0.2 --tuned"
-"""Options of an advised comparison: models look too good on the rows that they were trained on, and each method needs its own
-learning rate."""
+FAIR = "--tuned"
+"""Option of an advised comparison: each method needs its own learning rate."""
 
 COMMON = ("scaffold", "fedprox:mu=0.1")
 """What is compared where no evidence speaks for a method."""

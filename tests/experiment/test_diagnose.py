@@ -245,8 +245,6 @@ def test_the_advised_command_runs(quick, capsys, tmp_path):
         "iid",
         "--clients",
         "5",
-        "--held-out",
-        "0.2",
         "--tuned",
         "--algorithms",
         "fedavg",

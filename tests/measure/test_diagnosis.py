@@ -11,7 +11,7 @@ from fedskew.core.errors import BadInput
 from fedskew.data.datasets.digits import Digits
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.diagnose import from_experiment
-from fedskew.measure.heterogeneity.concept import concept_distance
+from fedskew.measure.heterogeneity.concept import concept_distance, kinds_for
 from fedskew.measure.heterogeneity.details import details
 from fedskew.measure.heterogeneity.diagnose import MEANINGS, diagnose, label_chance, p_value, shuffled
 from fedskew.measure.heterogeneity.feature import feature_distance
@@ -235,3 +235,10 @@ def test_label_without_a_fitted_row_drops_only_the_pooled_fit(monkeypatch):
     assert {name for name, value in measured.items() if value is None} == {
         f"{name} at the pooled fit" for name in ("zeta^2", "B^2", "G^2")
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "kinds"), [(10_000, 10, 30), (10_000, 1, 6), (300, 10, 10), (60, 10, 6), (10**6, 100, 40)]
+)
+def test_kinds_of_inputs_are_three_a_class_of_at_least_thirty_rows(rows: int, classes: int, kinds: int) -> None:
+    assert kinds_for(rows, classes) == kinds

@@ -9,7 +9,7 @@ from scipy import optimize, stats
 from scipy.spatial.distance import jensenshannon
 
 from fedskew.core.sampling import fair_sample, level
-from fedskew.measure.heterogeneity.concept import aligned, concept_distance, fitted, kinds_for
+from fedskew.measure.heterogeneity.concept import aligned, concept_distance, fitted
 from fedskew.measure.heterogeneity.distances import classifier_auc, frechet, sliced_wasserstein, within_classes
 from fedskew.measure.heterogeneity.feature import feature_distance
 from fedskew.measure.heterogeneity.gradient import gradient_dissimilarity, softmax_gradients
@@ -342,10 +342,3 @@ def test_a_fair_sample_uses_all_allowed_rows(sizes, most):
     groups = np.repeat(np.arange(len(sizes)), sizes)
     rows = fair_sample(groups, np.random.default_rng(0).random(len(groups)), each)
     assert np.array_equal(np.bincount(groups[rows], minlength=len(sizes)), np.minimum(sizes, each))
-
-
-@pytest.mark.parametrize(
-    ("rows", "classes", "kinds"), [(10_000, 10, 30), (10_000, 1, 6), (300, 10, 10), (60, 10, 6), (10**6, 100, 40)]
-)
-def test_kinds_of_inputs_are_three_a_class_of_at_least_thirty_rows(rows: int, classes: int, kinds: int) -> None:
-    assert kinds_for(rows, classes) == kinds

@@ -12,9 +12,10 @@ import numpy as np
 from fedskew.core.counting import count, percent
 from fedskew.core.errors import FedskewError
 from fedskew.report import words
-from fedskew.report.html import figure, partition_figure, rendered
+from fedskew.report.html import figure, partition_figure
 from fedskew.report.names import name_of
 from fedskew.report.style import INK, MUTED, SERIES, blank, shorten, styled
+from fedskew.report.template import rendered
 from fedskew.report.tips import Tip, Tips
 
 if TYPE_CHECKING:

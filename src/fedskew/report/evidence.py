@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedskew.report.html import rendered
+from fedskew.report.template import rendered
 
 FILTERS = (
     ("data", "data"),

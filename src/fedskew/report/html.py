@@ -5,12 +5,9 @@ Its only script shows the values of figures under the pointer. The page's policy
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +25,7 @@ from fedskew.report.remarks import remarks
 from fedskew.report.signs import notices
 from fedskew.report.style import LINE, MARKERS, SERIES, dashes, marker
 from fedskew.report.svg import inline
+from fedskew.report.template import rendered
 from fedskew.store.runs import RunRecord, RunStore
 
 if TYPE_CHECKING:
@@ -167,33 +165,6 @@ def in_grey(text: str) -> Markup:
 
     first, _, rest = text.partition(" ")
     return Markup('{} <span class="half">{}</span>' if rest else "{}").format(first, rest)
-
-
-def rendered(
-    template: str,
-    filters: Mapping[str, Callable[..., object]],
-    script_file: str = "chart.js",
-    /,
-    live: str = "",
-    **values: object,
-) -> str:
-    """A page from its template, which extends ``base.html``, with the style sheet, the script and the script's hash."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("fedskew", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(filters)
-    css, script = ((files("fedskew.report") / name).read_text(encoding="utf-8") for name in ("page.css", script_file))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template(template).render(
-        css=Markup(css), script=Markup(script), digest=digest, live=live, **values
-    )
 
 
 def legend(methods: Sequence[str]) -> list[dict[str, str]]:

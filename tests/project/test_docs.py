@@ -234,8 +234,7 @@ def test_every_skew_stands_on_its_page() -> None:
     assert from_toml(toml).labels("skew") == ["label-dirichlet", "quantity-lognormal"]
 
 
-def test_every_stored_name_is_described(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fedskew.measure.registry.OWN", {})  # other tests have metrics of their own
+def test_every_stored_name_is_described(tmp_path) -> None:
     stored = set()
     clients = {"number": 4, "held_out": 0.4, "unseen": 0.5}
     rows = np.random.default_rng(0).standard_normal((60, 4))

@@ -3,6 +3,7 @@
 from builder.methods import table
 
 from fedskew.advice.evidence import packaged
+from fedskew.advice.protocol import BOUNDS
 from fedskew.advice.table import cells
 
 CANDIDATES = (
@@ -25,16 +26,17 @@ def pages() -> dict[str, str]:
 def page() -> str:
     tried = [{"your clients": who, "methods made for it": names, "why": why} for who, names, why in CANDIDATES]
     found = list(cells(packaged().cases))
+    decided = [cell for cell in found if cell["verdict"] != "undecided"]
     gains = [
         {
             "data and skew": f"{cell['data']}, `{cell['skew']}`",
             "strongest face": cell["dominant"],
             "method": cell["title"],
             "measured on": cell["measured_on"],
-            "against FedAvg": f"{cell['change']} {cell['verdict']}",
+            "gain over FedAvg": cell["change"],
         }
-        for cell in found
-        if cell["verdict"] != "undecided"
+        for cell in decided
+        if cell["share"] > 0 and cell["method"] not in BOUNDS
     ]
     parts = [
         "# Which method?",
@@ -48,9 +50,8 @@ def page() -> str:
         "[All methods](index.md) have a page with formulas, cost and results.",
         "## What our runs decide",
         f"[Our runs](../evidence.md) compare methods with FedAvg in {len(packaged().cases)} cases. Of {len(found)} differences "
-        f"these {len(gains)} are decided after Holm's correction. All others are undecided: a method that is made for "
-        f"your case may "
-        "still not help. The advice of `fedskew diagnose` uses this table.",
+        f"{len(decided)} are decided after Holm's correction. These {len(gains)} are gains of federated methods; most others "
+        "are losses. A method that is made for your case may still not help. `fedskew diagnose` advises from all of them.",
         table(gains, gains[0]),
     ]
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedskew.advice.evidence import FACES, NAME, Evidence, add_case, known, packaged, read, read_file, text_of
-from fedskew.advice.protocol import CASES, METHODS, NEEDS
+from fedskew.advice.protocol import CASES, METHODS, NEEDS, SEEDS
 from fedskew.advice.table import cells, summary
 from fedskew.core.errors import BadInput
 from fedskew.experiment.combinations import with_method
@@ -22,6 +22,11 @@ def test_a_file_is_read_as_it_was_written() -> None:
     assert read(text.encode(), "x") == table
     assert text.count("\n") == 6
     assert packaged() == read(text_of(packaged()).encode(), "x")
+
+
+def test_the_package_has_the_whole_protocol() -> None:
+    assert len(packaged().cases) == len(CASES)
+    assert {line.seeds for case in packaged().cases for line in case.methods} == {len(SEEDS)}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"made_by": "x"}', '{"made_by": "x", "cases": [{"data": "a"}]}'])

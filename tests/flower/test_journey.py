@@ -1,11 +1,13 @@
 """The page about four hospitals, from their files to predictions, with certificates and keys; and what a killed process costs."""
 
+import json
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -57,6 +59,13 @@ def secured(session: Session) -> None:
         session.carry_out(kind, text)
 
 
+def rehearsed(session: Session) -> dict[str, Any]:
+    """The page's rehearsal, as JSON."""
+    command = next(line for line in PAGE.splitlines() if line.endswith("--federated"))
+    found: dict[str, Any] = json.loads(session.run(f"{command} --json").stdout)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_four_hospitals_go_from_their_files_to_predictions(session: Session) -> None:
@@ -66,6 +75,8 @@ def test_four_hospitals_go_from_their_files_to_predictions(session: Session) -> 
     assert (record.status, record.rounds_done, "flower" in record.facts) == ("finished", 5, True)
     answers = pd.read_csv(session.folder / "answers.csv")
     assert len(answers) == 60
+    result = json.loads(next((session.folder / "runs").glob("diagnosis-*.json")).read_text())
+    assert (result["clients"], result["dominant"]) == (4, rehearsed(session)["dominant"])
     truth = pd.read_csv(session.folder / "test.csv")["outcome"]
     frame = RunStore(session.folder / "runs").measurements([record.id])
     tested = frame[(frame["split"] == "test") & (frame["name"] == "accuracy") & (frame["round"] == 5)]["value"].item()

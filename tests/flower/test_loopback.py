@@ -127,7 +127,7 @@ def test_a_stopped_node_leaves_no_file_behind(tmp_path: Path) -> None:
     node = nodes_of(experiment_of("fedavg"), tmp_path)[0]
     # the path of a socket must be short
     with TemporaryDirectory() as name, serving() as port:
-        link = Loopback(tmp_path, port, None, {"TMPDIR": name})
+        link = Loopback(tmp_path, {"TMPDIR": name}, "", port, None)
         process = link.start_node(node)
         try:
             await_true(lambda: list(Path(name).rglob("fork")), 60)

@@ -1,6 +1,8 @@
 """``flower``: an app, a node, a check of the SuperLink, a demo."""
 
 import argparse
+import json
+import secrets
 import tempfile
 import time
 from importlib.util import find_spec
@@ -74,7 +76,8 @@ def node(parsed: argparse.Namespace) -> int:
     if not table:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
-    limits = from_table(Limits, {**given, "allow": parsed.allow, "summary": parsed.share_summary}, "--limit")
+    agreed = {"summary": parsed.share_summary, "diagnosis": parsed.share_diagnosis, "fewest": parsed.fewest}
+    limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
         Console(stderr=True).print(f"warning: {warning}")
     states = parsed.states or rows.with_name(f"{rows.stem}-states")
@@ -95,9 +98,45 @@ def check(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def diagnose(parsed: argparse.Namespace) -> int:
+    """Measure how the rows of connected nodes differ."""
+    from fedskew.cli.diagnose import present
+    from fedskew.flower.nodes import Deployment
+    from fedskew.flower.superlink import SuperLink
+    from fedskew.flower.template import write_diagnosis_app
+
+    require(parsed.clients >= 2, f"--clients must be at least 2, got {parsed.clients}")
+    deployment = Deployment(wait=parsed.wait)
+    output = parsed.runs.resolve() / f"diagnosis-{secrets.token_hex(4)}.json"
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="fedskew-flower-") as name, stop_on_signal() as stop:
+        app = write_diagnosis_app(Path(name) / "diagnosis", parsed.clients, output, deployment)
+        there = SuperLink(Path(name), {}, parsed.connection)
+        submitted = there.submit(app)
+        console.print(f"asking {count(parsed.clients, 'site')}; Flower's run {submitted}")
+        status = ""
+        while not status.startswith("finished"):
+            time.sleep(1)
+            if stop():
+                there.stop(submitted)
+                raise Interrupted(f"flower diagnose: stopped, with Flower's run {submitted}")
+            status = there.status(submitted)
+        last = there.last_line(submitted) if status != "finished:completed" else ""
+    if not output.exists():
+        reason = f"ended as {status}: {last}" if last else f"wrote {output} on the SuperLink's machine; run this there"
+        raise FedskewError(f"flower diagnose: Flower's run {submitted} {reason}")
+    found = json.loads(output.read_text(encoding="utf-8"))
+    if "error" in found:
+        output.unlink()
+        raise FedskewError(f"flower diagnose: {found['error']}")
+    present(found, parsed.html, parsed.json)
+    console.print(f"result: {output}", soft_wrap=True)
+    return 0
+
+
 def demo(parsed: argparse.Namespace) -> int:
     """Start a SuperLink and nodes on this machine, carry out one run, stop them and keep only the run."""
-    from fedskew.flower.local import CONNECTION, loopback
+    from fedskew.flower.local import loopback
     from fedskew.flower.template import write_app
 
     require(parsed.nodes >= 1, f"--nodes must be at least 1, got {parsed.nodes}")
@@ -125,8 +164,7 @@ def demo(parsed: argparse.Namespace) -> int:
                         console.print(f"run {record.id}: round {said} of {record.rounds}")
             made = [record for record in store.runs() if record.id not in before]
             if status != "finished:completed" or not made:
-                log = there.flwr("log", submitted, CONNECTION, "--show", check=False).strip().splitlines()
-                raise FedskewError(f"flower demo: the run ended as {status}: {log[-1] if log else 'no log'}")
+                raise FedskewError(f"flower demo: the run ended as {status}: {there.last_line(submitted)}")
     if parsed.json:
         print_json(summary_json(store, made))
     else:

@@ -4,6 +4,7 @@ import argparse
 import math
 from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -66,15 +67,20 @@ def diagnose(parsed: argparse.Namespace) -> int:
             found = without_pooling(parsed.paths, label, client, subject, fewest, parsed.seed, on_progress)
         else:
             found = diagnosis(subject(), parsed.seed, on_progress, parsed.runs)
-    if parsed.html:
-        write_diagnosis(found, parsed.html)
-    if parsed.json:
+    present(found, parsed.html, parsed.json)
+    return 0
+
+
+def present(found: dict[str, Any], page: Path | None, as_json: bool) -> None:
+    """Print a diagnosis, and write its page."""
+    if page:
+        write_diagnosis(found, page)
+    if as_json:
         print_json(found)
     else:
         show(found, Console())
-        if parsed.html:
-            Console().print(f"\npage: {parsed.html}", soft_wrap=True)
-    return 0
+        if page:
+            Console().print(f"\npage: {page}", soft_wrap=True)
 
 
 def show_leaves(console: Console, as_json: bool) -> None:

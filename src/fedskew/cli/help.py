@@ -193,6 +193,12 @@ Run one client on its machine, with its rows, next to a SuperNode.
   fedskew flower node --client 0 --table my.csv,label=ill --superlink HOST:PORT
   fedskew flower node --client 0 --rows my.npz --superlink HOST:PORT
 """,
+    "flower diagnose": """\
+Measure how the nodes' rows differ: only counts and sums leave a site.
+Run it on the SuperLink's machine. Each node needs --share-diagnosis.
+
+  fedskew flower diagnose SUPERLINK --clients 4 --html sites.html
+""",
     "flower check": """\
 Test within seconds whether a SuperLink answers, and with which certificate.
 
@@ -209,6 +215,7 @@ Run an experiment on real machines with Flower (pip install 'fedskew[flower]').
   fedskew flower init FOLDER --recipe my.toml    a Flower app for `flwr run`
   fedskew flower node --client 0 --table my.csv,label=ill --superlink HOST:PORT
                                                  one client, on its machine
+  fedskew flower diagnose --clients 4            how do the nodes' rows differ?
   fedskew flower check HOST:PORT --root-certificates ca.pem
                                                  does the SuperLink answer?
   fedskew flower demo --nodes 4                  everything on this machine

@@ -148,6 +148,8 @@ NODE = (
     ),
     option("--rows", "FILE.npz", "its rows as arrays x and y, instead of --table", type=Path),
     switch("--share-summary", "send the server counts, sums and words of the table's columns, if it asks"),
+    switch("--share-diagnosis", "answer a diagnosis; `fedskew diagnose --list` shows all numbers that leave"),
+    option("--fewest", "K", "fewest rows of a count that leaves in a diagnosis (default: 5)", type=int, default=5),
     option("--states", "DIR", "folder of its state (default: next to the rows)", type=Path),
     option("--superlink", "HOST:PORT", "address of the SuperLink", required=True),
     option("--status", "PORT", "serve /health and /metrics on this port of 127.0.0.1", type=int, default=0),
@@ -161,7 +163,8 @@ NODE = (
     repeated(
         "--limit",
         "WHAT=N",
-        "largest number of clients, classes, threads, steps, examples or bytes that a server may request; may be repeated",
+        "largest number of clients, classes, threads, steps, examples, bytes or diagnoses that a server may request; may "
+        "be repeated",
         default=[],
     ),
     option("options", "-- OPTION", "more options of flower-supernode, after --", nargs="*"),
@@ -170,6 +173,12 @@ CONNECTION = (
     option("superlink", "HOST:PORT", "address of the SuperLink"),
     option("--root-certificates", "FILE", "the authority's certificate (default: the system's)", type=Path),
     switch("--insecure", "connect without TLS"),
+)
+DIAGNOSED = (
+    option("connection", "SUPERLINK", "its name in Flower's configuration (default: Flower's)", nargs="?", default=""),
+    option("--clients", "K", "number of sites, each with its node", type=int, required=True),
+    option("--wait", "SECONDS", "time for all nodes to connect (default: 300)", type=float, default=300.0),
+    option("--html", "FILE", "also write an HTML page", type=Path),
 )
 DEMO = (
     RECIPE,
@@ -238,6 +247,7 @@ VERBS = (
     Verb("export", "export.export", "write a run's model for other programs", (*EXPORT, TRUST, STORE[0])),
     Verb("flower init", "deploy.init", "write a Flower app that runs an experiment", INIT),
     Verb("flower node", "deploy.node", "run one client next to a SuperNode", NODE),
+    Verb("flower diagnose", "deploy.diagnose", "measure how the rows of nodes differ", (*DIAGNOSED, *STORE)),
     Verb("flower check", "deploy.check", "test the connection to a SuperLink and its certificate", CONNECTION),
     Verb("flower demo", "deploy.demo", "run a server and its nodes on this machine", (*DEMO, *STORE)),
 )

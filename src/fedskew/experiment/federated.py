@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
 from fedskew.data.columns import Columns
@@ -44,7 +45,8 @@ def federated(
     on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
 ) -> dict[str, Any]:
     """The whole diagnosis as plain values, as `fedskew.experiment.diagnose.diagnosis` gives it of pooled rows."""
-    return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
+    with threadpool_limits(1):  # the last bit of a sum may depend on the number of threads
+        return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
 
 
 @dataclass(eq=False)
@@ -106,11 +108,12 @@ class Inquiry:
             ),
             *of_shares("rows", "copied", "", counts.sum(1), np.array([answer.copies for answer in first.values()])),
         ]
-        return self.values(facts, counts, classes, encode, found, listed(tested, self.sites))
+        return self.values(facts, int(fewest.min()), counts, classes, encode, found, listed(tested, self.sites))
 
     def values(
         self,
         facts: Facts,
+        fewest: int,
         counts: Ints,
         classes: tuple[str, ...],
         encode: Columns,
@@ -118,6 +121,9 @@ class Inquiry:
         differences: tuple[list[Difference], list[list[Difference]]],
     ) -> dict[str, Any]:
         none = np.zeros(0, dtype=np.int64)
+        how = "diagnosed without pooling rows" + (
+            f": no count that leaves a site is of fewer than {fewest} rows" if fewest > 1 else ""
+        )
         subject = Subject(
             title=facts.title,
             x=none,
@@ -126,7 +132,11 @@ class Inquiry:
             counts=counts,
             classes=classes,
             clients=self.sites,
-            notes=(*facts.notes, *(note for note in encode.notes if "columns.toml" in note)),
+            notes=(
+                how,
+                *facts.notes,
+                *(note for note in encode.notes if "columns.toml" in note),
+            ),
             column_notes=tuple(note for note in encode.notes if "columns.toml" not in note),
             name=facts.name,
             arguments=facts.arguments,

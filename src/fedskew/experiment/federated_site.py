@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedskew.core.counting import count
 from fedskew.core.errors import FedskewError, require
-from fedskew.core.seeding import stream
+from fedskew.core.seeding import Seed, stream
 from fedskew.data.columns import Columns, numbers, to_pandas
 from fedskew.data.guard import guarded, guarded_summary
 from fedskew.data.preprocessing import Number, Tabular
@@ -35,7 +35,7 @@ class Site:
     table: pa.Table
     y: NDArray[np.str_]
     fewest: int = FEWEST
-    seed: int = 0
+    seed: Seed = 0
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from threadpoolctl import threadpool_limits
 
 from fedskew.core.errors import require
 from fedskew.data.files import files_of, stem
@@ -42,14 +41,9 @@ def rehearse(
     on_progress: OnProgress = lambda stage, fraction: None,
 ) -> dict[str, Any]:
     """The diagnosis of these sites. Each one gets and sends bytes only."""
-    with threadpool_limits(1):
-        found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
+    found = federated(list(sites), by_bytes(sites), facts, seed, on_progress)
     kept = [f"{name}: {note}" for name, site in sites.items() for note in site.notes]
-    least = min(site.fewest for site in sites.values())
-    how = "diagnosed without pooling rows" + (
-        f": no count that leaves a site is of fewer than {least} rows" if least > 1 else ""
-    )
-    return {**found, "notes": [how, *found["notes"]], "column_notes": [*found["column_notes"], *kept]}
+    return {**found, "column_notes": [*found["column_notes"], *kept]}
 
 
 def by_bytes(sites: Mapping[str, Site]) -> Ask:

@@ -9,12 +9,19 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedskew.experiment.run import Progress
 from fedskew.flower.client import content, data_of
+from fedskew.flower.diagnosis import OUTPUT, write_diagnosis
 from fedskew.flower.events import event
-from fedskew.flower.nodes import POLL
+from fedskew.flower.nodes import POLL, deployment_of
 from fedskew.flower.server import serve
 from fedskew.flower.wire import Kind, Reply, pack
 
-TYPES: dict[Kind, str] = {"meet": "query", "survey": "query", "train": "train", "measure": "evaluate"}
+TYPES: dict[Kind, str] = {
+    "meet": "query",
+    "survey": "query",
+    "train": "train",
+    "measure": "evaluate",
+    "diagnose": "query",
+}
 
 MARGIN = 60.0
 """Seconds that Flower keeps a message longer than the server waits. A message that expires gives an error, like a refusal."""
@@ -81,11 +88,15 @@ def print_progress(progress: Progress) -> None:
 
 
 def server_app() -> ServerApp:
-    """The server's app. It writes into the run store that the configuration names."""
+    """The server's app. It writes into the run store, or the file of a diagnosis, that the configuration names."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(GridChannel(grid), context.run_config, {"flwr": version("flwr")}, print_progress)
+        channel, config = GridChannel(grid), context.run_config
+        if OUTPUT in config:
+            write_diagnosis(channel, config, deployment_of(config))
+        else:
+            serve(channel, config, {"flwr": version("flwr")}, print_progress)
 
     return app

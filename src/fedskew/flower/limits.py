@@ -16,6 +16,7 @@ from fedskew.core.toml import toml_table
 from fedskew.core.trust import admit_module
 from fedskew.experiment.build import DTYPES, check_needs, device_of, setup_of
 from fedskew.experiment.config import COMPONENTS, Experiment, from_toml
+from fedskew.experiment.federated_site import FEWEST
 from fedskew.experiment.prepare import frozen_of, tasks_of
 from fedskew.flower.wire import Request
 from fedskew.loop.plan import Planner, SeededPlanner
@@ -30,7 +31,8 @@ class Limits:
     ``clients`` in the population, ``classes``, ``threads``, local ``steps``, ``examples``: the rows of all steps together, and
     ``bytes`` of a message.
     ``allow`` names other code that a recipe may use: components that other packages offer by name, and classes as MODULE::CLASS.
-    ``summary``: whether the node sends counts, sums and words of its table's columns.
+    ``summary``: whether the node sends counts, sums and words of its table's columns. ``diagnosis``: whether it answers how its
+    rows differ from others', with counts of at least ``fewest`` rows, for ``diagnoses`` diagnoses in all.
     """
 
     clients: int = 100_000
@@ -41,6 +43,12 @@ class Limits:
     bytes: int = 1 << 32
     allow: tuple[str, ...] = ()
     summary: bool = False
+    diagnosis: bool = False
+    fewest: int = FEWEST
+    diagnoses: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.fewest >= 1, f"--fewest must be at least 1, got {self.fewest}")
 
     def check(self, name: str, requested: int) -> None:
         """Raise `BadInput` if a server asks for more than the limit of this name, or for a negative number."""

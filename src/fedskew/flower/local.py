@@ -1,7 +1,6 @@
 """A SuperLink and its SuperNodes on this machine, over loopback: for `fedskew flower demo` and for tests."""
 
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 
 from fedskew.core.errors import FedskewError
 from fedskew.flower.node import Node
-from fedskew.flower.processes import end, start, variables
+from fedskew.flower.processes import end, start
+from fedskew.flower.superlink import SuperLink
 
 HOST = "127.0.0.1"
 CONNECTION = "fedskew"
@@ -28,13 +28,11 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True)
-class Loopback:
+class Loopback(SuperLink):
     """A SuperLink on ``port`` of this machine and its nodes. All that Flower writes lies under ``folder``."""
 
-    folder: Path
     port: int
     roots: Path | None  # the certificate of the authority that signed the SuperLink's; None: no TLS
-    environment: Mapping[str, str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -59,24 +57,6 @@ class Loopback:
             time.sleep(0.1)
         raise FedskewError(f"flower: the SuperLink did not start; its output is in {self.folder / 'superlink.log'}")
 
-    def flwr(self, *arguments: str, check: bool = True) -> str:
-        """Run a ``flwr`` command. Returns what it prints; raises `FedskewError` if it fails."""
-        environment = variables(self.environment)
-        done = subprocess.run(["flwr", *arguments], env=environment, cwd=self.folder, capture_output=True, text=True)
-        if check and done.returncode:
-            raise FedskewError(f"flower: flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
-        return done.stdout
-
-    def submit(self, app: Path, config: Path | None = None) -> str:
-        """Submit an app. Returns the number of the run at Flower."""
-        overrides = ["--run-config", str(config)] if config else []
-        return str(json.loads(self.flwr("run", str(app), CONNECTION, *overrides, "--format", "json"))["run-id"])
-
-    def status(self, run: str) -> str:
-        """The status of a run at Flower: ``pending``, ``starting``, ``running``, ``finished:completed``, ``finished:failed`` ..."""
-        listed = json.loads(self.flwr("ls", CONNECTION, "--run-id", run, "--format", "json"))
-        return str(listed["runs"][0]["status"])
-
 
 @contextmanager
 def loopback(
@@ -93,7 +73,7 @@ def loopback(
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = {"FLWR_HOME": str(folder), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", **(environment or {})}
-    link = Loopback(folder, free_port(), roots, own)
+    link = Loopback(folder, own, CONNECTION, free_port(), roots)
     trust = "insecure = true" if roots is None else f'root-certificates = "{roots}"'
     named = (
         f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\naddress = "{HOST}:{link.port}"\n{trust}\n'

@@ -17,6 +17,7 @@ from fedskew.data.datasets.table import Table
 from fedskew.data.targets import TARGETS
 from fedskew.engine.sequential import Sequential
 from fedskew.experiment.build import DTYPES, device_of, federation_of
+from fedskew.flower.answers import Answers
 from fedskew.flower.events import event
 from fedskew.flower.limits import Limits, check_size, tasks_on, weights_of
 from fedskew.flower.rows import Rows, consecutive, read_rows, write_rows
@@ -78,8 +79,12 @@ class Visit:
         require(request.client in (-1, node.client), f"this is client {node.client}, not {request.client}")
         require(node.client < request.clients, f"client {node.client} is not one of {request.clients}")
         node.limits.check_request(request)
+        self.answers = Answers(node.table, node.folder, node.limits)
+        if request.purpose == "diagnosis":
+            self.answers.check()
+            return
         self.experiment = node.limits.recipe(request.recipe)
-        if request.summary:
+        if request.purpose == "columns":
             require(
                 node.limits.summary, "this node does not send its columns; its owner can start it with --share-summary"
             )
@@ -93,7 +98,12 @@ class Visit:
     def answer(self) -> tuple[Reply, Tree]:
         r = self.request
         reply = Reply(kind=r.kind, run=r.run, round=r.round, client=self.node.client)
-        if r.summary:
+        if r.purpose == "diagnosis":
+            # one row says nothing: the server learns numbers of rows from answers only
+            return msgspec.structs.replace(reply, rows=1), (
+                self.answers.answer(r.run, self.tensors) if r.kind == "diagnose" else {}
+            )
+        if r.purpose == "columns":
             rows, columns = summary_of(self.node.table)
             return msgspec.structs.replace(reply, rows=rows, summary=columns), {}
         y = self.held.y

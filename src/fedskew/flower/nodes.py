@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from fedskew.core.component import from_table
 from fedskew.core.errors import TooFew, require
 from fedskew.core.privacy import alone
 from fedskew.core.trees import Tree
@@ -64,6 +65,16 @@ class Deployment:
         require(self.most_rows >= 0, f"most_rows must be at least 0, got {self.most_rows}")
         for name in ("timeout", "wait"):
             require(getattr(self, name) > 0, f"{name} must be above 0 seconds, got {getattr(self, name)}")
+
+
+PREFIX = "deployment."
+"""Begins the options of `Deployment` in an app's configuration."""
+
+
+def deployment_of(config: Mapping[str, object]) -> Deployment:
+    """The deployment that an app's configuration describes."""
+    options = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+    return from_table(Deployment, options, "deployment")
 
 
 class Channel(Protocol):
@@ -185,10 +196,13 @@ class Nodes:
         if len(counts) != wanted or (counts and (min(counts) < 0 or sum(counts) != reply.rows)):
             raise Rejected("garbage", f"client {reply.client}: its rows of each class do not add up to its rows")
 
-    def ask(self, requests: Mapping[int, tuple[Request, Body]], accept: Callable[[int, Tree], Tree]) -> dict[int, Tree]:
+    def ask(
+        self, requests: Mapping[int, tuple[Request, Body]], accept: Callable[[int, Tree], Tree], longest: int = SPARE
+    ) -> dict[int, Tree]:
         """The results of ``accept(client, tensors)`` for these clients' usable replies, in ascending order.
 
-        Clients whose replies are not usable, or that ``accept`` rejects, are asked again.
+        Clients whose replies are not usable, or that ``accept`` rejects, are asked again. A reply may have four times the
+        bytes of its request, and ``longest``.
         """
         accepted: dict[int, Tree] = {}
         for attempt in range(self.deployment.attempts):
@@ -202,7 +216,7 @@ class Nodes:
                     self.note(k, Rejected("missing", "it is not connected"))
             kind, round_ = requests[left[0]][0].kind, requests[left[0]][0].round
             packed = {node: pack(*requests[k]) for k, node in nodes.items()}
-            most = SPARE + 4 * max(map(len, packed.values()), default=0)
+            most = longest + 4 * max(map(len, packed.values()), default=0)
             replies = self.channel.ask(packed, kind, round_, self.deployment.timeout) if packed else {}
             for k, node in nodes.items():
                 try:
@@ -221,7 +235,7 @@ class Nodes:
             raise Rejected("garbage", f"a message of {len(data):,} bytes; at most {most:,} are expected")
         reply, tensors = unpack(data, Reply)
         if reply.kind == "refused":
-            raise Rejected("refused", reply.reason)
+            raise Rejected("refused", reply.reason if client is not None else f"client {reply.client}: {reply.reason}")
         if (reply.run, reply.round, reply.kind) != (self.template.run, round_, kind):
             raise Rejected("other_round", f"an answer of round {reply.round} of run {reply.run} ({reply.kind})")
         if client is not None and reply.client != client:

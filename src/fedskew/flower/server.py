@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from fedskew.core.component import from_table
 from fedskew.core.errors import BadInput, require
 from fedskew.core.own import ORIGINS
 from fedskew.core.seeding import Secret
@@ -27,7 +26,7 @@ from fedskew.experiment.run import Listener, Stop, execute, register
 from fedskew.experiment.site import Site
 from fedskew.flower.events import observed
 from fedskew.flower.limits import tasks_on, weights_of
-from fedskew.flower.nodes import Channel, Deployment, Nodes
+from fedskew.flower.nodes import Channel, Deployment, Nodes, deployment_of
 from fedskew.flower.remote import RemoteClients
 from fedskew.flower.rows import consecutive
 from fedskew.flower.tables import agreed, table_of
@@ -39,7 +38,6 @@ from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
 
 NO_LABELS = "labels not reported"
-PREFIX = "deployment."
 
 
 def serve(
@@ -54,8 +52,7 @@ def serve(
     ``config`` holds ``recipe`` (an experiment as TOML), ``runs`` (the store's folder), ``resume`` (a run's number, or 0) and
     the options of `Deployment` as ``deployment.timeout`` and so on. Raises `BadInput` before any node is asked.
     """
-    options = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
-    deployment = from_table(Deployment, options, "deployment")
+    deployment = deployment_of(config)
     run = int(str(config.get("resume", 0)))
     experiment = None if run else deployable(from_toml(str(config["recipe"]), "recipe"), deployment)
     with contextlib.closing(RunStore(Path(str(config["runs"])).expanduser())) as store:
@@ -115,7 +112,7 @@ def begin(
         learned = kept(store, run)
         known = learned.preprocessing if learned else None
         if not isinstance(known, Tabular):
-            request = replace(first_request(facts["token"], experiment, dataset), summary=True)
+            request = replace(first_request(facts["token"], experiment, dataset), purpose="columns")
             known = agreed(channel, request, deployment, most_rows, table_of(experiment).column)
         dataset = table_of(experiment).load(known)
     experiment = suited(experiment, dataset)

@@ -19,14 +19,15 @@ from fedskew.data.preprocessing import Preprocessing
 DEEPEST = 16
 """Maximum number of parts in the path of a leaf."""
 
-Kind = Literal["meet", "survey", "train", "measure"]
+Kind = Literal["meet", "survey", "train", "measure", "diagnose"]
+Purpose = Literal["run", "columns", "diagnosis"]
 Fault = Literal["missing", "refused", "garbage", "other_round", "wrong_shape", "not_finite", "out_of_range", "too_long"]
 
 Signature = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """Path of a leaf to its shape and type."""
 
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes with every change of the messages."""
 
 
@@ -63,7 +64,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     asked: bool = True  # whether the client was surveyed in this round
     labels: bool = False  # whether to report the rows of each class
     protocol: int = PROTOCOL
-    summary: bool = False  # with `meet`: whether to summarise the columns of the table, and nothing else
+    purpose: Purpose = "run"  # "columns": with `meet`, summarise the columns of the table and do nothing else
     encoding: Encoding | None = None  # only with `meet`
     weights: str = ""  # hash of a pretrained model's tokenizer and frozen weights
 
@@ -71,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node's reply, with the request's run, round and client."""
 
-    kind: Literal["meet", "survey", "train", "measure", "refused"]
+    kind: Kind | Literal["refused"]
     run: str
     round: int
     client: int

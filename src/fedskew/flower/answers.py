@@ -1,0 +1,105 @@
+"""A node's part of a diagnosis: it answers from its own table, once a step, and as often as its owner allows."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from fedskew.core.errors import BadInput, require
+from fedskew.core.seeding import Secret
+from fedskew.core.trees import Tree
+from fedskew.data.datasets.table import Table
+from fedskew.data.tables import survey
+from fedskew.experiment.federated_site import Site
+from fedskew.experiment.questions import Question
+from fedskew.flower.limits import Limits
+from fedskew.flower.wire import Rejected, first_line
+
+REFUSED = (
+    "this node answers no diagnosis; `fedskew diagnose --list` shows its owner every number that would leave, "
+    "and --share-diagnosis agrees"
+)
+
+
+def carried(data: bytes) -> Tree:
+    """Bytes as a tensor of a message."""
+    return {"bytes": torch.frombuffer(bytearray(data), dtype=torch.uint8)}
+
+
+def carried_bytes(tensors: Tree) -> bytes:
+    """Inverse of `carried`. Raises `Rejected` for other tensors."""
+    held = tensors.get("bytes")
+    if not isinstance(held, Tensor) or held.dtype != torch.uint8 or len(tensors) != 1:
+        raise Rejected("garbage", "a message of a diagnosis without its bytes")
+    return held.numpy().tobytes()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of the node whose states lie in ``folder``.
+
+    A server that could ask one step twice, in other words, would learn small counts from the difference of two answers.
+    """
+
+    table: Table | None
+    folder: Path
+    limits: Limits
+
+    def check(self) -> Table:
+        """The table. Raises `BadInput` if the owner does not allow a diagnosis, or if there is none of these rows."""
+        require(self.limits.diagnosis, REFUSED)
+        if self.table is None or not self.table.label:
+            raise BadInput("a diagnosis is of tables with classes; start the node with --table FILE,label=COLUMN")
+        return self.table
+
+    def answer(self, run: str, tensors: Tree) -> Tree:
+        """The answer to a question. Raises `BadInput` if it may not be asked."""
+        table, question = self.check(), carried_bytes(tensors)
+        self.admit(run, question)
+        changed = Path(table.path).stat().st_mtime_ns
+        with threadpool_limits(1):
+            site = site_of(table.path, table.label, self.limits.fewest, self.secret(), changed)
+            return carried(site.reply(question))
+
+    def admit(self, run: str, question: bytes) -> None:
+        """Raise `BadInput` for another question of a step that the run asked before, or for one run too many."""
+        try:
+            step = msgspec.msgpack.decode(question, type=Question).step
+        except msgspec.MsgspecError as error:
+            raise BadInput(f"the question cannot be read: {first_line(error)}") from None
+        path = self.folder / "diagnoses.json"
+        asked: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+        steps = asked.setdefault(run, {})
+        self.limits.check("diagnoses", len(asked))
+        digest = hashlib.sha256(question).hexdigest()
+        require(
+            steps.setdefault(step, digest) == digest, f"the server asks for {step} twice, with two different questions"
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = path.with_suffix(".new")
+        written.write_text(json.dumps(asked))
+        written.replace(path)
+
+    def secret(self) -> Secret:
+        """The secret that rounds small counts. It never changes, or the mean of many answers would be exact."""
+        path = self.folder / "secret"
+        if not path.exists():
+            new = path.with_suffix(".new")
+            new.touch(mode=0o600)
+            new.write_bytes(Secret.fresh())
+            new.replace(path)
+        return Secret(path.read_bytes())
+
+
+@lru_cache(maxsize=1)
+def site_of(path: str, label: str, fewest: int, secret: Secret, changed: int) -> Site:
+    """The rows of a file that was last ``changed`` at this time."""
+    found = survey([Path(path)], label, fair=False)
+    return Site(found.table, np.array(found.classes)[found.y], fewest, secret)

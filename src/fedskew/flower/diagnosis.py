@@ -1,0 +1,92 @@
+"""The server's part of a diagnosis: it sends its questions to all nodes, and measures from their answers."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from fedskew.core.counting import count
+from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.trees import Tree
+from fedskew.experiment.federated import Ask, Facts, federated
+from fedskew.experiment.questions import Answer, Question, Step
+from fedskew.flower.answers import carried, carried_bytes
+from fedskew.flower.nodes import Channel, Deployment, Nodes
+from fedskew.flower.wire import Rejected, Request, body, first_line
+
+CLIENTS, OUTPUT = "diagnosis.clients", "diagnosis.output"
+"""Keys of the app's configuration: the number of sites, and the file of the result."""
+
+LONGEST = 1 << 28
+"""Bytes of an answer at most: the products of 5,000 inputs."""
+
+
+def write_diagnosis(channel: Channel, config: Mapping[str, object], deployment: Deployment) -> None:
+    """Diagnose the sites, and write the result as JSON, or ``{"error": line}`` before the error is raised."""
+    output = Path(str(config[OUTPUT])).expanduser()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        found = diagnosed(channel, int(str(config[CLIENTS])), deployment)
+    except FedskewError as error:
+        output.write_text(json.dumps({"error": str(error)}))
+        raise
+    output.write_text(json.dumps(found))
+
+
+def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[str, Any]:
+    """The diagnosis of this many sites. Raises `BadInput`, which names the site, if one does not answer or refuses."""
+    require(clients >= 2, f"flower diagnose: --clients must be at least 2, got {clients}")
+    first = Request(
+        kind="meet",
+        purpose="diagnosis",
+        run=uuid.uuid4().hex,
+        round=0,
+        client=-1,
+        clients=clients,
+        recipe="",
+        classes=0,
+        shape=(),
+    )
+    nodes = Nodes(channel, first, deployment, most_rows=1)
+    nodes.await_clients(clients)
+
+    def say(stage: str, fraction: float) -> None:
+        print(stage, flush=True)
+
+    return federated([name_of(k) for k in range(clients)], by_nodes(nodes), Facts(count(clients, "site")), 0, say)
+
+
+def name_of(client: int) -> str:
+    return f"client {client}"
+
+
+def by_nodes(nodes: Nodes) -> Ask:
+    """Questions and answers as messages. A site that does not answer ends the diagnosis."""
+
+    def accept(client: int, tensors: Tree) -> Tree:
+        read(tensors)
+        return tensors
+
+    def ask(questions: Mapping[str, Question]) -> dict[str, Answer]:
+        requests, steps = {}, get_args(Step)
+        for client, question in enumerate(questions.values()):
+            request = nodes.request("diagnose", steps.index(question.step), client)
+            requests[client] = (request, body(carried(msgspec.msgpack.encode(question))))
+        found = nodes.ask(requests, accept, LONGEST)
+        for client, _, reason in nodes.faults:
+            if 0 <= client not in found:
+                raise BadInput(f"{name_of(client)}: {reason}")
+        return {name_of(client): read(tensors) for client, tensors in found.items()}
+
+    return ask
+
+
+def read(tensors: Tree) -> Answer:
+    """The answer in a reply. Raises `Rejected` for other bytes."""
+    try:
+        return msgspec.msgpack.decode(carried_bytes(tensors), type=Answer)
+    except msgspec.MsgspecError as error:
+        raise Rejected("garbage", f"its answer cannot be read: {first_line(error)}") from None

@@ -1,0 +1,180 @@
+"""A diagnosis between nodes: the numbers of a rehearsal, only with the owners' consent, and one line for what does not fit."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedskew.core.errors import BadInput, FedskewError, TooFew
+from fedskew.data.datasets.table import Table
+from fedskew.experiment.federated import Facts
+from fedskew.experiment.federated_site import Site
+from fedskew.experiment.questions import Answer, Question
+from fedskew.experiment.rehearsal import rehearse, site_of
+from fedskew.flower.answers import Answers, carried, carried_bytes
+from fedskew.flower.diagnosis import CLIENTS, OUTPUT, diagnosed, write_diagnosis
+from fedskew.flower.limits import Limits
+from fedskew.flower.node import Node
+from fedskew.flower.nodes import Deployment
+from fedskew.flower.wire import Reply, Request, pack, unpack
+from tests.flower.test_tables import patients
+from tests.flower_nodes import Direct
+
+QUICK = Deployment(wait=0.1)
+
+
+def sites(folder: Path, fewest: int = 5, **limits: Any) -> list[Node]:
+    """Three hospitals, each with its own table. The second one is older."""
+    made = []
+    for k in range(3):
+        path = folder / f"site-{k}.csv"
+        frame = patients(60, k)[["age", "city", "outcome"]]
+        frame.assign(age=frame["age"] + 20 * (k == 1)).to_csv(path, index=False)
+        allowed = Limits(**{"diagnosis": True, "fewest": fewest, **limits})
+        made.append(Node(k, path, folder / f"states-{k}", allowed, Table(path=str(path), label="outcome")))
+    return made
+
+
+def site(node: Node) -> Site:
+    """The same site in a rehearsal."""
+    assert node.table
+    found, own = node.table.surveyed(str(node.rows)), Answers(node.table, node.folder, node.limits)
+    made = site_of(found.table, found.y, found.classes, node.limits.fewest)
+    return Site(made.table, made.y, node.limits.fewest, own.secret())
+
+
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_nodes_give_the_numbers_of_a_rehearsal(fewest: int, tmp_path: Path) -> None:
+    nodes = sites(tmp_path, fewest)
+    found = diagnosed(Direct(nodes), 3, QUICK)
+    rehearsed = rehearse({f"client {k}": site(node) for k, node in enumerate(nodes)}, Facts("3 sites"))
+    kept = rehearsed["column_notes"][: len(found["column_notes"])]
+    assert found == {**rehearsed, "column_notes": kept}
+    assert "age" in found["columns"][0]["text"]
+
+
+def test_a_reply_holds_the_sites_answer_and_nothing_else(tmp_path: Path) -> None:
+    channel = Direct(sites(tmp_path))
+    diagnosed(channel, 3, QUICK)
+    for client, kind, request, data in channel.seen:
+        (asked, question), (reply, tensors) = unpack(request, Request), unpack(data, Reply)
+        rest = {"kind": kind, "run": asked.run, "round": asked.round, "client": client, "rows": 1}
+        assert reply == Reply(**rest)
+        if kind == "meet":
+            assert tensors == {}
+        else:
+            answer = site(channel.clients[client]).reply(carried_bytes(question))
+            assert carried_bytes(tensors) == answer
+            assert not msgspec.msgpack.decode(answer, type=Answer).refused
+
+
+def test_a_node_answers_only_if_its_owner_agreed(tmp_path: Path) -> None:
+    nodes = sites(tmp_path, diagnosis=False)
+    with pytest.raises(TooFew, match=r"missing: 0, 1, 2; client \d: this node answers no diagnosis.*--share-diagnosis"):
+        diagnosed(Direct(nodes), 3, QUICK)
+
+
+@pytest.mark.parametrize("table", [None, "target=age"])
+def test_a_node_without_classes_says_what_it_needs(table: str | None, tmp_path: Path) -> None:
+    node = sites(tmp_path)[0]
+    other = Table(path=str(node.rows), target="age") if table else None
+    with pytest.raises(TooFew, match=r"client 0: a diagnosis is of tables with classes.*label=COLUMN"):
+        diagnosed(Direct([Node(0, node.rows, node.folder, node.limits, other)]), 2, QUICK)
+
+
+def test_the_owner_chooses_the_fewest_rows(tmp_path: Path) -> None:
+    nodes = [*sites(tmp_path, 1)[:2], sites(tmp_path, 9)[2]]
+    channel = Direct(nodes)
+    diagnosed(channel, 3, QUICK)
+    for client, kind, _, data in channel.seen:
+        if kind == "diagnose":
+            answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]), type=Answer)
+            if answer.step == "columns":
+                assert answer.fewest == (9 if client == 2 else 1)
+                assert client != 2 or min(answer.classes.values()) >= 9
+
+
+def test_a_step_is_answered_once_a_run_and_the_same_question_in_the_same_way(tmp_path: Path) -> None:
+    node = sites(tmp_path)[0]
+    answers = Answers(node.table, node.folder, node.limits)
+    first, other = (msgspec.msgpack.encode(Question(step="columns", classes=names)) for names in ((), ("a",)))
+    said = answers.answer("r", carried(first))
+    again = Answers(node.table, node.folder, node.limits).answer("r", carried(first))
+    assert carried_bytes(said) == carried_bytes(again)
+    with pytest.raises(BadInput, match="the server asks for columns twice, with two different questions"):
+        answers.answer("r", carried(other))
+    assert (node.folder / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) -> None:
+    nodes = sites(tmp_path, diagnoses=2)
+    made = [diagnosed(Direct(nodes), 3, QUICK) for _ in range(2)]
+    assert made[0] == made[1]
+    with pytest.raises(BadInput, match=r"client \d: the server asks for 3 diagnoses, and this node allows 2"):
+        diagnosed(Direct(nodes), 3, QUICK)
+
+
+def reply_of(data: bytes, **facts: Any) -> bytes:
+    """The same reply with other bytes in its body."""
+    reply, _ = unpack(data, Reply)
+    return pack(reply, **facts)
+
+
+def answered(step: str) -> Callable[[bytes], bytes]:
+    return lambda data: reply_of(data, tensors=carried(msgspec.msgpack.encode({"step": step})))
+
+
+SPOILED: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
+    "silent": (lambda data: None, "no answer in"),
+    "cut": (lambda data: data[:-9], "the message is not one of fedskew's"),
+    "no body": (lambda data: reply_of(data), "a message of a diagnosis without its bytes"),
+    "no answer": (lambda data: reply_of(data, tensors=carried(b"x")), "its answer cannot be read"),
+    "other step": (answered("faces"), "answers faces instead of columns"),
+    "no summary": (answered("columns"), "sent no summary|is no column"),
+    "too long": (lambda data: reply_of(data, tensors=carried(b"x" * 30_000)), "a message of 30,"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_an_answer_that_does_not_fit_ends_the_diagnosis_in_one_line(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, reason = SPOILED[how]
+    monkeypatch.setattr("fedskew.flower.diagnosis.LONGEST", 20_000)
+
+    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes | None:
+        return change(data) if (client, kind) == (1, "diagnose") else data
+
+    with pytest.raises(BadInput, match=f"client 1.*({reason})") as caught:
+        diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["answer", "number"])
+def test_an_answer_of_other_shapes_or_values_names_the_site(name: str, tmp_path: Path) -> None:
+    def spoil(client: int, kind: str, round_: int, data: bytes) -> bytes:
+        if (client, kind, round_) != (2, "diagnose", 1):
+            return data
+        answer = msgspec.msgpack.decode(carried_bytes(unpack(data, Reply)[1]))
+        total = answer["numbers"]["sum"]
+        total["data"] = np.full(len(total["data"]) // 8, np.nan).tobytes() if name == "number" else b""
+        return reply_of(data, tensors=carried(msgspec.msgpack.encode(answer)))
+
+    with pytest.raises(BadInput, match=r"client 2: sum (has 0 bytes|holds values that are not finite)"):
+        diagnosed(Direct(sites(tmp_path), spoil), 3, QUICK)
+
+
+def test_the_result_or_the_reason_is_in_a_file(tmp_path: Path) -> None:
+    nodes, output = sites(tmp_path), tmp_path / "new" / "diagnosis.json"
+    config = {CLIENTS: 3, OUTPUT: str(output)}
+    write_diagnosis(Direct(nodes), config, QUICK)
+    assert json.loads(output.read_text())["clients"] == 3
+    pd.DataFrame({"outcome": ["ill", "well"] * 9, "height": range(18)}).to_csv(nodes[1].rows, index=False)
+    with pytest.raises(FedskewError):
+        write_diagnosis(Direct(nodes), config, QUICK)
+    assert "client 1" in json.loads(output.read_text())["error"]

@@ -26,7 +26,10 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path, monk
         assert "<pre><span></span><code>" not in text, (
             f"{page}: a code block that scrolls cannot be reached with the keyboard"
         )
-        assert "<table>" not in text, f"{page}: a table that scrolls cannot be reached with the keyboard"
+        plain = re.sub(r'<div class="scroll[^>]* tabindex="0"[^>]*>\s*<table>', "", text)
+        assert "<table>" not in plain, f"{page}: a table that scrolls cannot be reached with the keyboard"
+        if page.name == "evidence-table.html":
+            continue  # it has no theme and no search
         assert 'role="dialog" aria-label="Search"' in text, f"{page}: the search has no name for screen readers"
     drift = (tmp_path / "explanations" / "client-drift" / "index.html").read_text(encoding="utf-8")
     blocks = drift.count('display="block"')

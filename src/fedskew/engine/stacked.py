@@ -206,9 +206,9 @@ def total(
     y: Tensor,
     model: Tensor,
 ) -> Tree:
-    """The sum of a stacked function over each client's batches; {} as soon as the function returns {}.
+    """Add up what a stacked function returns for each client's batches. If it returns {}, so does this.
 
-    Clients at the block's end without a batch left are left out.
+    Clients at the end of the block that have no batch left are skipped.
     """
     sums: Tree = {}
     if not plans:

@@ -124,7 +124,7 @@ def test_numbers_as_targets_are_compared_by_tenths_and_residuals(quick, capsys):
     assert found["holdings"]["rows"][1] == pytest.approx([54.44, 42, 56, 66], abs=0.5)
     assert "by tenths" in found["faces"][0]["meaning"]
     assert "target=age,client=hospital" in found["advice"]["command"]
-    assert "(parkinsons;" in found["advice"]["caution"]
+    assert "(beijing-air and parkinsons;" in found["advice"]["caution"]
     assert main(["diagnose", str(CSV), "--target", "age", "--client", "hospital"]) == 0
     assert "targets are numbers" in " ".join(capsys.readouterr().out.split())
 

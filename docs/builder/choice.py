@@ -50,8 +50,9 @@ def page() -> str:
         "[All methods](index.md) have a page with formulas, cost and results.",
         "## What our runs decide",
         f"[Our runs](../evidence.md) compare methods with FedAvg in {len(packaged().cases)} cases. Of {len(found)} differences "
-        f"{len(decided)} are decided after Holm's correction. These {len(gains)} are gains of federated methods; most others "
-        "are losses. A method that is made for your case may still not help. `fedskew diagnose` advises from all of them.",
+        f"{len(decided)} are decided after Holm's correction. {sum(cell['share'] < 0 for cell in decided)} are losses, and "
+        f"these {len(gains)} are gains of federated methods. A method that is made for your case may still not help. "
+        "`fedskew diagnose` advises from all of them.",
         table(gains, gains[0]),
     ]
     return "\n\n".join(parts) + "\n"

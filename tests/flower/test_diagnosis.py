@@ -109,6 +109,19 @@ def test_a_step_is_answered_once_a_run_and_the_same_question_in_the_same_way(tmp
     with pytest.raises(BadInput, match="the server asks for columns twice, with two different questions"):
         answers.answer("r", carried(other))
     assert (node.folder / "secret").stat().st_mode & 0o777 == 0o600
+    elsewhere = Answers(node.table, tmp_path / "elsewhere", node.limits)
+    elsewhere.answer("r", carried(first))
+    assert elsewhere.secret() != answers.secret()
+
+
+def test_all_questions_of_a_diagnosis_are_about_the_same_rows(tmp_path: Path) -> None:
+    node = sites(tmp_path)[0]
+    answers = Answers(node.table, node.folder, node.limits)
+    question = carried(msgspec.msgpack.encode(Question(step="columns")))
+    said = carried_bytes(answers.answer("r", question))
+    node.rows.write_text("".join(node.rows.read_text().splitlines(keepends=True)[:40]))
+    assert carried_bytes(answers.answer("r", question)) == said
+    assert carried_bytes(answers.answer("s", question)) != said
 
 
 def test_a_node_answers_as_many_diagnoses_as_its_owner_allows(tmp_path: Path) -> None:

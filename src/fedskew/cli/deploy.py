@@ -4,7 +4,6 @@ import argparse
 import json
 import secrets
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from fedskew.cli.output import print_json, summary_json
 from fedskew.cli.terminal import Console
 from fedskew.core.component import build, from_table, parse
 from fedskew.core.counting import count
-from fedskew.core.errors import FedskewError, Interrupted, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.data.datasets.table import Table
 from fedskew.experiment.build import assemble
 from fedskew.experiment.combinations import with_method
@@ -76,6 +75,8 @@ def node(parsed: argparse.Namespace) -> int:
     if not table:
         read_rows(rows)
     given = dict(parse("limits:" + ",".join(parsed.limit), "--limit")[1])
+    for name in sorted(given.keys() & {"allow", "summary", "diagnosis", "fewest"}):
+        raise BadInput(f"--limit {name}: it has an option of its own; see fedskew flower node --help")
     agreed = {"summary": parsed.share_summary, "diagnosis": parsed.share_diagnosis, "fewest": parsed.fewest}
     limits = from_table(Limits, {**given, "allow": parsed.allow, **agreed}, "--limit")
     if warning := check_superlink(parsed.superlink, Trust.of_options(parsed.options)):
@@ -104,23 +105,21 @@ def diagnose(parsed: argparse.Namespace) -> int:
     from fedskew.flower.nodes import Deployment
     from fedskew.flower.superlink import SuperLink
     from fedskew.flower.template import write_diagnosis_app
+    from fedskew.report.files import writable
 
     require(parsed.clients >= 2, f"--clients must be at least 2, got {parsed.clients}")
     deployment = Deployment(wait=parsed.wait)
     output = parsed.runs.resolve() / f"diagnosis-{secrets.token_hex(4)}.json"
+    with writable(output.parent):
+        output.touch()
+        output.unlink()
     console = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="fedskew-flower-") as name, stop_on_signal() as stop:
         app = write_diagnosis_app(Path(name) / "diagnosis", parsed.clients, output, deployment)
         there = SuperLink(Path(name), {}, parsed.connection)
         submitted = there.submit(app)
         console.print(f"asking {count(parsed.clients, 'site')}; Flower's run {submitted}")
-        status = ""
-        while not status.startswith("finished"):
-            time.sleep(1)
-            if stop():
-                there.stop(submitted)
-                raise Interrupted(f"flower diagnose: stopped, with Flower's run {submitted}")
-            status = there.status(submitted)
+        status = there.await_end(submitted, stop)
         last = there.last_line(submitted) if status != "finished:completed" else ""
     if not output.exists():
         reason = f"ended as {status}: {last}" if last else f"wrote {output} on the SuperLink's machine; run this there"
@@ -152,16 +151,17 @@ def demo(parsed: argparse.Namespace) -> int:
         console.print(f"{len(nodes)} nodes and a SuperLink on 127.0.0.1; Flower needs some seconds a round")
         with loopback(folder / "flower", nodes) as there:
             submitted = there.submit(app)
-            said, status = 0, "pending"
-            while not status.startswith("finished"):
-                time.sleep(1)
-                if stop():
-                    raise Interrupted("flower demo: stopped, with all its processes")
-                status = there.status(submitted)
+            said = 0
+
+            def say() -> None:
+                nonlocal said
                 for record in (r for r in store.runs() if r.id not in before):
                     if record.rounds_done > said:
                         said = record.rounds_done
                         console.print(f"run {record.id}: round {said} of {record.rounds}")
+
+            status = there.await_end(submitted, stop, say)
+            say()
             made = [record for record in store.runs() if record.id not in before]
             if status != "finished:completed" or not made:
                 raise FedskewError(f"flower demo: the run ended as {status}: {there.last_line(submitted)}")

@@ -45,7 +45,7 @@ def federated(
     on_progress: Callable[[str, float], None] = lambda stage, fraction: None,
 ) -> dict[str, Any]:
     """The whole diagnosis as plain values, as `fedskew.experiment.diagnose.diagnosis` gives it of pooled rows."""
-    with threadpool_limits(1):  # the last bit of a sum may depend on the number of threads
+    with threadpool_limits(1):  # as at the sites
         return Inquiry(tuple(sites), ask, seed, on_progress).result(facts)
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedskew.core.errors import BadInput, require
 from fedskew.core.seeding import Secret
 from fedskew.core.trees import Tree
 from fedskew.data.datasets.table import Table
-from fedskew.data.tables import survey
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import Question
 from fedskew.flower.limits import Limits
@@ -45,7 +43,7 @@ def carried_bytes(tensors: Tree) -> bytes:
 class Answers:
     """The answers of the node whose states lie in ``folder``.
 
-    A server that could ask one step twice, in other words, would learn small counts from the difference of two answers.
+    If a server could ask a step twice, with different questions, the difference of the answers would give small counts away.
     """
 
     table: Table | None
@@ -53,7 +51,7 @@ class Answers:
     limits: Limits
 
     def check(self) -> Table:
-        """The table. Raises `BadInput` if the owner does not allow a diagnosis, or if there is none of these rows."""
+        """The table. Raises `BadInput` if the owner does not allow a diagnosis, or if the node has no table with classes."""
         require(self.limits.diagnosis, REFUSED)
         if self.table is None or not self.table.label:
             raise BadInput("a diagnosis is of tables with classes; start the node with --table FILE,label=COLUMN")
@@ -63,13 +61,10 @@ class Answers:
         """The answer to a question. Raises `BadInput` if it may not be asked."""
         table, question = self.check(), carried_bytes(tensors)
         self.admit(run, question)
-        changed = Path(table.path).stat().st_mtime_ns
-        with threadpool_limits(1):
-            site = site_of(table.path, table.label, self.limits.fewest, self.secret(), changed)
-            return carried(site.reply(question))
+        return carried(site_of(table, self.limits.fewest, self.secret(), run).reply(question))
 
     def admit(self, run: str, question: bytes) -> None:
-        """Raise `BadInput` for another question of a step that the run asked before, or for one run too many."""
+        """Raise `BadInput` if the run asked this step before with another question, or if it is one run too many."""
         try:
             step = msgspec.msgpack.decode(question, type=Question).step
         except msgspec.MsgspecError as error:
@@ -88,7 +83,7 @@ class Answers:
         written.replace(path)
 
     def secret(self) -> Secret:
-        """The secret that rounds small counts. It never changes, or the mean of many answers would be exact."""
+        """The secret that rounds small counts. It never changes: the mean of differently rounded answers would be exact."""
         path = self.folder / "secret"
         if not path.exists():
             new = path.with_suffix(".new")
@@ -99,7 +94,7 @@ class Answers:
 
 
 @lru_cache(maxsize=1)
-def site_of(path: str, label: str, fewest: int, secret: Secret, changed: int) -> Site:
-    """The rows of a file that was last ``changed`` at this time."""
-    found = survey([Path(path)], label, fair=False)
+def site_of(table: Table, fewest: int, secret: Secret, run: str) -> Site:
+    """The rows of a table, which are read once a diagnosis: all its questions are about the same rows."""
+    found = table.surveyed(table.path)
     return Site(found.table, np.array(found.classes)[found.y], fewest, secret)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from fedskew.core.counting import count
-from fedskew.core.errors import BadInput, FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError
 from fedskew.core.trees import Tree
 from fedskew.experiment.federated import Ask, Facts, federated
 from fedskew.experiment.questions import Answer, Question, Step
@@ -37,8 +37,10 @@ def write_diagnosis(channel: Channel, config: Mapping[str, object], deployment: 
 
 
 def diagnosed(channel: Channel, clients: int, deployment: Deployment) -> dict[str, Any]:
-    """The diagnosis of this many sites. Raises `BadInput`, which names the site, if one does not answer or refuses."""
-    require(clients >= 2, f"flower diagnose: --clients must be at least 2, got {clients}")
+    """The diagnosis of this many sites, at least two.
+
+    Raises `TooFew` if a site does not connect, and `BadInput`, which names the site, if one does not answer or refuses.
+    """
     first = Request(
         kind="meet",
         purpose="diagnosis",
@@ -66,20 +68,21 @@ def name_of(client: int) -> str:
 def by_nodes(nodes: Nodes) -> Ask:
     """Questions and answers as messages. A site that does not answer ends the diagnosis."""
 
-    def accept(client: int, tensors: Tree) -> Tree:
-        read(tensors)
-        return tensors
-
     def ask(questions: Mapping[str, Question]) -> dict[str, Answer]:
-        requests, steps = {}, get_args(Step)
+        requests, answers, steps = {}, {}, get_args(Step)
+
+        def accept(client: int, tensors: Tree) -> Tree:
+            answers[name_of(client)] = read(tensors)
+            return {}
+
         for client, question in enumerate(questions.values()):
             request = nodes.request("diagnose", steps.index(question.step), client)
             requests[client] = (request, body(carried(msgspec.msgpack.encode(question))))
-        found = nodes.ask(requests, accept, LONGEST)
-        for client, _, reason in nodes.faults:
-            if 0 <= client not in found:
+        nodes.ask(requests, accept, LONGEST)
+        for client, _, reason in reversed(nodes.faults):
+            if client in requests and name_of(client) not in answers:
                 raise BadInput(f"{name_of(client)}: {reason}")
-        return {name_of(client): read(tensors) for client, tensors in found.items()}
+        return answers
 
     return ask
 

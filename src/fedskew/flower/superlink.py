@@ -2,11 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedskew.core.errors import FedskewError
+from fedskew.core.errors import FedskewError, Interrupted
 from fedskew.flower.processes import variables
 
 
@@ -34,6 +36,14 @@ class SuperLink:
             raise FedskewError(f"flower: flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
         return done.stdout
 
+    def told(self, *arguments: str) -> dict[str, Any]:
+        """What a ``flwr`` command says as JSON. Raises `FedskewError` if it says that it failed, which it may do with code 0."""
+        said: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
+        if not said.get("success", True):
+            reason = " ".join(str(said.get("error-message", "it does not say why")).split())
+            raise FedskewError(f"flower: flwr {arguments[0]} failed: {reason}")
+        return said
+
     @property
     def named(self) -> list[str]:
         """The connection as an argument."""
@@ -42,17 +52,27 @@ class SuperLink:
     def submit(self, app: Path, config: Path | None = None) -> str:
         """Submit an app. Returns the number of the run at Flower."""
         overrides = ["--run-config", str(config)] if config else []
-        return str(json.loads(self.flwr("run", str(app), *self.named, *overrides, "--format", "json"))["run-id"])
+        return str(self.told("run", str(app), *self.named, *overrides)["run-id"])
 
     def status(self, run: str) -> str:
         """The status of a run at Flower: ``pending``, ``starting``, ``running``, ``finished:completed``, ``finished:failed`` ..."""
-        listed = json.loads(self.flwr("ls", *self.named, "--run-id", run, "--format", "json"))
-        return str(listed["runs"][0]["status"])
+        return str(self.told("ls", *self.named, "--run-id", run)["runs"][0]["status"])
 
     def last_line(self, run: str) -> str:
-        """The last line that a run wrote."""
-        log = self.flwr("log", run, *self.named, "--show", check=False).strip().splitlines()
+        """The last line that a run wrote, without Flower's hint where to read more."""
+        written = self.flwr("log", run, *self.named, "--show", check=False).split("For more information")[0]
+        log = written.strip().splitlines()
         return log[-1] if log else "no log"
 
-    def stop(self, run: str) -> None:
-        self.flwr("stop", run, *self.named, check=False)
+    def await_end(self, run: str, stop: Callable[[], bool], on_second: Callable[[], None] = lambda: None) -> str:
+        """Wait until a run has ended. Returns its status.
+
+        ``stop`` and ``on_second`` are called each second. As soon as ``stop`` returns true, end the run and raise `Interrupted`.
+        """
+        while not (status := self.status(run)).startswith("finished"):
+            if stop():
+                self.flwr("stop", run, *self.named, check=False)
+                raise Interrupted(f"flower: stopped, with Flower's run {run}")
+            on_second()
+            time.sleep(1)
+        return status

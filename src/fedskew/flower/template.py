@@ -41,6 +41,7 @@ def write_diagnosis_app(folder: Path, clients: int, output: Path, deployment: De
 
 
 def write_files(folder: Path, about: str, deployment: Deployment, config: Mapping[str, object]) -> Path:
+    """Write an app with this configuration. Raises `BadInput` if the folder is not empty."""
     require(
         not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
         f"{folder} exists and is not empty",

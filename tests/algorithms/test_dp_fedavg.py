@@ -1,7 +1,5 @@
 """DP-FedAvg, Poisson sampling and the privacy loss of whole runs."""
 
-import contextlib
-import dataclasses
 import math
 import sys
 from dataclasses import replace
@@ -16,19 +14,16 @@ from torch import Tensor
 
 from fedskew.algorithms import DpFedAvg, FedAvg
 from fedskew.cli.main import main
-from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.errors import BadInput
 from fedskew.core.records import Cohort, Privacy, Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.trees import pick
-from fedskew.experiment.config import from_toml
 from fedskew.experiment.results import compare
 from fedskew.experiment.results import run as run_experiment
-from fedskew.experiment.run import execute, register
 from fedskew.loop.round import start
 from fedskew.measure.privacy import ORDERS, divergence, epsilon
 from fedskew.slots import Poisson
-from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.experiment.test_experiment import DATA, assert_resumes_exactly, small
 from tests.reference import Only, assert_close, f64, ragged
 from tests.small import X0, Linear, exact_clients, play
 
@@ -254,13 +249,7 @@ def test_tables_and_the_report_show_it_where_there_is_one(tmp_path, capsys) -> N
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path) -> None:
-    whole = run_experiment(private(server="adam:lr=0.03"), data=DATA, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "parts")
-    number = register(store, from_toml(whole.records[0].experiment))
-    while store.run(number).status != "finished":
-        with contextlib.suppress(Interrupted):
-            execute(store, number, DATA, stop=lambda: True)
-    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+    assert_resumes_exactly(private(server="adam:lr=0.03"), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,21 @@ def numbers(runs) -> list[tuple]:
     frame = frame.assign(client=frame["client"].fillna(-1).astype(int))
     rows = frame[["round", "client", "split", "name", "value"]].itertuples(index=False)
     return sorted(tuple(row) for row in rows)
+
+
+def assert_resumes_exactly(experiment: Experiment, folder: Path) -> None:
+    """A run that stops after every round, and is resumed each time, stores the same numbers as an uninterrupted one."""
+    whole = run(experiment, data=DATA, runs=folder / "whole")
+    store = RunStore(folder / "parts")
+    number = register(store, from_toml(whole.records[0].experiment))
+    ends = 0
+    while store.run(number).status != "finished":
+        with contextlib.suppress(Interrupted):
+            execute(store, number, DATA, stop=lambda: True)
+        ends += 1
+        assert store.run(number).rounds_done == ends
+    assert ends == experiment.training.rounds
+    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
 
 
 # assembly

@@ -1,7 +1,5 @@
 """Experiments with slow, failing and absent clients: described, stored, resumed, reported."""
 
-import contextlib
-import dataclasses
 import json
 from typing import Any
 
@@ -11,15 +9,13 @@ import torch
 
 from fedskew.cli.main import main
 from fedskew.cli.request import described
-from fedskew.core.errors import BadInput, Interrupted
+from fedskew.core.errors import BadInput
 from fedskew.experiment.build import assemble
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.results import compare, run
-from fedskew.experiment.run import execute, register
 from fedskew.loop.system import System
 from fedskew.slots import Blocks, DayNight, Random
-from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.experiment.test_experiment import DATA, assert_resumes_exactly, numbers, small
 
 torch.set_num_threads(1)
 
@@ -157,14 +153,7 @@ def test_all_methods_of_a_comparison_have_the_same_rounds(tmp_path) -> None:
 
 @pytest.mark.parametrize("method", ["scaffold", "fedavgm:beta=0.5"])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method: str) -> None:
-    whole = run(harsh(method), data=DATA, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "parts")
-    number = register(store, from_toml(whole.records[0].experiment))
-    while store.run(number).status != "finished":
-        begin = store.run(number).rounds_done
-        with contextlib.suppress(Interrupted):
-            execute(store, number, DATA, stop=lambda b=begin: store.run(number).rounds_done > b)
-    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+    assert_resumes_exactly(harsh(method), tmp_path)
 
 
 def test_engines_agree(tmp_path) -> None:

@@ -1,6 +1,5 @@
 """Clients that keep a part of the model: FedPer, FedBN, local-only, and parts between them."""
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from fedskew.algorithms import FedAvg, FedNova, FedProx, PerFedAvg
 from fedskew.core.algorithm import Algorithm
 from fedskew.core.component import build
-from fedskew.core.errors import Interrupted
 from fedskew.core.records import Upload
 from fedskew.core.seeding import torch_stream
 from fedskew.core.task import ModelTask
@@ -21,9 +19,6 @@ from fedskew.core.vectors import ParameterSpace
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.config import from_toml
-from fedskew.experiment.results import run as run_experiment
-from fedskew.experiment.run import execute, register
 from fedskew.loop.evaluate import evaluate
 from fedskew.loop.federation import Federation
 from fedskew.loop.inexactness import inexactness
@@ -33,9 +28,8 @@ from fedskew.loop.sharing import PART, Kept
 from fedskew.models import Cnn, Cnn1d, Mlp
 from fedskew.slots import CODECS, Adagrad, Adam, AdamW, Momentum, Norm, Personal, Sgd, Uniform, Yogi
 from fedskew.slots.codecs import encode
-from fedskew.store.runs import RunStore
 from fedskew.tasks.classification import Classification
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.experiment.test_experiment import assert_resumes_exactly, small
 from tests.methods import facts_of
 from tests.reference import (
     assert_close,
@@ -278,16 +272,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, method
     """Checkpoints hold the kept part, the method's state and the codec's memory, also after rounds without clients."""
     options = {"selection": "uniform:clients=3", "evaluation": {"adapt_steps": 1}}
     experiment = small(method, rounds=4, codec=spec, system={"dropout": 0.5, "stragglers": 0.5}, **options)
-    whole = run_experiment(experiment, data=DATA, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "parts")
-    number = register(store, from_toml(whole.records[0].experiment))
-    ends = 0
-    while store.run(number).status != "finished":
-        with contextlib.suppress(Interrupted):
-            execute(store, number, DATA, stop=lambda: True)
-        ends += 1
-    assert ends == 4
-    assert numbers(replace(whole, store=store, ids=(number,))) == numbers(whole)
+    assert_resumes_exactly(experiment, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Whole rounds under a codec: what the server gets, what clients keep, what is resumed."""
 
-import contextlib
-import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -9,18 +7,13 @@ import torch
 from torch import Tensor
 
 from fedskew.algorithms import FedAvg, FedDyn, FedSmoo
-from fedskew.core.errors import Interrupted
 from fedskew.core.seeding import torch_stream
 from fedskew.engine.sequential import Sequential
 from fedskew.engine.stacked import Stacked
 from fedskew.engine.states import ClientStates
-from fedskew.experiment.config import from_toml
-from fedskew.experiment.results import run as run_experiment
-from fedskew.experiment.run import execute, register
 from fedskew.loop.transmit import transmit
 from fedskew.slots import Qsgd, ServerSgd, TopK
-from fedskew.store.runs import RunStore
-from tests.experiment.test_experiment import DATA, numbers, small
+from tests.experiment.test_experiment import assert_resumes_exactly, small
 from tests.methods import assert_close as assert_records_close
 from tests.methods import federation, halfway, run
 from tests.reference import apart, assert_close, f64, matrices, matrix_clients, optimum, trajectory
@@ -179,17 +172,7 @@ def test_dual_methods_reach_the_optimum_under_a_codec(method) -> None:
 
 @pytest.mark.parametrize("spec", [spec for spec in LOSSY if codec(spec).init(X0)])
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(tmp_path, spec: str) -> None:
-    experiment = small("scaffold", rounds=4, codec=spec)
-    whole = run_experiment(experiment, data=DATA, runs=tmp_path / "whole")
-    store = RunStore(tmp_path / "parts")
-    number = register(store, from_toml(whole.records[0].experiment))
-    ends = 0
-    while store.run(number).status != "finished":
-        with contextlib.suppress(Interrupted):
-            execute(store, number, DATA, stop=lambda: True)
-        ends += 1
-    assert ends == 4
-    assert numbers(dataclasses.replace(whole, store=store, ids=(number,))) == numbers(whole)
+    assert_resumes_exactly(small("scaffold", rounds=4, codec=spec), tmp_path)
 
 
 def test_two_golden_rounds_of_top_k() -> None:

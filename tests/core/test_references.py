@@ -43,7 +43,7 @@ def test_the_methods_of_the_field_have_entries(name: str) -> None:
     assert name in references()
 
 
-def test_a_name_may_stand_only_once() -> None:
+def test_a_reference_name_that_is_used_twice_is_refused() -> None:
     twice = "@misc{a,\n  title = {A}\n}\n@misc{b,\n  ids = {a},\n  title = {B}\n}\n"
     with pytest.raises(ValueError, match="'a'"):
         parsed(twice)

@@ -230,7 +230,7 @@ def test_uci_har_clients_and_channels():
 # digits
 
 
-def test_digits_are_scikit_learns_each_once_and_split_by_class():
+def test_digits_has_each_row_of_scikit_learn_once_and_is_split_by_class():
     pixels, labels = load_digits(return_X_y=True)
     for ours, theirs in zip(carried(), (pixels, labels), strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -296,6 +296,6 @@ def test_help_lists_the_keywords() -> None:
         assert "\n    partition_seed: random seed of the partition\n" in function.__doc__
 
 
-def test_python_is_quiet_where_nothing_can_be_redrawn(tmp_path, capsys) -> None:
+def test_python_run_prints_nothing_without_terminal_or_notebook(tmp_path, capsys) -> None:
     fs.run(runs=tmp_path, **QUICK)
     assert capsys.readouterr() == ("", "")

@@ -59,7 +59,7 @@ def entries(node: ast.expr | None) -> Iterator[tuple[str, str]]:
 
 
 def options(module: str, name: str) -> dict[str, Any]:
-    """The annotations of the fields of a class and its bases; `Any` where only the module knows the type."""
+    """Return the type of each field of a class and its bases; `Any` if reading the type needs an import of the module."""
     found = next((n for n in tree(module).body if isinstance(n, ast.ClassDef) and n.name == name), None)
     if found is None:
         home = homes(module).get(name, "")

@@ -15,9 +15,9 @@ PROGRAM = "__main__"
 
 
 def text_of(thing: type | FunctionType, place: str) -> str:
-    """A text that defines ``thing`` on its own: imports, plain values, functions and classes that it uses, then itself.
+    """Return source text that defines ``thing`` on its own: the imports, plain values, functions and classes it uses, then itself.
 
-    Raises `BadInput` if its text is unknown, or if it uses an object that no text makes.
+    Raises `BadInput` if its source text is unknown, or if it uses an object that source text cannot make.
     """
     scope = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
     imports: dict[str, None] = {}

@@ -86,7 +86,7 @@ def numbers(values: Values) -> Floats:
 
 
 def strings(column: Values) -> Values:
-    """The values as strings, missing ones as empty strings; whole numbers without a decimal point."""
+    """Return the values as strings. A missing value becomes an empty string. Whole numbers have no decimal point."""
     if pd.api.types.is_float_dtype(column) and (column.dropna() % 1 == 0).all():
         column = column.astype("Int64")
     return column.astype(object).where(column.notna(), "").astype(str)

@@ -127,7 +127,7 @@ class Reading:
 
         try:
             reader = pacsv.open_csv(
-                # two different names: PyArrow then decodes the text, and finds bytes that are not UTF-8
+                # with two different encoding names PyArrow decodes the text, and so finds bytes that are not UTF-8
                 pa.transcoding_input_stream(unpacked(path, raw), "utf-8-sig", "utf-8"),
                 pacsv.ReadOptions(block_size=BLOCK),
                 pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),

@@ -103,7 +103,7 @@ def batches(plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Iterator[Batch]:
 
 
 def total(function: Callable[[Batch], Tree], plan: Plan, x: Tensor, y: Tensor, model: Tensor) -> Tree:
-    """The sum of ``function`` over the batches; {} as soon as the function returns {}."""
+    """Return the sum of ``function`` over the batches. If it returns {} for a batch, stop and return {}."""
     sums: Tree = {}
     for batch in batches(plan, x, y, model):
         part = function(batch)

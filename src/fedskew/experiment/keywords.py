@@ -18,7 +18,7 @@ class Keyword:
     name: str
     metavar: str
     help: str
-    sets: str = ""  # empty: it sets no single option
+    sets: str = ""  # "solver" or "solver.lr"; empty if it sets no single option
     kind: type[str | int | float] = str
     repeated: bool = False
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: a cell's output that is replaced, figures, live curves."""
+"""Output in a notebook: text that is updated in place, figures, live curves."""
 
 import base64
 import io

@@ -23,8 +23,8 @@ class ClientScores(NamedTuple):
     """Mean scores (clients,) of models on these clients' measured rows; NaN for a client without measured rows."""
 
     clients: Ints
-    model: dict[str, Tensor]  # the global one
-    personal: dict[str, Tensor] | None  # each client's own, where it has one
+    model: dict[str, Tensor]  # of the global model
+    personal: dict[str, Tensor] | None  # of each client's personal model, if it has one
 
 
 class Site(Protocol):

@@ -165,7 +165,7 @@ def side_by_side(
                 except queue.Empty:
                     for process in processes:
                         if halt.is_set() and process.pid not in ready:
-                            process.kill()  # it has no run yet, and may import libraries for seconds
+                            process.kill()  # it has no run yet; importing libraries may take seconds
                         lost = at.pop(process.pid or 0, None) if not process.is_alive() else None
                         if lost is not None and not halt.is_set():
                             note(Ended(lost, mark_lost(folder, lost, process.exitcode)))

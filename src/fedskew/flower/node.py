@@ -202,7 +202,7 @@ class Visit:
         require(facts.get("run") == self.request.run, f"client {self.node.client} was not surveyed in this run's round")
         return checkpoints.to_device(tree.get("before", {}), work.view.x.device)
 
-    # a state lies in a folder named after its stamp, the number of rounds that were finished when it was kept
+    # a state's folder is named after its stamp: the number of finished rounds when the state was stored
     @property
     def surveyed(self) -> Path:
         return self.node.states(self.request.run) / "survey"

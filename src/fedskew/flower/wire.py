@@ -166,7 +166,7 @@ def shown(leaf: tuple[tuple[int, ...], torch.dtype] | None) -> str:
 
 
 def check_finite_leaves(tree: Tree, may_lack: Collection[str] = ()) -> None:
-    """Raise `Rejected` for the first leaf with a value that is not finite, unless it ``may_lack`` a value."""
+    """Raise `Rejected` for the first leaf with a value that is not finite. Leaves named in ``may_lack`` are not checked."""
     for name, leaf in leaves(tree):
         if name.rpartition("/")[2] not in may_lack and leaf.is_floating_point() and not all_finite(leaf):
             raise Rejected("not_finite", f"{name} holds values that are not finite")

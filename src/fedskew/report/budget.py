@@ -70,7 +70,7 @@ def within(frame: pd.DataFrame, budget: Budget) -> pd.DataFrame:
     if not len(lowered):
         more = f"write {budget.of}={exact(possible[0])} or more, or " if len(possible) else ""
         raise BadInput(
-            f"budget: up to {budget.of}={exact(amount)} no amount has a measured model of every run; "
+            f"budget: up to {budget.of}={exact(amount)} there is no amount at which every run has a measured model; "
             f"{more}run again with --set evaluation.every=1"
         )
     last = spent[spent <= lowered[-1] * ROUNDING].reset_index().groupby("run")["round"].max()

@@ -129,7 +129,10 @@ def natural(label: object) -> tuple[str, float, bool, str]:
 
 
 def attribute(figure: Figure, tips: Tips) -> str:
-    """The tips as text for an attribute in single quotes; coordinates in thousandths of the drawn figure, from its upper left."""
+    """Return the tips as JSON for an HTML attribute in single quotes.
+
+    Coordinates are thousandths of the figure's width and height, from its upper left corner.
+    """
     width, height = figure.bbox.size
     place = figure.axes[0].transData
 

@@ -107,7 +107,10 @@ class QuantileDirichlet(BinDirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDirichlet(BinDirichlet):
-    """`BinDirichlet` on a column of a table: its words, or its quantiles if it has more than ``bins`` different numbers."""
+    """`BinDirichlet` on a column of a table.
+
+    The bins are the column's values, or its quantiles if it has more than ``bins`` different values.
+    """
 
     column: str
 

@@ -107,6 +107,8 @@ def photographs(
 ) -> Dataset:
     """Raises `BadInput` if the training part has no row of a class."""
     lacking = np.setdiff1d(np.arange(len(classes)), train[1])
-    require(not len(lacking), f"data set {files.dataset}: the training part lacks some classes")
+    require(
+        not len(lacking), f"data set {files.dataset}: the training part lacks some classes; download its files again"
+    )
     x, x_test, made = standardised(train[0], test[0])
     return files.build((x, train[1]), (x_test, test[1]), classes, preprocessing=made)

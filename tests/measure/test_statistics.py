@@ -16,7 +16,6 @@ from fedskew.measure.statistics import (
     equivalence_p,
     hedges_g,
     holm,
-    interval_p,
     paired_p,
     rank_methods,
 )
@@ -63,14 +62,6 @@ def test_differences_that_do_not_vary() -> None:
     assert same[0] != same[1]
     assert paired_p(same) == 0.5
     assert math.isnan(hedges_g(same))
-
-
-def test_an_interval_gives_the_p_value_of_its_differences() -> None:
-    differences = [0.01, 0.03, -0.01, 0.05, 0.02]
-    assert interval_p(*mean_interval(differences), 5) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
-    assert interval_p(0.02, 0.02, 5) == pytest.approx(0.05)
-    assert [interval_p(mean, 0.0, 5) for mean in (0.0, 0.1)] == [1.0, 0.0625]
-    assert math.isnan(interval_p(0.1, math.nan, 1))
 
 
 @given(P_VALUES)

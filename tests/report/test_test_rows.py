@@ -1,5 +1,6 @@
 """Intervals over seeds and test rows, from whole runs and from stores that were made by hand."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 import fedskew as fs
 from fedskew.core.metrics import TaskMetric
 from fedskew.measure.intervals import over_seeds_and_rows
-from fedskew.report import tables
+from fedskew.report import tables, words
 from fedskew.report.budget import Budget
 from fedskew.report.test_rows import by_method
 from fedskew.store import test_rows
@@ -54,6 +55,10 @@ def test_runs_without_values_of_rows_are_compared_over_seeds(store: RunStore) ->
     store.db.execute("DELETE FROM test_rows WHERE run=5")
     first, second = (row for _, row in tables.summary(store, store.runs()).iterrows())
     assert (first["covers"], second["covers"]) == ("seeds and test rows", "seeds")
+    table = tables.summary(store, store.runs())
+    assert words.covers(table) == "seeds"
+    table.loc[1, "accuracy"] = math.nan  # as of a method without a shared model
+    assert words.covers(table) == "seeds and test rows"
     store.db.execute("DROP TABLE test_rows")  # a store of an older version
     assert by_method(store, store.runs()) == {}
     assert first["accuracy"] == tables.summary(store, store.runs()).iloc[0]["accuracy"]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import require
-from fedskew.measure.intervals import mean_interval
-from fedskew.measure.student import t_quantile, t_tail
+from fedskew.measure.student import t_tail
 
 Floats = NDArray[np.floating]
 Decision = Literal["higher", "lower", "undecided"]
@@ -20,25 +19,16 @@ LEVEL = 0.05
 
 
 def paired_p(differences: Sequence[float]) -> float:
-    """Return the two-sided p of Student's t test that paired differences have mean 0; NaN for fewer than two."""
+    """Return the two-sided p of Student's t test that paired differences have mean 0; NaN for fewer than two.
+
+    Equal differences have no standard error: p is then the probability of equal signs, 2^(1 - count), and 1 if all are 0.
+    """
     d = np.asarray(differences, dtype=float)
     if len(d) < 2:
         return math.nan
     if alike(d):
-        return interval_p(float(d[0]), 0.0, len(d))
-    return interval_p(*mean_interval(differences), len(d))
-
-
-def interval_p(mean: float, half: float, count: int) -> float:
-    """Return `paired_p` of ``count`` differences from their mean and the half-width of their 95 % interval.
-
-    Equal differences have no standard error: p is then the probability of equal signs, 2^(1 - count), and 1 if all are 0.
-    """
-    if count < 2:
-        return math.nan
-    if half == 0:
-        return 1.0 if mean == 0 else 2.0 ** (1 - count)
-    return 2 * t_tail(abs(mean) / half * float(t_quantile(count - 1)), count - 1)
+        return 2.0 ** (1 - len(d)) if d[0] else 1.0
+    return 2 * t_tail(abs(float(d.mean())) * math.sqrt(len(d)) / float(d.std(ddof=1)), len(d) - 1)
 
 
 def equivalence_p(differences: Sequence[float], margin: float) -> float:

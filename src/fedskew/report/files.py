@@ -232,7 +232,7 @@ def caption(summary: pd.DataFrame, measures: Sequence[Measure], budget: Budget |
         rows = " or ".join(sorted(set(summary["client_rows"])))
         lines.append(f"{words.listed(of_clients).capitalize()}: on each client's {rows} rows.")
     if len(summary) > 1 and layout.has("verdict"):
-        lines.append(f"Verdicts: {words.verdict_rule(summary, ' over ' + summary['covers'].iloc[-1])}.")
+        lines.append(f"Verdicts: {words.verdict_rule(summary, ' over ' + words.covers(summary))}.")
     return escaped(" ".join(lines))
 
 

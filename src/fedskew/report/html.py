@@ -198,7 +198,7 @@ def difference_figure(summary: pd.DataFrame, spread: str) -> dict[str, str] | No
     if not compared(summary):
         return None
     heading = f"difference from {summary['method'].iloc[0]}"
-    over = summary["covers"].iloc[-1] if spread == "ci95" else words.SEEDS
+    over = words.covers(summary) if spread == "ci95" else words.SEEDS
     before, after = (
         (", before Holm’s correction", " after it") if spread == "ci95" else ("", " after Holm’s correction")
     )

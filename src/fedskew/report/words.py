@@ -46,14 +46,23 @@ SEEDS, ROWS_TOO, SPLITS = "seeds", "seeds and test rows", "seeds and redrawn tes
 """What an interval of the primary measure covers."""
 
 
+def covers(table: pd.DataFrame) -> str:
+    """What the intervals of the primary measure cover: `ROWS_TOO` or `SPLITS` if this holds for all methods, else `SEEDS`.
+
+    Methods without a number do not count, such as `local-only`, which has no shared model to test.
+    """
+    found = set(table.loc[table[primary().key].notna(), "covers"])
+    return found.pop() if len(found) == 1 else SEEDS
+
+
 def covered(table: pd.DataFrame) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
-    if len(table) and (table["covers"] == SPLITS).all():
+    if covers(table) == SPLITS:
         return (
             f"each seed draws its own test rows; the intervals of {primary().title} cover this by the corrected resampled t test "
             "(Nadeau and Bengio 2003), others the seeds only"
         )
-    if len(table) and (table["covers"] == ROWS_TOO).all():
+    if covers(table) == ROWS_TOO:
         return (
             f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"
         )

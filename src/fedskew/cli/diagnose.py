@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -164,10 +165,9 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         console.print(f"Expected {meaning}, as a share of FedAvg's error, with its 95 % interval:")
         for at, line in enumerate(lines, 1):
             expected = f"{percent(line['expected'])} ({percent(line['low'])} to {percent(line['high'])})"
-            console.print(f"{at}. {name_of(line['method'])}: {expected}")
-            for near in line["evidence"]:
-                where = f"{near['data']} under {near['skew']}"
-                console.print(f"   {near['text']} on {escape(where)}, {near['verdict']}", style="dim")
+            verdicts = Counter(near["verdict"] for near in line["evidence"])
+            near = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+            console.print(f"{at}. {name_of(line['method'])}: {expected}; nearest experiments: {near}")
     for sentence in advice["checked"]:
         console.print(sentence)
     console.print(advice["caution"])

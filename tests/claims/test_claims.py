@@ -1,13 +1,15 @@
 """Claims: planted ones get the right verdict; statistics and quantities by hand."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedskew.claims.claim import Claim, Region, judge, kendall
+from fedskew.claims.claim import Claim, Region, evidence_for, judge, kendall
 from fedskew.claims.quantities import curve, measured, quantity
+from fedskew.claims.verdicts import corrected
 from fedskew.core.errors import BadInput
 from fedskew.measure.statistics import decided, paired_p
 from fedskew.store.runs import RunStore
@@ -19,6 +21,12 @@ def claim(**changes) -> Claim:
         "arms": ("a", "b"), "expect": "> 0",
     }  # fmt: skip
     return Claim(**{**given, **changes})
+
+
+def verdict(one: Claim, values: Sequence[float]) -> str:
+    """The verdict on a document's only claim."""
+    evidence = evidence_for(one, values)
+    return judge(evidence, evidence.p)
 
 
 def store_of(folder: Path, curves: dict[str, list[list[float]]]) -> dict[str, list]:
@@ -56,19 +64,18 @@ def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecid
         },
     )
 
-    def verdict(a: str, b: str) -> str:
-        one = claim()
-        return judge(one, [one.statistic(pair) for pair in zip(runs[a], runs[b], strict=True)])[0]
+    def compared(a: str, b: str) -> str:
+        return verdict(claim(), [claim().statistic(pair) for pair in zip(runs[a], runs[b], strict=True)])
 
-    assert verdict("better", "base") == "holds"
-    assert verdict("base", "better") == "fails"
-    assert verdict("alike", "base") == "undecided"
+    assert compared("better", "base") == "holds"
+    assert compared("base", "better") == "fails"
+    assert compared("alike", "base") == "undecided"
     # paired: unpaired noise of 0.05 would hide 0.1 from five seeds' interval no more than the pairs' 0.005 does
-    assert judge(claim(expect="0.2..0.3"), [0.1, 0.11, 0.09])[0] == "fails"
+    assert verdict(claim(expect="0.2..0.3"), [0.1, 0.11, 0.09]) == "fails"
 
 
 @pytest.mark.parametrize(
-    ("values", "expect", "verdict"),
+    ("values", "expect", "found"),
     [
         ([0.0, 0.0, 0.0], "> 0", "undecided"),
         ([0.01, 0.01], "> 0", "undecided"),
@@ -84,8 +91,8 @@ def test_a_planted_true_claim_holds_a_false_one_fails_and_a_noisy_one_is_undecid
         ([2.0, 2.1, 1.9], "< 1.5", "fails"),
     ],
 )
-def test_verdicts(values: list[float], expect: str, verdict: str) -> None:
-    assert judge(claim(expect=expect), values)[0] == verdict
+def test_verdicts(values: list[float], expect: str, found: str) -> None:
+    assert verdict(claim(expect=expect), values) == found
 
 
 @pytest.mark.parametrize(
@@ -93,12 +100,12 @@ def test_verdicts(values: list[float], expect: str, verdict: str) -> None:
 )
 def test_claims_and_comparisons_decide_by_one_rule(values: list[float]) -> None:
     comparison = decided(paired_p(values), sum(values))
-    assert judge(claim(expect="> 0"), values)[0] == ("holds" if comparison == "higher" else "undecided")
-    assert judge(claim(expect="< 0"), values)[0] == ("fails" if comparison == "higher" else "undecided")
+    assert verdict(claim(expect="> 0"), values) == ("holds" if comparison == "higher" else "undecided")
+    assert verdict(claim(expect="< 0"), values) == ("fails" if comparison == "higher" else "undecided")
 
 
 @pytest.mark.parametrize(
-    ("values", "expect", "verdict"),
+    ("values", "expect", "found"),
     [
         ([2.0, 2.0], "> 1.9", "holds"),
         ([2.0, 2.0], "> 2", "fails"),
@@ -106,15 +113,27 @@ def test_claims_and_comparisons_decide_by_one_rule(values: list[float]) -> None:
         ([2.0, 2.1], "> 1.9", "undecided"),
     ],
 )
-def test_counted_quantities_decide_without_chance(values: list[float], expect: str, verdict: str) -> None:
-    assert judge(claim(expect=expect, of="megabytes"), values)[0] == verdict
+def test_counted_quantities_decide_without_chance(values: list[float], expect: str, found: str) -> None:
+    assert verdict(claim(expect=expect, of="megabytes"), values) == found
 
 
 def test_a_verdict_is_the_t_interval_against_the_region() -> None:
     """Over many samples with no effect, `holds` and `fails` together come up in 5 %."""
     rng = np.random.default_rng(1)
-    found = [judge(claim(), list(rng.normal(0, 1, 5)))[0] for _ in range(600)]
+    found = [verdict(claim(), list(rng.normal(0, 1, 5))) for _ in range(600)]
     assert 0.03 < 1 - found.count("undecided") / 600 < 0.07
+
+
+def test_p_is_corrected_for_all_claims_that_chance_could_decide() -> None:
+    assert corrected([0.01, 0.0, 0.04, math.nan, 0.02]) == pytest.approx([0.03, 0.0, 0.04, math.nan, 0.04], nan_ok=True)
+
+
+def test_the_largest_p_of_the_ends_counts_inside_and_that_of_the_crossed_end_outside() -> None:
+    values = [0.4, 0.5, 0.7]
+    above, below = paired_p([0.2, 0.3, 0.5]), paired_p([-0.4, -0.3, -0.1])
+    assert evidence_for(claim(expect="0.2..0.8"), values).p == pytest.approx(max(above, below))
+    outside = evidence_for(claim(expect="0.8..0.9"), values)
+    assert (outside.inside, outside.p) == (False, pytest.approx(below))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 from fedskew.claims.quantities import Run, counted, curve, quantity
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import Decision, Floats, alike, decided, paired_p
+from fedskew.measure.statistics import LEVEL, Floats, alike, paired_p
 
 Verdict = Literal["holds", "fails", "undecided", "not run"]
 Arms = Sequence[float]
@@ -46,11 +46,20 @@ class Region:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The numbers behind a verdict: one a seed, their mean and 95 % interval, and the interval of the document's own numbers."""
+    """The numbers behind a verdict.
+
+    values: one a seed; ``mean`` and ``half`` are their mean and the half-width of its 95 % interval.
+    inside: whether the mean lies in the claimed region.
+    p: of the test that the true mean lies on this side of the region's ends. 0 for counted numbers, which have no chance; NaN
+        for fewer than two seeds, and if a seed lacks the number.
+    in_document: the statistic of the document's own numbers.
+    """
 
     values: tuple[float, ...]
     mean: float
     half: float
+    inside: bool
+    p: float
     in_document: float | None = None
 
 
@@ -113,33 +122,34 @@ class Claim:
         return spearman(own, [numbers[arm][self.against] for arm in self.arms])
 
 
-def judge(claim: Claim, values: Sequence[float], in_document: float | None = None) -> tuple[Verdict, Evidence]:
-    """``holds`` if the values lie beyond chance within what is claimed, ``fails`` if so outside, else ``undecided``.
+def evidence_for(claim: Claim, values: Sequence[float], in_document: float | None = None) -> Evidence:
+    """Test on which side of the claimed region's ends the values lie, one value a seed.
 
-    Each finite end of the region is a comparison of its own, decided as in a table of methods: where the values vary, the 95 %
-    interval has to leave the end out; where they do not, six seeds are needed. Counted quantities need no chance: two seeds with
-    one value decide. One seed, or a seed without the number, leaves a claim undecided; without any it is ``not run``.
+    Each finite end is a paired test of its own, as in a table of methods. A mean inside the region needs all of them, so the
+    largest p counts. Outside, the p of the end that it has crossed counts.
     """
     region = Region.read(claim.expect)
     mean, half = mean_interval(values) if values else (math.nan, math.nan)
-    evidence = Evidence(tuple(values), mean, half, in_document)
-    if not values:
-        return "not run", evidence
+    ends = {end: beyond(values, end) for end in (region.low, region.high) if math.isfinite(end)}
+    crossed = [end for end, away in ends.items() if sum(away) * (1 if end == region.low else -1) < 0]
+    p = max((paired_p(ends[end]) for end in crossed or ends), default=math.nan)
     if claim.counted and len(values) > 1 and alike(np.asarray(values)):
-        return ("holds" if region.low < values[0] < region.high else "fails"), evidence
-    above, below = (side(values, end) for end in (region.low, region.high))
-    if above == "higher" and below == "lower":
-        return "holds", evidence
-    return ("fails" if above == "lower" or below == "higher" else "undecided"), evidence
+        crossed, p = [end for end, away in ends.items() if end in crossed or not any(away)], 0.0
+    return Evidence(tuple(values), mean, half, not crossed, p, in_document)
 
 
-def side(values: Sequence[float], end: float) -> Decision:
-    """On which side of one end of the region the values lie, beyond chance. Every value is inside an infinite end."""
-    if math.isinf(end):
-        return "higher" if end < 0 else "lower"
-    # a number on the end, but for rounding, is not beyond it
-    differences = [0.0 if math.isclose(value, end, rel_tol=1e-9) else value - end for value in values]
-    return decided(paired_p(differences), sum(differences))
+def beyond(values: Sequence[float], end: float) -> list[float]:
+    """The values minus an end of the region. A number on the end, but for rounding, is not beyond it."""
+    return [0.0 if math.isclose(value, end, rel_tol=1e-9) else value - end for value in values]
+
+
+def judge(evidence: Evidence, p: float) -> Verdict:
+    """``holds`` inside the region and ``fails`` outside if ``p``, corrected for all claims, is below 0.05; else ``undecided``."""
+    if not evidence.values:
+        return "not run"
+    if not p < LEVEL:
+        return "undecided"
+    return "holds" if evidence.inside else "fails"
 
 
 def spearman(a: Arms, b: Arms) -> float:

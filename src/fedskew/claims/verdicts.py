@@ -2,18 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from fedskew.claims.claim import Evidence, Verdict, judge
+from fedskew.claims.claim import Evidence, Verdict, evidence_for, judge
 from fedskew.claims.document import Document, Table
 from fedskew.claims.quantities import Measured, Run, quantity
 from fedskew.core.counting import count
 from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import alike
+from fedskew.measure.statistics import alike, holm
 from fedskew.report.words import figures
 
 OfRun = TypeVar("OfRun", bound=Run)
@@ -35,6 +35,7 @@ class Judged:
     expect: str
     verdict: Verdict
     evidence: Evidence
+    p: float  # after the correction for all claims of the document
     seeds: tuple[int, ...]
     diverged: int  # runs that the claim is about and that diverged; they count as far as they came
 
@@ -48,6 +49,8 @@ class Judged:
         same = len(self.seeds) > 1 and alike(np.asarray(e.values))
         number = f"{figures(e.mean)} in each of {over}" if same else f"{interval(e.mean, e.half)} over {over}"
         text = f"{self.statistic}: {number}; claimed {self.expect}"
+        if self.p > 0:
+            text += f"; p {self.p:.2g}"
         if self.diverged:
             text += f"; {self.diverged} of the runs diverged and count as far as they came"
         return text if e.in_document is None else f"{text}; the document's own numbers give {figures(e.in_document)}"
@@ -69,20 +72,45 @@ def interval(mean: float, half: float) -> str:
 
 
 def verdicts(document: Document, known: Known[OfRun]) -> list[Judged]:
-    """Each claim on the seeds that all its arms have; the document's own numbers do not affect a verdict."""
+    """Each claim on the seeds that all its arms have; the document's own numbers do not affect a verdict.
+
+    Holm's method corrects for all claims of the document that chance could decide.
+    """
     printed = {table.name: table.printed for table in document.tables}
-    judged = []
-    for claim in document.claims:
-        seeds = sorted(set.intersection(*(set(known.get(arm, {})) for arm in claim.arms)))
-        runs = [[known[arm][seed] for arm in claim.arms] for seed in seeds]
-        verdict, evidence = judge(claim, [claim.statistic(own) for own in runs], claim.printed(printed[claim.table]))
-        diverged = sum(run.status == "diverged" for own in runs for run in own)
-        judged.append(
-            Judged(
-                claim.name, claim.text, claim.where, claim.described(), claim.expect, verdict, evidence, tuple(seeds), diverged
-            )
-        )  # fmt: skip
-    return judged
+    runs = {
+        claim: {seed: [known[arm][seed] for arm in claim.arms] for seed in shared_seeds(known, claim.arms)}
+        for claim in document.claims
+    }
+    evidence = [
+        evidence_for(claim, [claim.statistic(own) for own in seeds.values()], claim.printed(printed[claim.table]))
+        for claim, seeds in runs.items()
+    ]
+    return [
+        Judged(
+            claim.name,
+            claim.text,
+            claim.where,
+            claim.described(),
+            claim.expect,
+            judge(one, p),
+            one,
+            p,
+            tuple(seeds),
+            sum(run.status == "diverged" for own in seeds.values() for run in own),
+        )
+        for (claim, seeds), one, p in zip(runs.items(), evidence, corrected([one.p for one in evidence]), strict=True)
+    ]
+
+
+def corrected(p: Sequence[float]) -> list[float]:
+    """Holm's correction of the tests of all claims. A p of 0 stays, and does not count: chance could not decide that claim."""
+    by_chance = holm([math.nan if one == 0 else one for one in p])
+    return [0.0 if one == 0 else changed for one, changed in zip(p, by_chance, strict=True)]
+
+
+def shared_seeds(known: Known[OfRun], arms: Sequence[str]) -> list[int]:
+    """The seeds that all these arms have, in order."""
+    return sorted(set.intersection(*(set(known.get(arm, {})) for arm in arms)))
 
 
 def cells(table: Table, known: Known[OfRun]) -> dict[str, dict[str, Cell]]:
@@ -126,9 +154,10 @@ def tally(judged: list[Judged]) -> str:
 
 
 RULE = (
-    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if the interval of its number "
-    "lies within the claimed region. It *fails* if the interval lies wholly outside. Otherwise it is *undecided*. If all seeds "
-    "give the same number, there is no interval. Then six seeds decide, or two if the number is counted (megabytes, update amount)."
+    "Our numbers are means over the seeds ± half the width of the 95 % interval. A claim *holds* if paired t tests at 5 % show "
+    "that its number lies within the claimed region. It *fails* if they show that it lies outside. Otherwise it is *undecided*. "
+    "p is corrected for all claims of the document by Holm's method. A number that is counted, such as megabytes, needs no test: "
+    "two seeds that give the same number decide."
 )
 
 

@@ -1,4 +1,4 @@
-"""Test rows that are drawn: exact shares of clients and classes, and a draw of its own for each seed of a comparison."""
+"""Test rows that are drawn: exact shares of clients and classes, folds, and a draw of its own for each seed of a comparison."""
 
 from pathlib import Path
 
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedskew.core.errors import BadInput
+from fedskew.data.datasets.heart import Heart
 from fedskew.data.datasets.table import Table
-from fedskew.data.splits import held_out, with_split
-from fedskew.experiment.compare import cross
+from fedskew.data.splits import held_out, in_fold, with_splits
+from fedskew.experiment.compare import cross, seeds_from
 from fedskew.experiment.config import Experiment
 
 CLIENT = np.repeat([0, 1, 3], [50, 20, 7])
@@ -45,7 +46,118 @@ def test_each_seed_of_a_comparison_draws_its_own_test_rows(tmp_path: Path) -> No
     assert [one.dataset.split_seed for one in planned] == [3, 3, 5, 5]  # type: ignore[attr-defined]
     fixed = cross(Experiment(dataset="heart:redraw=false,split_seed=2"), ["fedavg"], [3, 5])
     assert [one.dataset.split_seed for one in fixed] == [2, 2]  # type: ignore[attr-defined]
-    assert with_split(Table(path="rows.csv", label="y"), 4).split_seed == 4
-    assert with_split(Table(path="rows.csv", label="y", test="new.csv"), 4).split_seed == 0
+    assert with_splits(Table(path="rows.csv", label="y"), [4])[4].split_seed == 4
+    assert with_splits(Table(path="rows.csv", label="y", test="new.csv"), [4])[4].split_seed == 0
     with pytest.raises(BadInput, match="split_seed must be at least 0, got -1"):
         Table(path="rows.csv", label="y", split_seed=-1)
+
+
+def folds_of(client: np.ndarray, folds: str, seed: int, stratum: np.ndarray | None = None) -> np.ndarray:
+    """(folds, rows) whether each fold tests a row."""
+    number = int(folds.partition(":")[0])
+    return np.stack([in_fold(client, f"{k}/{folds}", seed, stratum) for k in range(1, number + 1)])
+
+
+def test_each_row_is_in_one_fold_and_each_class_of_a_client_in_proportion() -> None:
+    for seed in range(20):
+        found = folds_of(CLIENT, "5", seed, CLASS)
+        assert (found.sum(0) == 1).all()
+        for fold in found:
+            counts = [[int((fold & (k == CLIENT) & (c == CLASS)).sum()) for c in (0, 1)] for k in (0, 1)]
+            assert counts == [[8, 2], [1, 3]]
+
+
+def test_folds_of_any_rows_differ_by_at_most_one_row_in_each_class_of_a_client() -> None:
+    rng = np.random.default_rng(0)
+    client, stratum = rng.integers(0, 5, 301), rng.integers(0, 4, 301)
+    found = folds_of(client, "7", 3, stratum)
+    assert (found.sum(0) == 1).all()
+    assert np.ptp(found.sum(1)) == 0
+    for k in range(5):
+        assert np.ptp(found[:, client == k].sum(1)) <= 1
+        for c in range(4):
+            assert np.ptp(found[:, (client == k) & (stratum == c)].sum(1)) <= 1
+    assert (found != folds_of(client, "7", 4, stratum)).any()
+
+
+def test_folds_of_clients_leave_out_whole_clients() -> None:
+    client = np.repeat([0, 2, 3, 5, 9], [1, 30, 2, 8, 4])
+    for folds, sizes in (("5:clients", [1] * 5), ("2:clients", [2, 3])):
+        found = folds_of(client, folds, 1)
+        assert (found.sum(0) == 1).all()
+        assert sorted(len(np.unique(client[fold])) for fold in found) == sizes
+        assert all(set(client[fold]).isdisjoint(client[~fold]) for fold in found)
+
+
+@pytest.mark.parametrize("folds", ["4", "3:clients"])
+def test_folds_of_a_table_test_each_row_once_and_train_on_the_others(folds: str, tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "rows.csv"
+    lines = [f"{number},{rng.normal():.3f},{'abc'[number % 3]}" for number in range(50)]
+    path.write_text("\n".join(["number,x,place", *lines]) + "\n")
+    seeds = range(int(folds[0]))
+    source = Table(path=str(path), target="number", client="place")
+    tested: list[float] = []
+    for one in with_splits(source, seeds, folds).values():
+        data = one.load()
+        assert sorted([*data.y, *data.y_test]) == list(range(50))
+        tested += data.y_test.tolist()
+        if "clients" in folds:
+            assert len({number % 3 for number in data.y_test}) == 1
+    assert sorted(tested) == list(range(50))
+
+
+def test_folds_of_the_hospitals_test_one_hospital_each() -> None:
+    people = np.array([[188, 106], [164, 139], [51, 149], [8, 115]])
+    tested = []
+    for k in range(4):
+        data = Heart(fold=f"{k + 1}/4:clients").load()
+        tested.append(np.bincount(data.y_test).tolist())
+        assert data.groups is not None
+        assert len(np.unique(data.groups)) == 3
+        assert np.bincount(data.y).tolist() == (people.sum(0) - tested[-1]).tolist()
+    assert sorted(tested) == sorted(people.tolist())
+
+
+def test_each_seed_of_a_repetition_tests_another_fold() -> None:
+    seeds = seeds_from(2, 3, "3")
+    assert seeds == [3, 4, 5, 6, 7, 8]
+    planned = cross(Experiment(dataset="heart"), ["fedavg", "scaffold"], seeds, "3")
+    assert [one.training.seed for one in planned[::2]] == [one.clients.partition_seed for one in planned[1::2]] == seeds
+    splits = [(one.dataset.split_seed, one.dataset.fold) for one in planned]  # type: ignore[attr-defined]
+    assert splits[::2] == splits[1::2] == [(s, f"{k}/3") for s in (3, 6) for k in (1, 2, 3)]
+    assert seeds_from(None) == [0, 1, 2, 3, 4]
+    assert seeds_from(None, 0, "4:clients") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "folds", "message"),
+    [
+        (
+            "heart",
+            "1",
+            "folds: write a number of at least 2, such as 5, or 4:clients to leave out whole clients; got '1'",
+        ),
+        ("heart", "hospitals", "folds: write a number of at least 2.*got 'hospitals'"),
+        ("digits", "5", "folds need a data set that draws its test rows: table:.* or heart"),
+        ("heart:redraw=false", "5", "folds need a data set that draws its test rows"),
+        ("table:path=rows.csv,label=y,test=new.csv", "5", "folds need a data set that draws its test rows"),
+        ("heart", "3", "3 folds need 3 seeds for each repetition, got 5; write the number of repetitions"),
+    ],
+)
+def test_folds_that_are_refused(dataset: str, folds: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        cross(Experiment(dataset=dataset), ["fedavg"], range(5), folds)
+
+
+def test_wrong_folds_of_a_data_set_are_refused() -> None:
+    for fold in ("6/5", "0/5", "2", "2/", "/5", "a/5", "9" * 5000 + "/5"):
+        with pytest.raises(BadInput, match=r"folds?: write"):
+            Heart(fold=fold)
+    with pytest.raises(
+        BadInput, match="folds 5:clients: the data have 4 natural clients; name fewer folds, or folds of rows"
+    ):
+        Heart(fold="1/5:clients").load()
+    with pytest.raises(BadInput, match="folds 999: the data have 920 rows; name fewer folds"):
+        Heart(fold="1/999").load()
+    with pytest.raises(BadInput, match="test=FILE gives the test rows, so there are no folds"):
+        Table(path="rows.csv", label="y", test="new.csv", fold="1/5")

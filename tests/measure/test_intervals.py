@@ -189,6 +189,76 @@ def test_coverage_of_redrawn_test_rows_by_simulation(rows: int, true: float) -> 
     assert true or decided <= 0.065
 
 
+FEATURES, TRAINING_NOISE, CLIENT_SHIFT = 10, 0.05, 1.0
+"""Of the learners below: numbers of features, the standard deviations of the seeds' noise, and of a client's class means."""
+
+
+def of_learners(
+    rng: np.random.Generator, rows: int, folds: int, gap: float, clients: int = 0, repetitions: int = 1
+) -> tuple[np.ndarray, float]:
+    """The differences (repetitions x folds,) of two learners on the folds of one data set, and the true one.
+
+    Each learner sees features of its own. Their means differ by class, for the second learner ``1 + gap`` times as much. It learns
+    the means from the other folds. Each of ``clients`` shifts the means of its rows; folds are then of clients, and the true
+    difference is that on a new client.
+    """
+    y, owner = rng.choice([-1.0, 1.0], rows), np.arange(rows) % (clients or rows)
+    means = np.array([1.0, 1.0 + gap])[:, None] * np.full((2, FEATURES), FEATURES**-0.5)
+    shift = CLIENT_SHIFT * FEATURES**-0.5 * bool(clients)
+    x = rng.normal(size=(2, rows, FEATURES))
+    x += (means[:, None] + shift * rng.normal(size=(2, clients or rows, FEATURES))[:, owner]) * y[:, None]
+    found, true = [], []
+    for _ in range(repetitions):
+        fold = (rng.permutation(clients or rows) % folds)[owner]
+        for tested in (fold == k for k in range(folds)):
+            weights = (x * y[:, None])[:, ~tested].mean(1) + TRAINING_NOISE * rng.normal(size=means.shape)
+            right = (x[:, tested] @ weights[:, :, None])[..., 0] * y[tested] > 0
+            exact = stats.norm.cdf((weights * means).sum(1) / np.linalg.norm(weights, axis=1) / (1 + shift**2) ** 0.5)
+            found.append(np.diff(right.mean(1))[0])
+            true.append(np.diff(exact)[0])
+    return np.array(found), float(np.mean(true))
+
+
+def decisions_over_folds(
+    rows: int, folds: int, gap: float, repeats: int, clients: int = 0, repetitions: int = 1
+) -> tuple[float, float, float, float, float]:
+    """The true difference, then as `decisions`: by the rule of the tables, and by Student's interval over the folds alone."""
+    rng, counts = np.random.default_rng(rows + folds), np.zeros(4)
+    drawn = [of_learners(rng, rows, folds, gap, clients, repetitions) for _ in range(repeats)]
+    true = float(np.mean([exact for _, exact in drawn])) if gap else 0.0
+    for values, _ in drawn:
+        rule = over_splits(values.tolist(), 1 / (folds - 1), folds - 1 if clients else np.inf)
+        mean, alone = mean_interval(values.tolist())
+        for at, half in ((0, rule.half()), (2, alone)):
+            counts[at : at + 2] += abs(mean - true) <= half, abs(mean) > half
+    return true, *(counts / repeats).tolist()
+
+
+def test_the_interval_over_folds_rarely_decides_without_a_difference() -> None:
+    _, covered, false, *_ = decisions_over_folds(100, 5, 0.0, repeats=300)
+    assert covered >= 0.95
+    assert false <= 0.05
+
+
+FOLDS_OF_ROWS = [(rows, folds, gap, 0, 1) for rows in (100, 500, 2500) for folds in (5, 10) for gap in (0.0, 0.2)]
+FOLDS_OF_ROWS += [(500, folds, gap, 0, 5) for folds in (5, 10) for gap in (0.0, 0.2)]
+FOLDS_OF_CLIENTS = [
+    (50 * clients, folds, gap, clients, repetitions)
+    for clients, folds in ((4, 4), (5, 5), (20, 5), (20, 10))
+    for repetitions in (1, 5)
+    for gap in (0.0, 0.5)
+]
+"""Rows, folds, gap, clients and repetitions of the simulations."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "folds", "gap", "clients", "repetitions"), [*FOLDS_OF_ROWS, *FOLDS_OF_CLIENTS])
+def test_coverage_of_folds_by_simulation(rows: int, folds: int, gap: float, clients: int, repetitions: int) -> None:
+    _, covered, decided, *_ = decisions_over_folds(rows, folds, gap, 1000, clients, repetitions)
+    assert covered >= 0.93
+    assert gap or decided <= 0.065
+
+
 if __name__ == "__main__":
     for redrawn in (False, True):
         print("redrawn test rows" if redrawn else "the same test rows")
@@ -197,3 +267,13 @@ if __name__ == "__main__":
             for true in (0.0, 0.01, 0.03):
                 found = decisions(rows, true, 1000, redrawn=redrawn)
                 print(rows, true, *(f"{100 * share:.1f} %" for share in found), sep="  ")
+    for name, simulated in (("folds of rows", FOLDS_OF_ROWS), ("folds of clients", FOLDS_OF_CLIENTS)):
+        print(name)
+        print(
+            "rows  folds  clients  repetitions  difference  covered  decided  covered, folds alone  decided, folds alone"
+        )
+        for rows, folds, gap, clients, repetitions in simulated:
+            true, *found = decisions_over_folds(rows, folds, gap, 1000, clients, repetitions)
+            print(
+                rows, folds, clients, repetitions, f"{true:.3f}", *(f"{100 * share:.1f} %" for share in found), sep="  "
+            )

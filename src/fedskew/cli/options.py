@@ -127,7 +127,14 @@ SEVERAL_METHODS = (
         nargs="+",
         default=DEFAULT_METHODS,
     ),
-    option("--seeds", "N", "number of seeds, or a list of seeds (default: 5)", type=int, nargs="+", default=[5]),
+    option("--seeds", "N", "number of seeds, or a list of seeds (default: 5)", type=int, nargs="+"),
+    option(
+        "--folds",
+        "K",
+        "cross-validation: each seed tests one of K folds of the rows (K:clients: of whole clients); --seeds is then the number of "
+        "repetitions (default: 1)",
+        default="",
+    ),
     JOBS,
     option("--report", "FILE", "report file to write (default: in the run store)", type=Path),
     PROFILE,

@@ -19,6 +19,7 @@ from fedskew.cli.request import confirm, described, experiment_from, jobs_for
 from fedskew.cli.terminal import Console
 from fedskew.cli.tune import print_choice, tune_all
 from fedskew.core.counting import count
+from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
 from fedskew.experiment.compare import (
     cross,
@@ -53,12 +54,17 @@ def compare(parsed: argparse.Namespace) -> int:
     """Carry out several methods on the same partitions and seeds."""
     base = experiment_from(parsed)
     requested_budget(parsed)
-    seeds = parsed.seeds if len(parsed.seeds) > 1 else seeds_from(parsed.seeds[0], base.training.seed)
+    given = parsed.seeds[0] if parsed.seeds and len(parsed.seeds) == 1 else parsed.seeds
+    seeds = seeds_from(given, base.training.seed, parsed.folds)
+    require(
+        not (parsed.folds and parsed.tuned),
+        "compare: --tuned chooses settings on rows that the folds test; leave out --tuned or --folds",
+    )
     if not parsed.no_baselines:
         parsed.algorithms, line = with_baselines(base, parsed.algorithms)
         if line:
             warn(f"{line} (--no-baselines leaves them out)")
-    planned = cross(base, parsed.algorithms, seeds)
+    planned = cross(base, parsed.algorithms, seeds, parsed.folds)
     jobs = jobs_for(parsed, len(planned))
     store = RunStore(parsed.runs)
     tuned: dict[str, Tuned] = {}
@@ -73,7 +79,8 @@ def compare(parsed: argparse.Namespace) -> int:
         if plan.experiment.name in tuned:
             store.add_facts(number, {"tuned": tuned[plan.experiment.name].facts()})
     comparison = f"c{store.run(min(runs)).comparison}"
-    head(plans, f"comparison {comparison}: {count(len(seeds), 'seed')}, {jobs} at a time")
+    of = f" (folds {parsed.folds})" if parsed.folds else ""
+    head(plans, f"comparison {comparison}: {count(len(seeds), 'seed')}{of}, {jobs} at a time")
     return carry_out(store, runs, dataset, jobs, parsed, f"fedskew resume {comparison}")
 
 

@@ -1,23 +1,92 @@
-"""Test rows drawn out of a table that has no test set of its own."""
+"""Test rows drawn out of a table that has no test set of its own: a share of the rows, or one of several folds."""
 
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedskew.core.counting import count
+from fedskew.core.errors import require, require_storable
+from fedskew.core.folds import parse_folds
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Ints
 
 Source = TypeVar("Source")
 
 
-def with_split(source: Source, seed: int) -> Source:
-    """The data set with the test rows that this seed draws, if it says ``redraw``; else as it is.
+@dataclass(frozen=True, kw_only=True)
+class Redrawn:
+    """Options of a data set that draws its test rows.
 
-    A data set that draws its test rows has the options ``split_seed`` and ``redraw``.
+    ``split_seed`` draws them; with ``redraw`` each seed of a comparison draws its own. ``fold=2/5`` tests the second of five folds
+    of the rows, ``fold=2/4:clients`` the second of four folds of whole clients.
     """
-    return replace(source, split_seed=seed) if getattr(source, "redraw", False) else source  # type: ignore[type-var]
+
+    split_seed: int = 0
+    redraw: bool = True
+    fold: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.split_seed >= 0, f"split_seed must be at least 0, got {self.split_seed}")
+        require_storable("split_seed", self.split_seed)
+        if self.fold:
+            found = re.fullmatch(r"(\d{1,9})/(.*)", self.fold, re.ASCII)
+            require(
+                found is not None and 1 <= int(found[1]) <= parse_folds(found[2]).number,
+                f"fold: write 2/5 for the second of five folds, or 2/4:clients; got {self.fold!r}",
+            )
+
+
+def with_splits(source: Source, seeds: Sequence[int], folds: str = "") -> dict[int, Source]:
+    """By seed: the data set with the test rows that this seed draws, if it says ``redraw``; else as it is.
+
+    With ``folds`` each seed tests another fold. The first seed of a repetition draws its folds.
+    """
+    redrawn = isinstance(source, Redrawn) and source.redraw
+    if not folds:
+        return {seed: replace(source, split_seed=seed) if redrawn else source for seed in seeds}  # type: ignore[type-var]
+    number = parse_folds(folds).number
+    require(
+        redrawn,
+        "compare: folds need a data set that draws its test rows: table:... without test=FILE and redraw=false, or heart; name "
+        "one of these, or leave out folds",
+    )
+    require(
+        len(seeds) % number == 0,
+        f"compare: {number} folds need {number} seeds for each repetition, got {len(seeds)}; write the number of repetitions in "
+        "place of a list of seeds",
+    )
+    return {
+        seed: replace(source, split_seed=seeds[i - i % number], fold=f"{i % number + 1}/{folds}")  # type: ignore[type-var]
+        for i, seed in enumerate(seeds)
+    }
+
+
+def in_fold(client: Ints, fold: str, seed: int = 0, stratum: Ints | None = None) -> NDArray[np.bool_]:
+    """(n,) whether a row is in this fold, such as ``2/5``: each row is in one of the folds.
+
+    In folds of rows the number of rows of a client, and of a ``stratum`` of a client, differs by at most one between two folds. In
+    folds of clients (``2/4:clients``) the number of clients does.
+    """
+    number, _, folds = fold.partition("/")
+    folds_wanted, of_clients = parse_folds(folds)
+    owner = np.unique(client, return_inverse=True)[1] if of_clients else np.arange(len(client))
+    units = int(owner.max(initial=-1)) + 1
+    require(
+        units >= folds_wanted,
+        f"folds {folds}: the data have {count(units, 'natural client' if of_clients else 'row')}; name fewer folds"
+        + ", or folds of rows" * of_clients,
+    )
+    stratum = np.zeros_like(client) if stratum is None else stratum
+    chance, fold_of = stream(seed, "split").random(units), np.empty(units, dtype=np.int64)
+    # neighbours in this order are in different folds
+    fold_of[np.argsort(chance) if of_clients else np.lexsort((chance, stratum, client))] = (
+        np.arange(units) % folds_wanted
+    )
+    return fold_of[owner] == int(number) - 1
 
 
 def held_out(client: Ints, fraction: float, seed: int = 0, stratum: Ints | None = None) -> NDArray[np.bool_]:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from fedskew.core.errors import Diverged, FedskewError, Interrupted, require
+from fedskew.core.folds import parse_folds
 from fedskew.data.dataset import Dataset
-from fedskew.data.splits import with_split
+from fedskew.data.splits import with_splits
 from fedskew.engine.group import Lost
 from fedskew.experiment.combinations import has_own_models, with_method
 from fedskew.experiment.config import Experiment
@@ -22,10 +23,11 @@ MOST_RUNS = 10_000
 EndListener = Callable[[Ended], None]
 
 
-def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> list[Experiment]:
+def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int], folds: str = "") -> list[Experiment]:
     """One experiment for each method and seed, seed by seed, so that an unfinished comparison is still paired.
 
-    Partition and training use the same seed, and so do test rows that are drawn. All methods use the same seeds.
+    Partition and training use the same seed, and so do test rows that are drawn. All methods use the same seeds. With ``folds``,
+    such as ``5`` or ``4:clients``, each seed tests another fold.
     """
     require(bool(methods), "compare: name at least one algorithm")
     require(
@@ -36,7 +38,7 @@ def cross(base: Experiment, methods: Sequence[object], seeds: Sequence[int]) -> 
     require(bool(seeds) and len(set(seeds)) == len(seeds), "compare: seeds must be different numbers, at least one")
     made = [with_method(base, method) for method in methods]
     require(len({one.name for one in made}) == len(made), "compare: an algorithm is named twice")
-    splits = {seed: with_split(base.dataset, seed) for seed in seeds}
+    splits = with_splits(base.dataset, seeds, folds)
     return [
         one.replace(training__seed=seed, clients__partition_seed=seed, dataset=splits[seed])
         for seed in seeds
@@ -135,9 +137,15 @@ def worst_error(results: Sequence[Ended]) -> FedskewError | None:
     return next((e for e in errors if not isinstance(e, Diverged)), errors[0] if errors else None)
 
 
-def seeds_from(text: Sequence[int] | int, first: int = 0) -> list[int]:
-    """A number ``n`` gives the seeds first .. first + n - 1; a list is returned as it is."""
-    if isinstance(text, int):
-        require(1 <= text <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {text}")
-        return list(range(first, first + text))
-    return list(text)
+def seeds_from(given: Sequence[int] | int | None, first: int = 0, folds: str = "") -> list[int]:
+    """A number ``n`` gives the seeds first .. first + n - 1, and with K ``folds`` n x K seeds; a list is returned as it is.
+
+    The default is 5, or one repetition of the folds.
+    """
+    if given is None:
+        given = 1 if folds else 5
+    if isinstance(given, int):
+        number = given * parse_folds(folds).number if folds else given
+        require(1 <= number <= MOST_RUNS, f"seeds: at least 1 and at most {MOST_RUNS} are possible, got {number}")
+        return list(range(first, first + number))
+    return list(given)

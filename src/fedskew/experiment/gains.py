@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeAlias
 
@@ -9,15 +10,16 @@ from fedskew.advice.evidence import FACES, MEASURES, Case, Face, Line, Measure
 from fedskew.advice.protocol import REFERENCE
 from fedskew.core.errors import require
 from fedskew.data.dataset import Dataset
-from fedskew.data.splits import with_split
+from fedskew.data.splits import Redrawn
 from fedskew.experiment.config import Experiment, from_toml
 from fedskew.experiment.diagnose import faces_of, from_experiment
 from fedskew.experiment.reproduce import DONE
-from fedskew.measure.intervals import Estimate, mean_interval, over_splits
+from fedskew.measure.intervals import Estimate, mean_interval
 from fedskew.measure.registry import primary, primary_of
 from fedskew.measure.statistics import paired_p
+from fedskew.report.experiments import without_seeds
 from fedskew.report.repeat import repeat_command
-from fedskew.report.stated import drawn_ratio
+from fedskew.report.stated import Splits, splits
 from fedskew.report.test_rows import ByRow, Seeds, by_method, estimate
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -57,7 +59,7 @@ def lines_of(
     done = {method: {seeds(r): r for r in own if r.status in DONE} for method, own in runs.items()}
     reached = {method: {at: values_of(store, r, metric) for at, r in own.items()} for method, own in done.items()}
     by_row = by_method(store, [r for own in done.values() for r in own.values()])
-    ratio = drawn_ratio([r for own in done.values() for r in own.values()])
+    drawn = splits([r for own in done.values() for r in own.values()])
     found = []
     for method, own in done.items():
         for measure in measures if method != REFERENCE else ():
@@ -67,7 +69,7 @@ def lines_of(
             if len(both) > 1:
                 a, b = ([reached[name][at][measure] for at in both] for name in (method, REFERENCE))
                 rows = by_row if measure == "test" else {}
-                found.append(line_of(method, measure, rate(own[both[0]]), metric, (a, b), rows, both, ratio))
+                found.append(line_of(method, measure, rate(own[both[0]]), metric, (a, b), rows, both, drawn))
     return found
 
 
@@ -79,15 +81,15 @@ def line_of(
     values: tuple[Sequence[float], Sequence[float]],
     by_row: ByRow,
     both: Sequence[Seeds],
-    ratio: float,
+    drawn: Splits | None,
 ) -> Line:
     """A gain, by the intervals and tests of a comparison."""
     sign = -1 if primary(metric).better == "lower" else 1
     gains = [sign * (a - b) for a, b in zip(*values, strict=True)]
     mean, half = mean_interval(gains)
     p = paired_p(gains)
-    if measure == "test" and ratio > 0:
-        whole: Estimate | None = over_splits(gains, ratio)
+    if measure == "test" and drawn:
+        whole: Estimate | None = drawn.over(gains)
     else:
         whole = estimate(by_row.get(method, {}), by_row.get(REFERENCE, {}), both)
     if whole and whole.half():
@@ -161,10 +163,11 @@ def case_of_comparison(store: RunStore, word: str) -> Case:
         REFERENCE in by_name and len(by_name) > 1,
         f"evidence add {word}: gains are over FedAvg; compare it with other methods: --algorithms fedavg scaffold",
     )
-    experiments = [from_toml(record.experiment, f"run {record.id}") for record in records]
     base = from_toml(by_name[REFERENCE][0].experiment)
+    if isinstance(base.dataset, Redrawn):
+        base = base.replace(dataset=replace(base.dataset, fold=""))
     require(
-        len({str(with_split(one.dataset, 0)) for one in experiments}) == 1,
+        len({str(without_seeds(record).get("dataset")) for record in records}) == 1,
         f"evidence add {word}: its runs have several data sets; name the comparison of one",
     )
     require(

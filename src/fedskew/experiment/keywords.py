@@ -109,7 +109,7 @@ OTHER_NAMES = {
 }
 """Names as other tools use them, and ours; a verb has at most one of these."""
 
-OF_FUNCTIONS = ("algorithms", "seeds", "baselines", "data", "runs", "jobs", "progress")
+OF_FUNCTIONS = ("algorithms", "seeds", "folds", "baselines", "data", "runs", "jobs", "progress")
 """Keywords of `fedskew.run` and `fedskew.compare` that are no setting of an experiment."""
 
 

@@ -69,7 +69,8 @@ def compare(
     experiment: Experiment | Sequence[object] | None = None,
     algorithms: Sequence[object] = (),
     *,
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] | None = None,
+    folds: int | str = "",
     data: Dataset | None = None,
     runs: str | Path = "runs",
     jobs: int = 1,
@@ -79,6 +80,9 @@ def compare(
     **keywords: Unpack[Settings],
 ) -> Runs:
     """Run several methods on the same partitions and seeds: ``compare(["fedavg", "scaffold"], dataset="heart", seeds=5)``.
+
+    ``seeds`` is a number, 5 by default, or a list. ``folds=5`` is cross-validation: each seed tests another fold of the rows, and
+    ``seeds`` is the number of repetitions, 1 by default. ``folds="4:clients"`` leaves out whole clients.
 
     An `Experiment` may stand before the methods. Without methods it compares the same as `fedskew compare`. ``jobs`` processes work
     side by side. Fine-tuned FedAvg and ``local-only`` are added beside methods with a model for each client, unless ``baselines``
@@ -95,7 +99,11 @@ def compare(
         methods, line = with_baselines(made, methods)
         if line and progress:
             say(f"{line} (baselines=False leaves them out)", error=True)
-    planned = cross(made, methods, seeds_from(seeds, made.training.seed))
+    folds = str(folds)
+    require(
+        data is None or not folds, "compare: folds need rows in a file; save them as a table, dataset='table:path=...'"
+    )
+    planned = cross(made, methods, seeds_from(seeds, made.training.seed, folds), folds)
     return carry_out(planned, data, runs, jobs, progress, listener)
 
 

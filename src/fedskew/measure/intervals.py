@@ -99,26 +99,27 @@ class Crossed(Estimate):
 class Resampled(Estimate):
     """Over S seeds, each with a split into training and test rows of its own, by the corrected resampled t test.
 
-    Splits of the same rows have test rows in common, so their results are not independent. Nadeau and Bengio (2003) take
-    variance (1 / S + ``ratio``) as the squared standard error, with ``ratio`` test rows for each training row, and S - 1 degrees
-    of freedom.
+    Splits of the same rows have training or test rows in common, so their results are not independent. Nadeau and Bengio (2003)
+    take variance (1 / S + ``ratio``) as the squared standard error, with ``ratio`` test rows for each training row, and S - 1
+    degrees of freedom, here at most ``most_freedom``.
     """
 
     variance: float
     ratio: float
+    most_freedom: float = math.inf
 
     def errors(self) -> list[tuple[float, float]]:
         error = math.sqrt(self.variance * (1 / self.seeds + self.ratio))
-        return [(error, self.seeds - 1.0)] if error > 1e-9 * abs(self.mean) else []
+        return [(error, min(self.seeds - 1.0, self.most_freedom))] if error > 1e-9 * abs(self.mean) else []
 
     def with_seeds(self, seeds: int) -> "Resampled":
         return replace(self, seeds=seeds)
 
 
-def over_splits(values: Sequence[float], ratio: float) -> Resampled:
+def over_splits(values: Sequence[float], ratio: float, most_freedom: float = math.inf) -> Resampled:
     """The mean of a number over at least two splits, with ``ratio`` test rows for each training row."""
     v = np.asarray(values, dtype=float)
-    return Resampled(float(v.mean()), len(v), float(v.var(ddof=1)), ratio)
+    return Resampled(float(v.mean()), len(v), float(v.var(ddof=1)), ratio, most_freedom)
 
 
 def over_seeds_and_rows(values: NDArray[np.floating]) -> Crossed:

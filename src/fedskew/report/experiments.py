@@ -14,7 +14,7 @@ SEEDS = (("training", "seed"), ("clients", "partition_seed"))
 """Section and key of the two seeds, which have lines of their own."""
 
 SPLIT = (("dataset", "split_seed"), ("dataset", "redraw"))
-"""The same of the seed that draws the test rows, where each seed of a comparison draws its own."""
+"""The same of the seed that draws the test rows, where each seed of a comparison draws its own; the fold becomes ``folds``."""
 
 FIRST = ("dataset", "skew", "clients", "model", "algorithm")
 """Sections of an experiment that are shown first."""
@@ -72,6 +72,8 @@ def without_seeds(record: RunRecord) -> Json:
     for section, key in (*SEEDS, *(SPLIT if split(record) else ())):
         if isinstance(table.get(section), dict):
             table[section].pop(key, None)
+    if split(record) and (fold := table["dataset"].pop("fold", "")):
+        table["dataset"]["folds"] = fold.partition("/")[2]
     return table
 
 
@@ -265,9 +267,11 @@ def differing_settings(records: Sequence[RunRecord]) -> list[tuple[tuple[str, st
 
 
 def split(record: RunRecord) -> str:
-    """The seed that drew the test rows, where each seed of a comparison draws its own; else nothing."""
+    """The seed that drew the test rows, and their fold, where each seed of a comparison draws its own; else nothing."""
     dataset = parsed(record).get("dataset")
-    return str(dataset.get("split_seed")) if isinstance(dataset, dict) and dataset.get("redraw") is True else ""
+    if not isinstance(dataset, dict) or dataset.get("redraw") is not True:
+        return ""
+    return f"{dataset.get('split_seed')} {dataset.get('fold', '')}".strip()
 
 
 def fingerprint(record: RunRecord) -> str:

@@ -32,11 +32,20 @@ def without_numbers(records: Sequence[RunRecord]) -> list[str]:
 
 
 def without_model(records: Sequence[RunRecord]) -> list[str]:
-    """The primary metric of answers without a model on each data set's test rows."""
-    measure, found = primary(), {}
+    """The primary metric of answers without a model on each data set's test rows; a range over several test sets."""
+    measure = primary()
+    found: dict[str, dict[str, set[float]]] = {}
     for record in records:
         answers, data = record.facts.get("baselines", {}), record.facts.get("data", {})
-        values = [f"{name} {plain(measure, has[measure.name])}" for name, has in answers.items() if measure.name in has]
-        if values:
-            found[f"{heading(measure)} without a model: {', '.join(values)}"] = data.get("name", "")
-    return [f"{name}: {text}" if len(found) > 1 else text for text, name in found.items()]
+        for answer, has in answers.items():
+            if measure.name in has:
+                found.setdefault(data.get("name", ""), {}).setdefault(answer, set()).add(has[measure.name])
+    lines = []
+    for name, answered in found.items():
+        ranges = [
+            f"{answer} {' to '.join(dict.fromkeys(plain(measure, end(values)) for end in (min, max)))}"
+            for answer, values in answered.items()
+        ]
+        text = f"{heading(measure)} without a model: {', '.join(ranges)}"
+        lines.append(f"{name}: {text}" if len(found) > 1 else text)
+    return lines

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fedskew.core.titles import BY_PLAIN_NAME, plainly
 from fedskew.report.experiments import parsed, settings_of
+from fedskew.report.stated import folds_of
 from fedskew.report.words import ranges
 from fedskew.store.facts import Json
 from fedskew.store.runs import RunRecord, RunStore
@@ -27,9 +28,11 @@ def repeat_command(store: RunStore, records: Sequence[RunRecord]) -> str:
         and (others(record) == others(first) if plain_method(record) else plainly(base(record)) in BY_PLAIN_NAME)
         for record in records
     )
-    if not (alike and plain_method(first)) or any(own != seeds[0] for own in seeds):
+    folds = folds_of(first)
+    whole = folds is None or len(seeds[0]) % folds.number == 0
+    if not (alike and whole and plain_method(first)) or any(own != seeds[0] for own in seeds):
         return f"fedskew run {file}  (one for each of the runs {ranges([r.id for r in records])})"
-    words = [*map(shlex.quote, methods), "--seeds", *(str(seed) for seed in seeds[0])]
+    words = [*map(shlex.quote, methods), *(["--folds", str(folds)] if folds else []), "--seeds", *map(str, seeds[0])]
     return " ".join([f"fedskew compare {file} --algorithms", *words])
 
 

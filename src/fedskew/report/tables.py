@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedskew.core.errors import BadInput, require, suggestion
 from fedskew.core.titles import plainly
-from fedskew.measure.intervals import Estimate, mean_interval, over_splits
+from fedskew.measure.intervals import Estimate, mean_interval
 from fedskew.measure.registry import OF_MODELS, Measure, View, by_primary_metric, primary, shown, stored
 from fedskew.measure.statistics import (
     LEVEL,
@@ -29,7 +29,7 @@ from fedskew.measure.statistics import (
 from fedskew.report import test_rows, words
 from fedskew.report.budget import Budget, within
 from fedskew.report.experiments import client_rows, distinct, pooled, shares_nothing
-from fedskew.report.stated import drawn_ratio, margin
+from fedskew.report.stated import margin, splits
 from fedskew.report.test_rows import ByRow
 from fedskew.store.runs import RunRecord, RunStore
 
@@ -63,9 +63,9 @@ def read(store: RunStore, records: Sequence[RunRecord], budget: Budget | None = 
     known = {r.id: (r.id, r.name, r.partition_seed, r.seed, r.status) for r in records}
     about = pd.DataFrame(list(known.values()), columns=["run", *OBSERVATION, "status"])
     frame = store.measurements(list(known), per_client=False).drop(columns="client").merge(about, on="run")
-    for without, splits in ((pooled, ["clients", "personal"]), (shares_nothing, ["test", "clients"])):
+    for without, parts in ((pooled, ["clients", "personal"]), (shares_nothing, ["test", "clients"])):
         runs = frame["run"].isin([record.id for record in records if without(record)])
-        frame = frame[~(runs & frame["split"].isin(splits))]
+        frame = frame[~(runs & frame["split"].isin(parts))]
     return within(frame, budget) if budget else frame
 
 
@@ -87,8 +87,9 @@ def summary(
     ``seeds``                                 distinct (partition seed, seed) among the finished
     ``after_round``                           the round, or rounds, after which its finished runs are read, as text
     ``covers``                                what the primary measure's interval, ``difference_half`` and the verdict cover:
-                                              ``seeds and test rows``, ``seeds and redrawn test rows``, or ``seeds`` under a
-                                              budget and without stored rows
+                                              ``seeds and test rows``, ``seeds and redrawn test rows``, ``seeds and folds of
+                                              rows``, ``seeds and folds of clients``, or ``seeds`` under a budget and without
+                                              stored rows
     ``client_rows``                           ``training`` or ``held-out``: the rows on which its clients are measured
     ``pairs``                                 (partition seed, seed) that this and the first method both finished
     ``difference``, ``difference_half``       primary measure minus the first method's over these pairs; no half-width where
@@ -128,12 +129,12 @@ def summarise(
     read_after = last_rounds(frame)
     stated = margin(records)
     limit = stated / 100 if primary().unit == "%" else stated
-    ratio = drawn_ratio(records)
+    drawn = splits(records)
 
     def sure(values: pd.Series[float], method: str, first: str = "") -> Estimate | None:
         """The mean of a method's values, or of its differences from the first, as sure as the test rows allow."""
-        if ratio > 0:
-            return over_splits(values.tolist(), ratio) if len(values) > 1 else None
+        if drawn:
+            return drawn.over(values.tolist()) if len(values) > 1 else None
         return test_rows.estimate(by_row.get(method, {}), by_row.get(first, {}) if first else None, values.index)
 
     rows = []
@@ -157,7 +158,7 @@ def summarise(
         if whole:
             row[f"{primary().key}_half"] = whole.half()
         row |= {
-            "covers": (words.SPLITS if ratio > 0 else words.ROWS_TOO) if whole else words.SEEDS,
+            "covers": (drawn.covers if drawn else words.ROWS_TOO) if whole else words.SEEDS,
             "pairs": len(own),
             **dict.fromkeys(("difference", "difference_half", "difference_std", "difference_sem"), NAN),
             "effect": NAN,
@@ -305,12 +306,15 @@ def undecided(table: pd.DataFrame) -> list[str]:
     rows = [row for row in words.rows_of(table) if row["verdict"] == "undecided"]
     more = {row["method"]: int(row["seeds_to_decide"]) for row in rows if row["seeds_to_decide"] > row["pairs"]}
     never = [row["method"] for row in rows if row["seeds_to_decide"] == 0]
+    covers = words.covers(table)
+    runs = "runs of each method" if covers in (words.FOLDS, words.FOLDS_OF_CLIENTS) else "seeds"
+    tested = "clients" if covers == words.FOLDS_OF_CLIENTS else "test rows"
     parts = [
-        f"about {seeds} seeds would decide {method}'s difference, if it is as large as here"
+        f"about {seeds} {runs} would decide {method}'s difference, if it is as large as here"
         for method, seeds in more.items()
     ]
     parts += (
-        [f"more seeds would not decide {words.listed(never)}: too few test rows for a difference of this size"]
+        [f"more {runs} would not decide {words.listed(never)}: too few {tested} for a difference of this size"]
         if never
         else []
     )

@@ -43,11 +43,20 @@ SPREADS = {
 }
 
 SEEDS, ROWS_TOO, SPLITS = "seeds", "seeds and test rows", "seeds and redrawn test rows"
+FOLDS, FOLDS_OF_CLIENTS = "seeds and folds of rows", "seeds and folds of clients"
 """What an interval of the primary measure covers."""
 
 
+DRAWN = {
+    SPLITS: "each seed draws its own test rows; the intervals of {} cover this",
+    FOLDS: "each seed tests one fold of the rows; the intervals of {} cover the seeds and the choice of the rows",
+    FOLDS_OF_CLIENTS: "each seed tests the clients of one fold; the intervals of {} cover the seeds and the choice of the clients",
+}
+BY_SPLITS = " by the corrected resampled t test (Nadeau and Bengio 2003), others the seeds only"
+
+
 def covers(table: pd.DataFrame) -> str:
-    """What the intervals of the primary measure cover: `ROWS_TOO` or `SPLITS` if this holds for all methods, else `SEEDS`.
+    """What the intervals of the primary measure cover: one of the above if this holds for all methods, else `SEEDS`.
 
     Methods without a number do not count, such as `local-only`, which has no shared model to test.
     """
@@ -57,11 +66,8 @@ def covers(table: pd.DataFrame) -> str:
 
 def covered(table: pd.DataFrame) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
-    if covers(table) == SPLITS:
-        return (
-            f"each seed draws its own test rows; the intervals of {primary().title} cover this by the corrected resampled t test "
-            "(Nadeau and Bengio 2003), others the seeds only"
-        )
+    if (split := covers(table)) in DRAWN:
+        return DRAWN[split].format(primary().title) + BY_SPLITS
     if covers(table) == ROWS_TOO:
         return (
             f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from msgspec import structs
 
-from fedskew.core.errors import require, require_storable
+from fedskew.core.errors import require
 from fedskew.core.places import whole_path
 from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.preprocessing import Tabular
-from fedskew.data.splits import held_out
+from fedskew.data.splits import Redrawn, held_out, in_fold
 from fedskew.data.targets import TARGETS
 from fedskew.data.texts import check_options, of_texts
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Redrawn):
     """Rows of the file or folder ``path``; the natural clients are the values of the column ``client``, or else the files.
 
     One file without ``client`` has no natural clients; a skew deals its rows. The test set is the file or folder ``test``, or a
     random ``test_share`` of each client's rows (rounded down), in equal shares of the classes. ``split_seed`` draws it; with
-    ``redraw`` each seed of a comparison draws its own. All rows are loaded into memory, or ``rows`` of them at random.
+    ``redraw`` each seed of a comparison draws its own. ``fold=2/5`` tests the second of five folds of the rows instead,
+    ``fold=2/4:clients`` the second of four folds of whole clients. All rows are loaded into memory, or ``rows`` of them at random.
     Classes of the test set alone stay in it: no client trains on them, and their rows count as errors. Rows without label or client
     are dropped; ``notes`` counts them.
 
@@ -51,8 +52,6 @@ class Table:
     text: str = ""
     test: str = ""
     test_share: float = 0.2
-    split_seed: int = 0
-    redraw: bool = True
     rows: int = 0
     length: int = 64
     vocabulary: int = 20_000
@@ -65,8 +64,10 @@ class Table:
     def __post_init__(self) -> None:
         if self.test:
             object.__setattr__(self, "redraw", False)
-        require(self.split_seed >= 0, f"split_seed must be at least 0, got {self.split_seed}")
-        require_storable("split_seed", self.split_seed)
+        super().__post_init__()
+        require(
+            not (self.test and self.fold), "test=FILE gives the test rows, so there are no folds; leave out one of them"
+        )
         require(0 < self.test_share < 1, f"test_share must be between 0 and 1, got {self.test_share}")
         named = sum(map(bool, (self.label, self.target, self.labels, self.time or self.event)))
         require(
@@ -166,7 +167,11 @@ class Table:
         else:
             target = {"label": "classes", "labels": "labels", "target": "number", "time": "survival"}
             kind = next(target[option] for option in target if getattr(self, option))
-            held = held_out(client, self.test_share, self.split_seed, TARGETS[kind].strata(y, tuple(classes))[0])
+            stratum = TARGETS[kind].strata(y, tuple(classes))[0]
+            if self.fold:
+                held = in_fold(client, self.fold, self.split_seed, stratum)
+            else:
+                held = held_out(client, self.test_share, self.split_seed, stratum)
             require(
                 bool(held.any()),
                 f"{self.path}: no client has {1 / self.test_share:.0f} rows for a test share; give test=FILE",

@@ -128,7 +128,7 @@ def test_p_is_corrected_for_all_claims_that_chance_could_decide() -> None:
     assert corrected([0.01, 0.0, 0.04, math.nan, 0.02]) == pytest.approx([0.03, 0.0, 0.04, math.nan, 0.04], nan_ok=True)
 
 
-def test_the_largest_p_of_the_ends_counts_inside_and_that_of_the_crossed_end_outside() -> None:
+def test_inside_the_largest_p_counts_and_outside_the_p_of_the_crossed_end() -> None:
     values = [0.4, 0.5, 0.7]
     above, below = paired_p([0.2, 0.3, 0.5]), paired_p([-0.4, -0.3, -0.1])
     assert evidence_for(claim(expect="0.2..0.8"), values).p == pytest.approx(max(above, below))

@@ -76,16 +76,18 @@ def test_seeds_that_decide() -> None:
     assert Crossed(mean=0.5, seeds=3, rows=10, by_seed=0.0, by_row=1.0, residual=0.0).seeds_to_decide() == 0
 
 
-def differences(rng: np.random.Generator, seeds: int, rows: int, true: float) -> np.ndarray:
+def differences(rng: np.random.Generator, seeds: int, rows: int, true: float, training: bool = True) -> np.ndarray:
     """Right minus right (-1, 0, 1) of two methods with accuracies 80 % and ``true`` more, (seeds, rows).
 
-    Rows are easy or hard for both methods, and some for one of them on every seed; each seed moves each method's accuracy.
+    Rows are easy or hard for both methods, and some for one of them on every seed. With ``training`` each seed moves each method's
+    accuracy, and half of what is its own on a row; without, all seeds train the same models.
     """
     hard = 0.8 * rng.normal(size=rows)
     right = []
     for accuracy in (0.8, 0.8 + true):
-        threshold = stats.norm.ppf(accuracy + SEED_NOISE * rng.normal(size=(seeds, 1)))
-        own = 0.42 * rng.normal(size=rows) + 0.43 * rng.normal(size=(seeds, rows))
+        threshold = stats.norm.ppf(accuracy + training * SEED_NOISE * rng.normal(size=(seeds, 1)))
+        always = 0.42 if training else 0.6
+        own = always * rng.normal(size=rows) + training * 0.43 * rng.normal(size=(seeds, rows))
         right.append((hard + own < threshold).astype(float))
     return right[1] - right[0]
 
@@ -95,7 +97,7 @@ SHARE = 0.2
 
 
 def decisions(
-    rows: int, true: float, repeats: int, seeds: int = 5, redrawn: bool = False
+    rows: int, true: float, repeats: int, seeds: int = 5, redrawn: bool = False, training: bool = True
 ) -> tuple[float, float, float, float]:
     """Of ``repeats`` comparisons the share of intervals that cover the true difference, and of those that leave out 0.
 
@@ -103,7 +105,7 @@ def decisions(
     """
     rng, counts = np.random.default_rng(rows), np.zeros(4)
     for _ in range(repeats):
-        values = differences(rng, seeds, round(rows / SHARE) if redrawn else rows, true)
+        values = differences(rng, seeds, round(rows / SHARE) if redrawn else rows, true, training)
         if redrawn:
             values = np.stack([rng.choice(own, rows, replace=False) for own in values])
             rule = over_splits(values.mean(1).tolist(), SHARE / (1 - SHARE))
@@ -189,6 +191,15 @@ def test_coverage_of_redrawn_test_rows_by_simulation(rows: int, true: float) -> 
     assert true or decided <= 0.065
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 1000])
+@pytest.mark.parametrize("true", [0.0, 0.01, 0.03])
+def test_redrawn_intervals_are_exact_where_methods_differ_by_test_rows_only(rows: int, true: float) -> None:
+    covered, _, alone, _ = decisions(rows, true, repeats=1000, redrawn=True, training=False)
+    assert 0.93 <= covered <= 0.97
+    assert alone < 0.9
+
+
 FEATURES, TRAINING_NOISE, CLIENT_SHIFT = 10, 0.05, 1.0
 """Of the learners below: numbers of features, the standard deviations of the seeds' noise, and of a client's class means."""
 
@@ -260,12 +271,12 @@ def test_coverage_of_folds_by_simulation(rows: int, folds: int, gap: float, clie
 
 
 if __name__ == "__main__":
-    for redrawn in (False, True):
-        print("redrawn test rows" if redrawn else "the same test rows")
+    for redrawn, training in ((False, True), (True, True), (True, False)):
+        print("redrawn test rows" if redrawn else "the same test rows", "" if training else "and the same models")
         print("rows  difference  covered  decided  covered, seeds alone  decided, seeds alone")
         for rows in (100, 1000, 10_000):
             for true in (0.0, 0.01, 0.03):
-                found = decisions(rows, true, 1000, redrawn=redrawn)
+                found = decisions(rows, true, 1000, redrawn=redrawn, training=training)
                 print(rows, true, *(f"{100 * share:.1f} %" for share in found), sep="  ")
     for name, simulated in (("folds of rows", FOLDS_OF_ROWS), ("folds of clients", FOLDS_OF_CLIENTS)):
         print(name)

@@ -66,9 +66,10 @@ def covers(table: pd.DataFrame) -> str:
 
 def covered(table: pd.DataFrame) -> str:
     """What the intervals of a summary cover, as a part of a sentence."""
-    if (split := covers(table)) in DRAWN:
-        return DRAWN[split].format(primary().title) + BY_SPLITS
-    if covers(table) == ROWS_TOO:
+    found = covers(table)
+    if found in DRAWN:
+        return DRAWN[found].format(primary().title) + BY_SPLITS
+    if found == ROWS_TOO:
         return (
             f"the intervals of {primary().title} cover the seeds and the choice of the test rows, others the seeds only"
         )

@@ -12,7 +12,7 @@ from fedskew.core.records import Batch
 from fedskew.core.task import ModelTask, one_hot, score
 from fedskew.core.vectors import ParameterSpace
 from fedskew.tasks.classification import Classification
-from tests.small import TASK, X0, TinyNet
+from tests.small import TASK, X0, TinyNet, classifier
 
 # vectors
 
@@ -89,6 +89,24 @@ def test_the_skeletons_own_parameters_are_never_read():
     for one, two in zip(before, task.outputs(X0, x), strict=True):
         assert torch.equal(one, two)
     assert torch.equal(task.logits(X0, x), before[1])
+
+
+class Tied(TinyNet):
+    """The output layer has the hidden layer's weights, under a second name."""
+
+    def __init__(self) -> None:
+        super().__init__(outputs=8)
+        self.a = nn.Linear(8, 8)
+        self.b.weight = self.a.weight
+
+
+def test_tied_weights_are_one_parameter():
+    task = classifier(Tied().double(), 8)
+    assert task.space.names == ["a.weight", "a.bias", "b.bias"]
+    w, x = torch.randn(80, dtype=torch.float64), torch.randn(3, 8, dtype=torch.float64)
+    weight, a, b = w.split([64, 8, 8])
+    expected = torch.tanh(x @ weight.view(8, 8).T + a) @ weight.view(8, 8).T + b
+    torch.testing.assert_close(task.logits(w, x), expected)
 
 
 def test_one_hot():

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.advice.evidence import Case, Measure
-from fedskew.advice.model import Expected, advisable, fit, points_of
+from fedskew.advice.model import Expected, Points, advisable, fit, points_of
 from fedskew.measure.intervals import mean_interval
 from fedskew.measure.statistics import LEVEL, paired_p
 
@@ -55,7 +55,8 @@ def check(cases: Sequence[Case], measure: Measure) -> Check | None:
     names = sorted({case.data_set for case in cases if any(line.measure == measure for line in case.methods)})
     if len(names) < 3:
         return None
-    found = [one for name in names for one in of_data_set(cases, name, measure)]
+    points = points_of(cases, measure)
+    found = [one for name in names for one in of_data_set(cases, points, name, measure)]
     numbers = {field: by_data_set(found, field) for field in Found._fields[1:]}
     gained, won = numbers["advised"], numbers["winner"]
     return Check(
@@ -84,16 +85,16 @@ def by_data_set(found: Sequence[Found], field: str) -> list[float]:
     return [float(np.nanmean(own)) for own in values if not np.isnan(own).all()]
 
 
-def of_data_set(cases: Sequence[Case], name: str, measure: Measure) -> list[Found]:
-    """Predict the cases of a data set from all others."""
-    others = [case for case in cases if case.data_set != name]
-    points, methods = points_of(others, measure), advisable(others, measure)
+def of_data_set(cases: Sequence[Case], points: Points, name: str, measure: Measure) -> list[Found]:
+    """Predict the cases of a data set from all others. ``points`` are the gains of all cases."""
+    points = points.where(points.data_set != name)
+    methods = advisable([case for case in cases if case.data_set != name], measure)
     model = fit(points)
     mean = {method: float(points.gain[points.method == method].mean()) for method in methods}
     found = []
-    for case in cases:
+    for case in [case for case in cases if case.data_set == name]:
         measured = {line.method: case.share(line) for line in case.methods if line.measure == measure}
-        if case.data_set != name or not measured:
+        if not measured:
             continue
         expected = {method: model.expected(method, case.strengths) for method in measured}
         choice = [method for method in methods if method in measured]

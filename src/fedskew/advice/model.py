@@ -39,15 +39,12 @@ class Points(NamedTuple):
     """All gains on a measure, one a row."""
 
     data_set: NDArray[np.str_]
-    case: NDArray[np.int64]
     method: NDArray[np.str_]
     faces: Floats  # (n, 5): 1 and the strengths
     gain: Floats
 
     def where(self, chosen: NDArray[np.bool_]) -> "Points":
-        return Points(
-            self.data_set[chosen], self.case[chosen], self.method[chosen], self.faces[chosen], self.gain[chosen]
-        )
+        return Points(self.data_set[chosen], self.method[chosen], self.faces[chosen], self.gain[chosen])
 
 
 class Model(NamedTuple):
@@ -72,13 +69,12 @@ def row(strengths: Strengths) -> Floats:
 
 def points_of(cases: Sequence[Case], measure: Measure) -> Points:
     """The gains on a measure in all cases."""
-    found = [(case, at, line) for at, case in enumerate(cases) for line in case.methods if line.measure == measure]
+    found = [(case, line) for case in cases for line in case.methods if line.measure == measure]
     return Points(
-        np.array([case.data_set for case, _, _ in found], dtype=np.str_),
-        np.array([at for _, at, _ in found], dtype=np.int64),
-        np.array([line.method for _, _, line in found], dtype=np.str_),
-        np.array([row(case.strengths) for case, _, _ in found]).reshape(-1, 1 + len(FACES)),
-        np.array([case.share(line) for case, _, line in found]),
+        np.array([case.data_set for case, _ in found], dtype=np.str_),
+        np.array([line.method for _, line in found], dtype=np.str_),
+        np.array([row(case.strengths) for case, _ in found]).reshape(-1, 1 + len(FACES)),
+        np.array([case.share(line) for case, line in found]),
     )
 
 
@@ -95,14 +91,17 @@ def advisable(cases: Sequence[Case], measure: Measure) -> list[str]:
 def lines(points: Points) -> tuple[Floats, dict[str, Floats]]:
     """The common line (5,), and each method's own line."""
     names, at = np.unique(points.method, return_inverse=True)
-    width = points.faces.shape[1]
-    design = np.zeros((len(points.gain), (1 + len(names)) * width))
-    design[:, :width] = points.faces
-    for k in range(len(names)):
-        design[at == k, (1 + k) * width : (2 + k) * width] = points.faces[at == k]
-    normal = design.T @ design + PRIOR * np.eye(design.shape[1])
-    solved = np.linalg.solve(normal, design.T @ points.gain).astype(np.float64).reshape(-1, width)
-    return solved[0], dict(zip(names.tolist(), solved[1:], strict=True))
+    mine = (at == np.arange(len(names))[:, None]).astype(np.float64)
+    faces, width = points.faces, points.faces.shape[1]
+    # of each method; its own line is solved for given the common one
+    products = (mine @ (faces[:, :, None] * faces[:, None]).reshape(-1, width**2)).reshape(-1, width, width)
+    sums = mine @ (faces * points.gain[:, None])
+    ridge = PRIOR * np.eye(width)
+    both = np.concatenate([products, sums[..., None]], axis=2)
+    solved = np.linalg.solve(products + ridge, both)
+    left = (both - products @ solved).sum(0)
+    common = np.linalg.solve(left[:, :-1] + ridge, left[:, -1])
+    return common, dict(zip(names.tolist(), solved[..., -1] - solved[..., :-1] @ common, strict=True))
 
 
 def predicted(points: Points, common: Floats, own: Mapping[str, Floats]) -> Floats:

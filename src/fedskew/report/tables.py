@@ -229,9 +229,14 @@ def per_seed(frame: pd.DataFrame, measures: Sequence[Measure] = ()) -> pd.DataFr
     import pandas as pd
 
     finished = frame[frame["status"] == "finished"]
-    columns = {measure.key: per_run(finished, measure) for measure in measures or shown()}
     about = finished[["run", *OBSERVATION]].drop_duplicates().set_index("run")
-    return about.join(pd.DataFrame(columns)).groupby(OBSERVATION).mean()
+    known = set(zip(finished["split"], finished["name"], strict=True))
+    # pandas takes as long over nothing, which most measures have
+    columns = {
+        measure.key: per_run(finished, measure) if any((measure.split, name) in known for name in measure.of) else NAN
+        for measure in measures or shown()
+    }
+    return about.join(pd.DataFrame(columns, index=about.index)).groupby(OBSERVATION).mean()
 
 
 def per_run(frame: pd.DataFrame, measure: Measure) -> pd.Series[float]:
@@ -278,9 +283,9 @@ def of_method(seeds: pd.DataFrame, method: str) -> pd.DataFrame:
 
 def spread(key: str, values: pd.Series[float]) -> dict[str, float]:
     """Mean of the numbers that exist, half-width of its interval, standard deviation, standard error; NaN for none."""
-    existing = values.dropna()
-    mean, half = mean_interval(existing.tolist()) if len(existing) else (NAN, NAN)
-    std = stdev(existing.tolist()) if len(existing) > 1 else NAN
+    existing = [value for value in values.tolist() if not math.isnan(value)]
+    mean, half = mean_interval(existing) if existing else (NAN, NAN)
+    std = stdev(existing) if len(existing) > 1 else NAN
     return {key: mean, f"{key}_half": half, f"{key}_std": std, f"{key}_sem": std / math.sqrt(len(existing) or 1)}
 
 

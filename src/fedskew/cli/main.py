@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, NoReturn
 
 from fedskew.cli.help import HELP, TOP
@@ -47,6 +48,7 @@ class PrintVersion(argparse.Action):
         parser.exit()
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(prog="fedskew", description=TOP)

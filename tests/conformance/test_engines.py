@@ -32,8 +32,16 @@ ENGINE: dict[str, tuple[Any, str]] = {  # and the size from which it works as fo
 }
 SHAPES = ("fedavg", "fedprox", "scaffold", "fednova", "feddyn", "moon")
 """Methods that together use nearly every hook: they meet every solver in every engine."""
+ENOUGH = (*SHAPES, "ditto", "fedbs", "fedmd")
+"""Methods that together use every hook. The slow suite has the others, too: they stack in `fedskew check`."""
+
+
+def fast_if_enough(spec: str, *more: str) -> Any:
+    return pytest.param(spec, *more, marks=[] if spec.partition(":")[0] in ENOUGH else pytest.mark.slow)
+
+
 CELLS = [
-    (spec, solver, engine)
+    fast_if_enough(spec, solver, engine)
     for spec in FIRST
     for engine in ENGINE
     for solver in SOLVER
@@ -80,7 +88,7 @@ def test_engines_agree_on_every_kind_of_local_work(local):
     assert_close(run(fed, Stacked(), 2), run(fed, Sequential(), 2))
 
 
-@pytest.mark.parametrize("spec", FIRST)
+@pytest.mark.parametrize("spec", map(fast_if_enough, FIRST))
 def test_a_client_on_each_thread_changes_no_bit(spec):
     expected = reference(spec)
     with on_threads(3):

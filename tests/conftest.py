@@ -1,5 +1,6 @@
 """What tests keep, they keep for themselves; slow tests may take longer."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,13 @@ from hypothesis import settings
 settings.register_profile("fedskew", deadline=None, derandomize=True, database=None)
 settings.load_profile("fedskew")
 
+# half a million objects of libraries and tests stay: looking for garbage among them takes a tenth of the time
+gc.set_threshold(20_000)
+
+LOOKING = ("dp_fedavg", "keeping", "metrics", "private", "system_runs", "tasks")
+DRAWN = {"report", "tasks", *(f"test_{what}.py" for what in LOOKING)}
+"""Folders and files whose tests look at every figure of a page."""
+
 SLOW_SECONDS = 1800
 """Time limit of a test marked as slow; of the others it is in pyproject.toml."""
 
@@ -17,6 +25,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Other pages have no figures over rounds, which take most of a page's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not DRAWN & {request.path.parent.name, request.path.name}:
+            for figures in ("curve_figures", "part_figures"):
+                patch.setattr(f"fedskew.report.html.{figures}", lambda *_: [])
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -28,18 +28,8 @@ CASES = REQUESTS + FILE_CASES
 CPU_SECONDS, SECONDS, GIGABYTES = 10, 300, 1.5
 """What a case may take at most: of its own work, by the clock on a busy machine, and of memory."""
 
-SHORT = [
-    "--rounds",
-    "1",
-    "--epochs",
-    "1",
-    "--model",
-    "softmax",
-    "--engine",
-    "sequential",
-    "--set",
-    "training.threads=1",
-]
+SHORT = ["--rounds", "1", "--epochs", "1", "--model", "softmax", "--engine", "sequential"]
+SHORT += ["--set", "training.threads=1"]
 
 
 @pytest.fixture(scope="module")

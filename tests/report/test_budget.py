@@ -78,6 +78,7 @@ def test_wrong_budgets_are_one_line(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_the_report_says_its_budget(store: RunStore) -> None:
     text = page(store, store.runs(), Budget("rounds", 3.0))
     assert "after round 3, the last within the budget rounds=3 with measured models" in text
@@ -195,6 +196,7 @@ def test_verdicts_are_corrected_for_the_number_of_comparisons(tmp_path) -> None:
     assert math.isnan(table.loc["base", "p"])
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_methods_are_ranked_within_each_data_set(tmp_path) -> None:
     made = RunStore(tmp_path)
     for number, (a, b, c) in enumerate([(0.9, 0.8, 0.7), (0.5, 0.6, 0.4), (0.9, 0.2, 0.1)]):

@@ -329,6 +329,7 @@ def test_report_without_runs_is_refused(store: RunStore, tmp_path: Path) -> None
         write_report(store, [], tmp_path / "report.html")
 
 
+@pytest.mark.usefixtures("without_curves")
 def test_personal_models_are_shown_where_they_were_measured(tmp_path: Path, page: str) -> None:
     assert "personal models" in page
     assert "Accuracy of each client’s own model" in page

@@ -8,18 +8,16 @@ rounds. The server keeps a twentieth of the training rows, even if a method does
 - The table is made on five other seeds. Other options of a method are its defaults, unless its name shows them.
 - Nothing is chosen on the test set. A run that diverges stands in the table as diverged.
 - Test accuracy belongs to the server's model. It means little if clients have their own models, which have a column here.
-- All runs are tested on the same rows, so the 95 % intervals cover the seeds only. Intervals of percentages end at 0 and 100.
+- Worst client and own models are measured on the held-out rows.
 
-A verdict compares a method with FedAvg by a paired t test over the five seeds, at 5 %. Its p is corrected by Holm's method for
-all differences in the table. A comparison of fewer methods may decide a difference that is undecided here.
+The line below the table names the tests. Holm's method corrects for all differences in the table. A comparison of fewer methods
+may decide a difference that is undecided here.
 
 The runs are kept in a store, and a second call continues them. The table is written to docs/results/separation-DATASET.md.
 """
 
 import argparse
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +28,9 @@ from fedskew.experiment.compare import execute_all, register_all
 from fedskew.experiment.plan import prepare
 from fedskew.experiment.search import Search
 from fedskew.experiment.tune import tune
-from fedskew.measure.intervals import mean_interval
-from fedskew.measure.statistics import decided, holm, paired_p
-from fedskew.report.words import MISSING, interval
+from fedskew.measure.registry import shown
+from fedskew.report import words
+from fedskew.report.tables import summary
 from fedskew.store.runs import RunRecord, RunStore
 
 DOCS = Path(__file__).parents[1] / "docs" / "results"
@@ -50,11 +48,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "training": {"rounds": 20},
     },
 }
-
-NOTES = {
-    "uci-har": "Taken while other work ran on the machine, `mofedsam` and `fedavgm` most: the seconds do not compare."
-}
-"""What a reader of a page must know."""
 
 PLAIN = (
     *(
@@ -146,17 +139,6 @@ def records(
     return [known[s] for s in seeds]
 
 
-def value(store: RunStore, record: RunRecord, split: str, name: str, how: str = "last") -> float:
-    """One number of a run: of its last round, its largest, or its sum over the rounds; NaN if it diverged or has none."""
-    if record.status != "finished":
-        return math.nan
-    frame = store.measurements([record.id], per_client=False)
-    values = frame[(frame["split"] == split) & (frame["name"] == name)].sort_values("round")["value"]
-    if values.empty:
-        return math.nan
-    return float({"last": values.iloc[-1], "largest": values.max(), "sum": values.sum()}[how])
-
-
 def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
     """The rate with the best accuracy on the clients' held-out rows; one at which a seed diverges does not count."""
     spec, changes = METHODS[method]
@@ -166,103 +148,69 @@ def tuned(store: RunStore, dataset: str, method: str, jobs: int) -> float:
 
 
 COLUMNS = {
-    "final accuracy %": ("test", "accuracy", "last", 100),
-    "best round %": ("test", "accuracy", "largest", 100),
-    "worst tenth of clients %": ("clients", "accuracy_worst_decile", "last", 100),
-    "clients' own models %": ("personal", "accuracy_mean", "last", 100),
-    "drift": ("round", "drift", "last", 1),
-    "MB": ("round", "bytes", "sum", 1e-6),
-    "s": ("round", "seconds", "sum", 1),
+    "final accuracy %": "accuracy",
+    "best round %": "best_accuracy",
+    "worst client %": "worst_client",
+    "clients' own models %": "personal",
+    "drift": "drift",
+    "MB": "megabytes",
 }
+"""Headings, and the keys of their measures. The verdict stands behind the first."""
 
 
-def column(store: RunStore, record: RunRecord, title: str) -> float:
-    split, name, how, scale = COLUMNS[title]
-    if name == "bytes":
-        return sum(value(store, record, split, f"bytes_{way}", how) for way in ("down", "up")) * scale
-    return value(store, record, split, name, how) * scale
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table: the shown columns, and the differences in final accuracy from the first line, seed by seed."""
-
-    method: str
-    rate: str
-    cells: tuple[str, ...]
-    differences: tuple[float, ...] = ()
-    ended: str = ""
-
-
-def line_of(
-    store: RunStore, dataset: str, method: str, reference: list[RunRecord] | None, jobs: int
-) -> tuple[Line, list[RunRecord]]:
-    """A line of the table, and its runs."""
+def runs_of(store: RunStore, dataset: str, method: str, jobs: int) -> list[RunRecord] | FedskewError:
+    """The runs of a method at its tuned rate, or why they cannot be made."""
     try:
-        rate = tuned(store, dataset, method, jobs)
-        runs = records(store, dataset, method, rate, SEEDS, jobs)
+        return records(store, dataset, method, tuned(store, dataset, method, jobs), SEEDS, jobs)
     except FedskewError as error:
-        return Line(method, "–", (f"not run: {error}", *[""] * (len(COLUMNS) - 1))), []
-    ended = [r.status for r in runs if r.status != "finished"]
-    differences: tuple[float, ...] = ()
-    if reference and not ended:
-        ours, theirs = ([column(store, r, "final accuracy %") for r in part] for part in (runs, reference))
-        differences = tuple(a - b for a, b in zip(ours, theirs, strict=True))
-    how = f"{len(ended)} of {len(runs)} {' or '.join(sorted(set(ended)))}" if ended else ""
-    cells = tuple(shown(title, [column(store, r, title) for r in runs]) for title in COLUMNS)
-    return Line(method, f"{rate:g}", cells, differences, how), runs
+        return error
 
 
-def shown(title: str, values: Sequence[float]) -> str:
-    """The mean of the numbers that exist; of percentages with the interval."""
-    finite = [v for v in values if not math.isnan(v)]
-    if not finite:
-        return MISSING
-    mean, half = mean_interval(finite)
-    return interval(mean, half, "{:.1f}".format, high=100.0) if title.endswith("%") else f"{mean:.3g}"
-
-
-def table(lines: Sequence[Line]) -> str:
+def table(store: RunStore, made: Mapping[str, list[RunRecord] | FedskewError]) -> str:
     """In Markdown; the verdicts hold for all lines at once, so each new line may change those before it."""
-    corrected = holm([paired_p(line.differences) for line in lines])
+    records = [record for runs in made.values() if isinstance(runs, list) for record in runs]
+    found = summary(store, records)
+    rows, measures = {row["method"]: row for row in words.rows_of(found)}, {m.key: m for m in shown()}
     title, *others = COLUMNS
     head = ["method", "lr", title, "against FedAvg", *others]
-    rows = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for line, p in zip(lines, corrected, strict=True):
-        against = verdict_cell(*mean_interval(line.differences), p) if line.differences else line.ended
-        first, *rest = line.cells
-        rows.append(f"| `{line.method}` | {line.rate} | " + " | ".join([first, against, *rest]) + " |")
-    return "\n".join(rows)
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for method, runs in made.items():
+        if isinstance(runs, list):
+            first, *rest = (words.shown(measures[key], rows[runs[0].name]) for key in COLUMNS.values())
+            cells = [runs[0].name.split(" @ ")[1], first, against(rows[runs[0].name]), *rest]
+        else:
+            cells = [words.MISSING, f"not run: {runs}", *[""] * len(COLUMNS)]
+        lines.append(f"| `{method}` | " + " | ".join(cells) + " |")
+    rule = f"Verdicts: {words.verdict_rule(found)}. {words.covered(found)[:1].upper()}{words.covered(found)[1:]}."
+    return "\n".join([*lines, "", rule])
 
 
-def verdict_cell(mean: float, half: float, p: float) -> str:
-    """``+2.6 ± 2.2 undecided, p 1``: p after the correction."""
-    return f"{mean:+.1f} ± {half:.1f} {decided(p, mean)}, p {p:.2g}"
+def against(row: words.Row) -> str:
+    """``+2.6 ± 2.2 undecided, p 1``: p after the correction; or how many runs did not finish."""
+    if row["unfinished"]:
+        return f"{row['unfinished']} of {row['runs']} diverged"
+    return f"{words.difference(row)} {row['verdict']}, p {row['p']:.2g}" if row["verdict"] else ""
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=SETTINGS)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="LINE")
     parser.add_argument("--runs", type=Path, default=Path("runs/separation"))
     parser.add_argument("--jobs", type=int, default=2)
-    parsed = parser.parse_args(words)
+    parsed = parser.parse_args(arguments)
     store = RunStore(parsed.runs / parsed.dataset)
-    lines: list[Line] = []
-    reference: list[RunRecord] | None = None
+    made: dict[str, list[RunRecord] | FedskewError] = {}
     for method in parsed.methods:
-        line, runs = line_of(store, parsed.dataset, method, reference, parsed.jobs)
-        reference = reference or runs
-        lines.append(line)
-        print(line, flush=True)
-        write(parsed.dataset, lines, [m for m in METHODS if m not in parsed.methods])
+        made[method] = runs_of(store, parsed.dataset, method, parsed.jobs)
+        print(method, flush=True)
+        write(parsed.dataset, table(store, made), [m for m in METHODS if m not in parsed.methods])
 
 
-def write(dataset: str, lines: Sequence[Line], left_out: Sequence[str]) -> None:
+def write(dataset: str, table: str, left_out: Sequence[str]) -> None:
     """The page, after every line, so that an interrupted table is there too."""
     missing = "\n\nNot run on these data: " + ", ".join(f"`{m}`" for m in left_out) + "." if left_out else ""
-    missing += f"\n\n{NOTES[dataset]}" if dataset in NOTES else ""
-    text = f"# Measured separation on {dataset}\n\n{(__doc__ or '').strip()}\n\n{table(lines)}{missing}\n"
+    text = f"# Measured separation on {dataset}\n\n{(__doc__ or '').strip()}\n\n{table}{missing}\n"
     (DOCS / f"separation-{dataset}.md").write_text(text, encoding="utf-8")
 
 

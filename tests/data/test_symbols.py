@@ -36,7 +36,7 @@ def test_a_narrow_stride_ends_with_the_first_row_that_reaches_the_end():
 def test_characters_are_numbered_in_order_and_have_names():
     alphabet = characters(["ba c", "\n"])
     assert alphabet.names == ("newline", "space", "a", "b", "c")
-    assert alphabet.encode("c a\n").tolist() == [4, 1, 2, 0]
+    assert alphabet.symbols.encoder()("c a\n").tolist() == [4, 1, 2, 0]
 
 
 def test_word_pieces_write_every_text_and_frequent_words_are_one_piece():
@@ -44,8 +44,9 @@ def test_word_pieces_write_every_text_and_frequent_words_are_one_piece():
     alphabet = word_pieces(["the cat and the dog and the hen"] * 9, 300)
     assert 256 < len(alphabet.names) <= 300
     assert len(set(alphabet.names)) == len(alphabet.names)
-    assert alphabet.encode(" the the").tolist() == [alphabet.names.index("Ġthe")] * 2
-    assert len(alphabet.encode("é☃")) == 5, "characters that it has not seen are bytes"
+    encode = alphabet.symbols.encoder()
+    assert encode(" the the").tolist() == [alphabet.names.index("Ġthe")] * 2
+    assert len(encode("é☃")) == 5, "characters that it has not seen are bytes"
     assert word_pieces(["the cat and the dog and the hen"] * 9, 300).names == alphabet.names
 
 

@@ -12,6 +12,7 @@ from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
 from fedskew.data.dataset import Dataset
 from fedskew.data.datasets.digits import Digits, carried
+from fedskew.data.symbols import cut
 from fedskew.experiment.learned import FILE
 from fedskew.experiment.predict import OUTSIDE, PREDICTION
 from fedskew.experiment.runs import Runs
@@ -138,6 +139,100 @@ def test_texts_use_the_vocabulary_of_the_run(tmp_path: Path) -> None:
     assert float((answers[PREDICTION] == truth).mean()) == stored(runs, "accuracy")
     with pytest.warns(UserWarning, match="no word of note is known"):
         assert runs.predict({"note": ["zzz", "good"]})[OUTSIDE].tolist() == ["no word of note is known", ""]
+
+
+MESSY = ["good\nand long", 'she said "good, good"', "12.0", "   ", " bad news ", "null", "-", "bad good bad bad"]
+"""Texts as people write them: line breaks, quotes, numbers, nothing at all, spaces, words that mean a missing value."""
+
+
+@pytest.mark.parametrize("target", ["label=ill", "target=age", "time=age,event=died"])
+def test_messy_texts_give_the_stored_metrics_for_each_kind_of_target(target: str, tmp_path: Path) -> None:
+    for part, rows in (("train", 90), ("test", 40)):
+        frame = pd.read_csv(visits(tmp_path / f"{part}.csv", rows, rows)).assign(died=np.arange(rows) % 2)
+        frame.loc[: len(MESSY) - 1, "note"] = MESSY
+        frame.loc[9:10, target.partition("=")[2].partition(",")[0]] = None
+        frame.to_csv(tmp_path / f"{part}.csv", index=False)
+    data = f"table:path={tmp_path / 'train.csv'},test={tmp_path / 'test.csv'},{target},text=note"
+    model = "text-cnn:filters=4,embedding=4"
+    runs = fs.run(dataset=data, model=model, skew="iid", clients=2, runs=tmp_path / "runs", **QUICK)
+    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")
+    assert len(found) > 1
+    assert found == {name: stored(runs, name) for name in found}
+    assert len(runs.predict(tmp_path / "test.csv")) == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "target"),
+    [("ag-news:train_rows=60,test_rows=40", "text", "topic"), ("bitext-support:labelled=2", "instruction", "intent")],
+)
+def test_named_texts_are_predicted_from_a_table_of_their_texts(
+    name: str, column: str, target: str, tmp_path: Path
+) -> None:
+    data = fs.load(name)
+    assert data.texts is not None
+    frame = pd.DataFrame({column: data.texts[1], target: np.array(data.classes)[data.y_test]})
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    settings = {**QUICK, "skew": "iid", "clients": 2, "rounds": 1}
+    runs = fs.run(dataset=name, model="text-cnn:filters=4,embedding=4", runs=tmp_path / "runs", **settings)
+    found = fs.load_model(1, runs=tmp_path / "runs").evaluate(tmp_path / "test.csv")
+    assert found == {name: stored(runs, name) for name in found}
+    assert (runs.predict(tmp_path / "test.csv")[PREDICTION] == frame[target]).mean() == found["accuracy"]
+
+
+def plays(folder: Path, options: str = "") -> tuple[pd.DataFrame, Runs]:
+    """Two texts with line breaks, and a run that learns their next symbols; the last fifth of each text, which it is tested on."""
+    rng, words = np.random.default_rng(0), ["to", "be", "or\n", " not", '"be,']
+    texts = {name: " ".join(rng.choice(words, 200)) for name in ("anna", "bert")}
+    (folder / "plays").mkdir()
+    for name, text in texts.items():
+        (folder / "plays" / f"{name}.txt").write_text(text)
+    settings = {**QUICK, "skew": "natural", "model": "symbol-lstm:embedding=4,hidden=8"}
+    runs = fs.run(dataset=f"text:path={folder / 'plays'},length=20{options}", runs=folder / "runs", **settings)
+    return pd.DataFrame({"text": [cut(text, 0.2)[1] for text in texts.values()]}), runs
+
+
+@pytest.mark.parametrize("options", ["", ",pieces=260"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_texts_of_symbols_are_predicted_and_give_the_stored_metrics(options: str, kind: str, tmp_path: Path) -> None:
+    if options:
+        pytest.importorskip("tokenizers")
+    frame, runs = plays(tmp_path, options)
+    path = tmp_path / f"test.{kind}"
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+    model = fs.load_model(1, runs=tmp_path / "runs")
+    found = model.evaluate(path)
+    assert {"accuracy", "perplexity"} < {*found}
+    assert found == {name: stored(runs, name) for name in found}
+    answers = model.predict(path)
+    assert answers[PREDICTION].isin(model.made.learned.classes).all()
+    assert answers.equals(model.predict({"text": [text[-60:] for text in frame["text"]]})) or options
+
+
+def test_a_text_file_is_one_text_and_unknown_characters_are_named(tmp_path: Path, capsys) -> None:
+    frame, runs = plays(tmp_path)
+    (tmp_path / "new.txt").write_text(frame["text"][0])
+    assert runs.predict(tmp_path / "new.txt").equals(runs.predict(frame[:1]))
+    with pytest.warns(UserWarning, match="1 row of 2: text has unknown characters, which are left out, such as 'é'"):
+        answers = runs.predict({"text": ["to bé", "to b"]})
+    assert answers[PREDICTION][0] == answers[PREDICTION][1]
+    pd.DataFrame({"text": ["to bé", ""]}).to_csv(tmp_path / "new.csv", index=False)
+    command = ["predict", "1", str(tmp_path / "new.csv"), "--runs", str(tmp_path / "runs")]
+    assert main([*command, "--output", str(tmp_path / "out.csv")]) == 0
+    err = capsys.readouterr().err
+    assert "no metrics: evaluate: column 'text' holds 'é', which no text of run 1 had" in err
+    assert "text is empty" in err
+
+
+def test_a_class_that_no_training_row_had_leaves_out_the_metrics(
+    made: tuple[Path, Runs], tmp_path: Path, capsys
+) -> None:
+    frame = pd.read_csv(made[0] / "test.csv")
+    frame.loc[3, "ill"] = "perhaps"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    command = ["predict", "1", str(tmp_path / "new.csv"), "--runs", str(made[0] / "runs")]
+    assert main([*command, "--output", str(tmp_path / "out.csv")]) == 0
+    assert "no metrics: evaluate: column 'ill' holds 'perhaps', which is no class of run 1" in capsys.readouterr().err
+    assert len(pd.read_csv(tmp_path / "out.csv")) == len(frame)
 
 
 def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:

@@ -3,14 +3,21 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedskew.cli.output import print_json, warn
 from fedskew.cli.request import confirm
 from fedskew.cli.terminal import say
 from fedskew.core.counting import count
-from fedskew.core.errors import FedskewError, require
+from fedskew.core.errors import BadInput, FedskewError, require
 from fedskew.report.experiments import parsed as parsed_experiment
 from fedskew.store.runs import RunRecord, RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedskew.data.targets import Rows
+    from fedskew.experiment.predict import TrainedModel
 
 TABLES = (".csv", ".parquet")
 
@@ -20,6 +27,15 @@ def trained_on(record: RunRecord, rows: Path) -> bool:
     dataset = parsed_experiment(record).get("dataset")
     path = dataset.get("path") if isinstance(dataset, dict) else None
     return isinstance(path, str) and rows.resolve().is_relative_to(Path(path).resolve())
+
+
+def measured(model: "TrainedModel", rows: "pd.DataFrame | Rows") -> dict[str, float]:
+    """The metrics on the rows, if they have targets of the kind that the model predicts. If not, a warning says why."""
+    try:
+        return model.evaluate(rows) if model.has_targets(rows) else {}
+    except BadInput as error:
+        warn(f"no metrics: {error}")
+        return {}
 
 
 def predict(parsed: argparse.Namespace) -> int:
@@ -42,7 +58,7 @@ def predict(parsed: argparse.Namespace) -> int:
     model = load(store, chosen[0].id, parsed.client, warn)
     rows = model.read(parsed.rows)
     answers = model.predict(rows, warn)
-    metrics = model.evaluate(rows) if model.has_targets(rows) else {}
+    metrics = measured(model, rows)
     if not isinstance(rows, np.ndarray):
         twice = [name for name in answers if name in rows]
         require(not twice, f"predict {parsed.rows}: it has a column {str(*twice[:1])!r} already; rename it")

@@ -11,6 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from fedskew.data.text_inputs import Symbols, Texts
+
 Floats: TypeAlias = NDArray[np.float64]
 Cells: TypeAlias = NDArray[Any]
 """(n,) a column's cells: floating-point numbers, NaN where missing; or strings, empty where missing."""
@@ -229,19 +231,6 @@ class Tabular(msgspec.Struct, frozen=True, kw_only=True, tag="tabular"):
         return tuple(dict.fromkeys(part.name for part in self.columns))
 
 
-class Texts(msgspec.Struct, frozen=True, kw_only=True, tag="texts"):
-    """The texts of ``column`` as ids of their first ``length`` words; a word's id is 2 plus its position in ``vocabulary``."""
-
-    column: str
-    vocabulary: tuple[str, ...]
-    length: int
-    target: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.column,)
-
-
 class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
     """Rows of one ``shape``, divided by ``divisor``, less ``mean``, divided by ``scale``.
 
@@ -274,7 +263,7 @@ class Array(msgspec.Struct, frozen=True, kw_only=True, tag="array"):
         return [(strange, f"outside {self.low:g} to {self.high:g}")]
 
 
-Preprocessing: TypeAlias = Tabular | Texts | Array
+Preprocessing: TypeAlias = Tabular | Texts | Symbols | Array
 
 
 def as_array(x: Cells, divisor: float = 1.0, mean: Cells | float = 0.0, scale: Cells | float = 1.0) -> Array:

@@ -1,8 +1,7 @@
 """Texts as sequences of symbols, characters or word pieces, in windows; the target of each place is the next symbol."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from fedskew.data.dataset import Dataset
 from fedskew.data.find import Files
 from fedskew.data.targets import PADDING as END
 from fedskew.data.targets import Ints
+from fedskew.data.text_inputs import Symbols, require_tokenizers
 
 BYTES = 256
 """Word pieces at the start of byte-pair encoding: every text can be written with them."""
@@ -38,10 +38,10 @@ class WindowOptions(Protocol):
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The names of the symbols 0, 1, ..., and the function that turns a text into symbols (n,)."""
+    """The names of the symbols 0, 1, ..., and the preprocessing that turns a text into symbols."""
 
     names: tuple[str, ...]
-    encode: Callable[[str], Ints]
+    symbols: Symbols
 
 
 def check_options(options: WindowOptions) -> None:
@@ -76,17 +76,12 @@ def windows(symbols: Ints, length: int, stride: int) -> tuple[Ints, Ints]:
 def characters(texts: Iterable[str]) -> Alphabet:
     """Each different character of the texts is a symbol."""
     found = sorted(set().union(*texts))
-    number = {character: at for at, character in enumerate(found)}
-    names = tuple(SPOKEN.get(character, character) for character in found)
-    return Alphabet(names, lambda text: np.fromiter(map(number.__getitem__, text), dtype=np.int64, count=len(text)))
+    return Alphabet(tuple(SPOKEN.get(each, each) for each in found), Symbols(characters="".join(found)))
 
 
 def word_pieces(texts: Sequence[str], count: int) -> Alphabet:
     """At most ``count`` word pieces: all bytes, and the most frequent pairs of pieces in the texts (byte-pair encoding)."""
-    require(
-        find_spec("tokenizers") is not None,
-        "word pieces need the package tokenizers; install it with pip install 'fedskew[text]', or use pieces=0 for characters",
-    )
+    require_tokenizers()
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -96,9 +91,7 @@ def word_pieces(texts: Sequence[str], count: int) -> Alphabet:
     tokenizer.train_from_iterator(texts, trainer)
     pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     # the encoder's own letters stand for bytes, such as Ġ for a space: no two names are the same
-    return Alphabet(
-        tuple(piece for piece, _ in pieces), lambda text: np.asarray(tokenizer.encode(text).ids, dtype=np.int64)
-    )
+    return Alphabet(tuple(piece for piece, _ in pieces), Symbols(tokenizer=tokenizer.to_str()))
 
 
 def cut(text: str, share: float) -> tuple[str, str]:
@@ -128,9 +121,9 @@ def of_texts(
     require(
         len(alphabet.names) > 1, f"{where}: all characters are {''.join(alphabet.names)!r}; there is nothing to predict"
     )
-    stride = options.stride or options.length
-    rows = [windows(alphabet.encode(text), options.length, stride) for text in train]
-    tests = [windows(alphabet.encode(text), options.length, options.length) for _, text in parts]
+    stride, encode = options.stride or options.length, alphabet.symbols.encoder()
+    rows = [windows(encode(text), options.length, stride) for text in train]
+    tests = [windows(encode(text), options.length, options.length) for _, text in parts]
     (x, y), (x_test, y_test) = (tuple(map(np.concatenate, zip(*part, strict=True))) for part in (rows, tests))
     for part, found in (("training", x), ("test", x_test)):
         require(len(found) > 0, f"{where}: its {part} texts have fewer than two symbols; give it longer texts")
@@ -143,6 +136,7 @@ def of_texts(
         alphabet.names,
         target="symbols",
         clients=clients,
+        preprocessing=alphabet.symbols,
         baselines={"the most frequent symbol after the present one": {"accuracy": right}},
         notes=notes,
     )

@@ -13,7 +13,8 @@ from fedskew.core.errors import require
 from fedskew.core.seeding import stream
 from fedskew.data.dataset import Dataset, Ints, Numbered, Rows, check_all_trained
 from fedskew.data.find import Files
-from fedskew.data.preprocessing import Preprocessing, Texts
+from fedskew.data.preprocessing import Preprocessing
+from fedskew.data.text_inputs import Texts
 
 PAD, UNKNOWN = 0, 1
 """Ids of the padding after a text's end, and of words outside the vocabulary."""
@@ -103,10 +104,11 @@ def of_texts(
     test_only_classes: bool = False,
     column: str = "text",
     target: str = "",
+    others: tuple[str, ...] = (),
 ) -> Dataset:
     """A data set of labelled texts: word ids in ``x``, the texts in ``texts``. ``options`` are usually the loader itself.
 
-    In files of new rows ``column`` has the texts, and ``target`` the labels.
+    In files of new rows ``column`` has the texts, and ``target`` the labels; ``others`` are further columns of the target.
 
     Raises `BadInput` for empty texts and, unless ``test_only_classes``, for a class that only the test part has.
     """
@@ -122,7 +124,9 @@ def of_texts(
         clients=clients,
         texts=(tuple(train[0]), tuple(test[0])),
         vocabulary=options.vocabulary,
-        preprocessing=Texts(column=column, vocabulary=tuple(known), length=options.length, target=target),
+        preprocessing=Texts(
+            column=column, vocabulary=tuple(known), length=options.length, target=target, others=others
+        ),
         notes=notes,
     )
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,13 +14,16 @@ from torch import Tensor
 
 from fedskew.core.counting import count
 from fedskew.core.errors import BadInput, require
+from fedskew.core.places import require_exists
 from fedskew.core.records import channels_last, rows_of, targets_of
 from fedskew.core.task import Probabilistic
 from fedskew.data.dataset import Dataset
-from fedskew.data.preprocessing import Array, Tabular, Texts, Unseen
-from fedskew.data.targets import TARGETS, Rows
+from fedskew.data.find import reading
+from fedskew.data.preprocessing import Array, Tabular, Unseen
+from fedskew.data.symbols import windows
+from fedskew.data.targets import PADDING, TARGETS, Rows
+from fedskew.data.text_inputs import Symbols, Texts
 from fedskew.data.texts import UNKNOWN, encoded
-from fedskew.experiment.config import Architecture
 from fedskew.experiment.export import Trained, answered, trained
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.models.encoder import Encoder
@@ -61,7 +64,7 @@ class TrainedModel:
         known = self.made.learned.preprocessing
         if known is None or isinstance(known, Array) or not known.target:
             return ()
-        return (known.target, *(known.others if isinstance(known, Tabular) else ()))
+        return (known.target, *known.others)
 
     def predict(self, rows: object, warn: Callable[[str], None] = warn_python) -> pd.DataFrame:
         """The answer for each row of a data frame, a table, a file (CSV, Parquet, Arrow, JSON lines, npy, npz) or an array.
@@ -87,10 +90,13 @@ class TrainedModel:
         require(bool(names), "evaluate: no column of targets is known")
         require(self.has_targets(given), f"evaluate: the rows have no column {', '.join(map(repr, names))} of targets")
         assert not isinstance(given, np.ndarray)
+        known = self.made.learned.preprocessing
         held = given[given[names].notna().all(axis=1)]
+        if isinstance(known, Texts):
+            held = held[words_of(held[known.column]) != ""]
         require(len(held) > 0, f"evaluate: no row has a value in {', '.join(map(repr, names))}")
-        y = targets_of(self.targets(held), self.made.dtype, torch.device("cpu"))
-        return evaluate(self.made.task, self.made.w, self.inputs(held), y)
+        x, y = self.sequences(known, held) if isinstance(known, Symbols) else (self.inputs(held), self.targets(held))
+        return evaluate(self.made.task, self.made.w, x, targets_of(y, self.made.dtype, torch.device("cpu")))
 
     def has_targets(self, rows: pd.DataFrame | Rows) -> bool:
         """Whether `evaluate` can be called on the rows."""
@@ -98,7 +104,7 @@ class TrainedModel:
 
     def targets(self, rows: pd.DataFrame) -> Rows:
         """The targets (n, ...) in the rows. Raises `BadInput` unless they are of the kind that the model predicts."""
-        from fedskew.data.columns import numbers, strings
+        from fedskew.data.columns import numbers
 
         name, *others = self.target
         kind, learned = self.made.kind.target, self.made.learned
@@ -111,7 +117,7 @@ class TrainedModel:
             TARGETS[kind].check(f"evaluate: column {', '.join(self.target)}", y, learned.categories)
             return y
         places = {word: at for at, word in enumerate(learned.classes)}
-        words = strings(rows[name]).str.strip()
+        words = words_of(rows[name])
         strange = sorted(set(words) - set(places))
         require(
             not strange,
@@ -134,8 +140,9 @@ class TrainedModel:
             )
             return found
         assert known is not None
-        text = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {known.column}
-        frame = frame_of(rows, {*text, known.target} if self.made.kind.target == "classes" else text)
+        texts = "" if isinstance(known, Tabular) else known.column
+        words = {part.name for part in known.columns if part.text} if isinstance(known, Tabular) else {texts}
+        frame = frame_of(rows, {*words, known.target} if self.made.kind.target == "classes" else words, texts)
         missing = [name for name in known.names if name not in frame]
         columns = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         require(
@@ -150,9 +157,26 @@ class TrainedModel:
             assert isinstance(known, Array)
             x = known(rows)
         else:
-            assert isinstance(known, Tabular | Texts)
-            x = inputs_of(known, self.made.model, rows)
+            assert isinstance(known, Tabular | Texts | Symbols)
+            x = inputs_of(known, self.made, rows)
+        return self.tensor(x)
+
+    def tensor(self, x: Rows) -> Tensor:
         return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
+
+    def sequences(self, known: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
+        """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
+        from fedskew.data.columns import strings
+
+        texts, encode, [length] = strings(rows[known.column]), known.encoder(), self.made.learned.shape
+        strange = known.unknown("".join(texts))
+        require(
+            not strange,
+            f"evaluate: column {known.column!r} holds {strange[:1]!r}, which no text of run {self.run} had",
+        )
+        x, y = map(np.concatenate, zip(*(windows(encode(text), length, length) for text in texts), strict=True))
+        require(len(x) > 0, f"evaluate: no text in {known.column!r} has two symbols")
+        return self.tensor(x), y
 
     def answers(self, x: Tensor) -> Rows:
         """(n, K) probabilities of classes, labels or symbols, or (n,) numbers."""
@@ -176,21 +200,39 @@ class TrainedModel:
         elif isinstance(known, Tabular):
             cells = cells_of(rows, known)
             found = [(at, f"{p.name} {what}") for p in known.columns for at, what in p.unseen(cells[p.name])]
+        elif isinstance(known, Symbols):
+            texts = strings(rows[known.column])
+            odd = [known.unknown(text) for text in texts]
+            what = f"{known.column} has unknown characters, which are left out, such as {''.join(odd)[:1]!r}"
+            found = [(np.array([*map(bool, odd)]), what), (texts.eq("").to_numpy(), f"{known.column} is empty")]
         else:
             assert isinstance(known, Texts)
-            ids = encoded(strings(rows[known.column]).tolist(), ids_of(known), known.length)
+            ids = encoded(words_of(rows[known.column]).tolist(), ids_of(known), known.length)
             found = [(np.all(ids <= UNKNOWN, axis=1), f"no word of {known.column} is known")]
         return [(at, what) for at, what in found if at.any()]
 
 
-def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
+def inputs_of(known: Tabular | Texts | Symbols, made: Trained, rows: pd.DataFrame) -> Rows:
     """(n, ...) the inputs of a model's network, from the columns of a table."""
     from fedskew.data.columns import cells_of, strings
 
     if isinstance(known, Tabular):
         return known(cells_of(rows, known))
-    texts = strings(rows[known.column]).tolist()
-    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
+    if isinstance(known, Symbols):
+        x, encode = np.full((len(rows), *made.learned.shape), PADDING, dtype=np.int64), known.encoder()
+        for row, text in zip(x, strings(rows[known.column]), strict=True):
+            last = encode(text)[-len(row) :]
+            row[: len(last)] = last
+        return x
+    texts = words_of(rows[known.column]).tolist()
+    return made.model.tokens(texts) if isinstance(made.model, Encoder) else encoded(texts, ids_of(known), known.length)
+
+
+def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """Texts and classes as training reads them from a table: without spaces around them, and 1 for 1.0."""
+    from fedskew.data.columns import strings
+
+    return strings(cells).str.strip().str.replace(r"^(-?\d+)\.0+$", r"\1", regex=True)
 
 
 def ids_of(known: Texts) -> dict[str, int]:
@@ -224,8 +266,11 @@ def array_of(rows: object) -> Rows:
     return np.asarray(rows)
 
 
-def frame_of(rows: object, words: set[str]) -> pd.DataFrame:
-    """Rows as a data frame; columns of ``words`` in a CSV file stay text."""
+def frame_of(rows: object, words: set[str], texts: str = "") -> pd.DataFrame:
+    """Rows as a data frame. Columns of ``words`` in a CSV file stay text; cells of ``texts`` may have line breaks.
+
+    A file whose name ends in .txt is one text.
+    """
     import pandas as pd
     import pyarrow as pa
 
@@ -236,13 +281,17 @@ def frame_of(rows: object, words: set[str]) -> pd.DataFrame:
         from fedskew.data.files import Reading, files_of
         from fedskew.data.tables import joined
 
+        if texts and Path(rows).suffix == ".txt":
+            require_exists(Path(rows))
+            with reading("text", Path(rows)):
+                return pd.DataFrame({texts: [Path(rows).read_text(encoding="utf-8")]})
         [path] = files_of([Path(rows)])[:1]
-        reading = Reading([path], frozenset(words))
-        parts = [part for _, part in reading.tables()]
+        table = Reading([path], frozenset(words), texts)
+        parts = [part for _, part in table.tables()]
         require(bool(parts), f"predict {path}: no rows")
         require(
-            not reading.malformed,
-            f"predict {path}: {count(reading.malformed, 'line')} with too few or too many cells; correct them first",
+            not table.malformed,
+            f"predict {path}: {count(table.malformed, 'line')} with too few or too many cells; correct them first",
         )
         return to_pandas(joined(parts))
     if isinstance(rows, pa.Table):

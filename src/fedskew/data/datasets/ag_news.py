@@ -56,7 +56,7 @@ class AgNews:
             parts.append(([texts[row] for row in rows], labels[rows]))
         topics = ("world", "sports", "business", "science and technology")
         notes = "" if self.files.paths()[0].name == "train.csv" else "a part of the training rows"
-        return of_texts(self.files, parts[0], parts[1], topics, self, notes=notes)
+        return of_texts(self.files, parts[0], parts[1], topics, self, notes=notes, target="topic")
 
 
 def read(path: Path) -> Labelled:

@@ -54,7 +54,17 @@ class Bitext:
             train = some_of_each(train, y, self.labelled)
         parts = [([texts[row] for row in rows], y[rows]) for rows in (train, np.flatnonzero(test))]
         notes = "no set of words stands in both the training and the test part"
-        return of_texts(self.files, parts[0], parts[1], classes, self, clients=(owner[train], ()), notes=notes)
+        return of_texts(
+            self.files,
+            parts[0],
+            parts[1],
+            classes,
+            self,
+            clients=(owner[train], ()),
+            notes=notes,
+            column="instruction",
+            target=self.labels,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,9 @@ class HuggingFace:
         rows = [list(part[x]) for part in parts]
         files = Files(dataset=name, licence="", classes=len(classes), source=f"huggingface.co, {self.path}")
         if rows[0] and isinstance(rows[0][0], str):
-            return of_texts(files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients, column=x)
+            return of_texts(
+                files, (rows[0], y), (rows[1], y_test), classes, self, clients=clients, column=x, target=self.label
+            )
         train, test = (numbers(name, x, part) for part in rows)
         made = None
         if train.dtype == np.uint8:

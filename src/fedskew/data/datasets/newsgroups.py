@@ -53,7 +53,7 @@ class Newsgroups:
         texts = [text if self.headers else body(text) for *_, text in posts]
         train, test = ([at for at, post in enumerate(posts) if post[0] == part] for part in ("train", "test"))
         parts = [([texts[row] for row in rows], labels[rows]) for rows in (train, test)]
-        return of_texts(self.files, parts[0], parts[1], classes, self)
+        return of_texts(self.files, parts[0], parts[1], classes, self, target="group")
 
 
 def body(text: str) -> str:

@@ -194,6 +194,7 @@ class Table(Redrawn):
                 test_only_classes=True,
                 column=self.text,
                 target=self.column,
+                others=self.others,
             )
         if known:
             missing = [name for name in known.names if name not in table.column_names]

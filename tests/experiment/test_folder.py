@@ -57,6 +57,62 @@ def test_the_ending_of_the_output_names_the_format(tmp_path: Path) -> None:
     assert files[0].read_bytes() != files[1].read_bytes()
 
 
+def test_client_all_writes_a_folder_for_each_client(tmp_path: Path, capsys) -> None:
+    trained_on(tmp_path, algorithm="ditto")
+    command = ["export", "1", "--client", "all", "--output", str(tmp_path / "sites"), "--runs", str(tmp_path / "runs")]
+    assert main(command) == 0
+    folders = [tmp_path / "sites" / f"client-{at}" for at in range(2)]
+    assert capsys.readouterr().out == "".join(f"wrote {folder}\n" for folder in folders)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert weights[0] != weights[1]
+    assert main([*command, "--format", "onnx"]) == 2
+    assert "--client all writes folders; name one client to write a file" in capsys.readouterr().err
+
+
+PERSONAL = [
+    ("ditto", {}),
+    ("local-only", {}),
+    ("ifca", {}),
+    ("fedper", {}),
+    ("fedmd", {"model": "mixed:models=[softmax,mlp:hidden=[5]]", "server_data": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), PERSONAL)
+def test_the_folder_of_a_site_has_its_own_model_and_result(
+    method: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    runs = fs.run(dataset="heart", skew="natural", algorithm=method, runs=tmp_path / "runs", **{**QUICK, **options})
+    frame = pd.read_csv(CSV, dtype=str, keep_default_na=False).drop(columns=["num", "hospital"])
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    held = runs.store.measurements([1], per_client=True)
+    last = held[(held["split"] == "personal-model") & (held["name"] == "accuracy") & (held["round"] == 2)]
+    for at, site in ((0, "Budapest"), (3, "Switzerland")):
+        folder = fs.export(runs, tmp_path / site, client=site)
+        found, classes = answers(folder, tmp_path / "new.csv")
+        own = runs.predict(tmp_path / "new.csv", client=site)
+        assert found == pytest.approx(own[[f"probability_{name}" for name in classes]].to_numpy(), abs=1e-6)
+        card = (folder / "README.md").read_text()
+        assert f"This is the personal model of client {site} of run 1" in card
+        [mine] = last.loc[last["client"] == at, "value"]
+        assert (
+            f"| accuracy | {100 * mine:.1f}\u00a0% |" in card.partition("## Results")[2].partition("## Each client")[0]
+        )
+        assert "metric on the test rows" not in card
+
+
+@pytest.mark.parametrize("method", ["local-only", "fedper", "fedmd"])
+def test_a_run_without_a_shared_model_says_what_to_write(method: str, tmp_path: Path, capsys) -> None:
+    options = {"server_data": 0.2} if method == "fedmd" else {}
+    fs.run(dataset="heart", skew="natural", algorithm=method, runs=tmp_path, **{**QUICK, **options})
+    for verb in (["export", "1"], ["predict", "1", str(CSV)]):
+        assert main([*verb, "--runs", str(tmp_path)]) == 2
+        said = (
+            "write --client NAME (client=NAME in Python) for the model of one: Budapest, Cleveland, Long Beach, Switz"
+        )
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_heart_on_onnxruntime_gives_the_stored_accuracy_and_the_same_inputs(tmp_path: Path) -> None:
     runs = fs.run(dataset="heart", skew="natural", runs=tmp_path / "runs", **{**QUICK, "rounds": 5})

@@ -23,10 +23,14 @@ def export(parsed: argparse.Namespace) -> int:
     run, output = chosen[0].id, parsed.output
     of_name = {suffix: form for form, suffix in SUFFIX.items()}
     form = parsed.format or of_name.get(output.suffix if output else "", "folder")
-    client = number_of(store, run, parsed.client)
-    if form == "folder":
-        path = write_folder(store, run, output, client, warn)
-    else:
-        path = write(store, run, form, output, warn, client=client)
-    Console().print(f"wrote {path}")
+    every = parsed.client == "all"
+    clients = sorted({*store.partition(run)["client"]}) if every else [number_of(store, run, parsed.client)]
+    require(not every or form == "folder", "export: --client all writes folders; name one client to write a file")
+    for client in clients:
+        place = output / f"client-{client}" if output and every else output
+        if form == "folder":
+            path = write_folder(store, run, place, client, warn)
+        else:
+            path = write(store, run, form, place, warn, client=client)
+        Console().print(f"wrote {path}")
     return 0

@@ -131,7 +131,7 @@ EXPORT = (
         choices=FORMATS,
     ),
     option("--output", "PATH", "folder or file to write (default: in the run's folder)", type=Path),
-    option("--client", "NAME", "export this client's personal model"),
+    option("--client", "NAME", "export this client's personal model; all: a folder for each client"),
 )
 
 RECIPE = option("--recipe", "NAME|FILE.toml", "method, or experiment file (default: fedavg)", default="fedavg")

@@ -24,6 +24,7 @@ from fedskew.experiment.learned import Learned, kept, learned_of
 from fedskew.experiment.prepare import tasks_of
 from fedskew.experiment.watching import tell_where
 from fedskew.loop.personal import measures_personal, personal_model
+from fedskew.models.mixed import MixedNet
 from fedskew.models.own import OwnNet
 from fedskew.store import checkpoints
 from fedskew.store.runs import RunStore
@@ -134,14 +135,16 @@ def trained(
     dtype = DTYPES[experiment.training.dtype]
     bf16 = experiment.training.precision == "bf16"
     tasks = tasks_of(kind, model, learned.shape, learned.categories, dtype, torch.device("cpu"), bf16)
+    # client k has architecture k modulo their number
+    at = 0 if client is None else client % len(tasks)
     if client is None:
         require(
             len(tasks) == 1 and experiment.algorithm.contract().shares_model,
-            f"run {run}: its clients have separate models, and no shared one",
+            f"run {run}: its clients have separate models, and no shared one; {name_one(store, run)}",
         )
         require(
             kept_of(experiment.sharing, tasks[0], torch.device("cpu")) is None,
-            f"run {run}: its clients keep a part of the model, so there is no complete shared model",
+            f"run {run}: its clients keep a part of the model, so there is no complete shared model; {name_one(store, run)}",
         )
         w = found[0]["x"]
     else:
@@ -149,13 +152,23 @@ def trained(
         w = of_client(store, run, dataset, client)
     net = model.build(learned.shape, tasks[0].num_outputs, torch.Generator()).to(dtype)
     net.load_state_dict(tasks[0].space.unflatten(w), strict=False)
-    return Trained(tasks[0], w, net, model, learned, dtype)
+    return Trained(tasks[at], w, net.using(at) if isinstance(net, MixedNet) else net, model, learned, dtype)
+
+
+def name_one(store: RunStore, run: int) -> str:
+    """What to write for a client's model."""
+    names = store.partition(run)["client_name"].unique()
+    more = f", ... ({len(names)} clients)" if len(names) > 5 else ""
+    return f"write --client NAME (client=NAME in Python) for the model of one: {', '.join(map(str, names[:5]))}{more}"
 
 
 def named_weights(made: Trained) -> dict[str, Tensor]:
     """The trained parameters by their names in the module."""
     own = isinstance(made.net, OwnNet)
     named = {name: value.contiguous().clone() for name, value in made.parameters.items()}
+    if isinstance(made.net, MixedNet):
+        part = f"nets.{made.net.used}."
+        return {name.removeprefix(part): value for name, value in named.items() if name.startswith(part)}
     return {name.removeprefix("inner.") if own else name: value for name, value in named.items()}
 
 
@@ -164,10 +177,6 @@ def of_client(store: RunStore, run: int, dataset: Dataset, client: int) -> Tenso
     assembly, server, states = state_of(store, run, dataset)
     fed = assembly.federation
     require(measures_personal(fed), f"run {run}: its clients have no personal models; leave out client={client}")
-    require(
-        len(fed.tasks) == 1,
-        f"run {run}: its clients have models of different architectures, which cannot be loaded yet",
-    )
     require(
         0 <= client < len(fed.clients), f"run {run}: there is no client {client}; they are 0 to {len(fed.clients) - 1}"
     )

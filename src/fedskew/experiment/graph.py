@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedskew.core.errors import BadInput
-from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Texts, Words
+from fedskew.data.preprocessing import LARGEST, Angle, Array, Column, Number, Preprocessing, Tabular, Words
+from fedskew.data.text_inputs import Symbols, Texts
 
 OPSET = 20
 """The first version of ONNX with comparisons of strings and all the rest that is needed."""
@@ -153,6 +154,8 @@ def preprocessing_graph(known: Preprocessing, dtype: str) -> Any:
             default_int64=1,
         )
         shape = ["rows", known.length]
+    elif isinstance(known, Symbols):
+        raise BadInput("export: ONNX cannot compute the symbols of a text")
     else:
         made, shape = array(graph, known), ["rows", *known.shape]
     return graph.model(graph.cast(made, dtype), dtype, shape)

@@ -24,6 +24,7 @@ from fedskew.data.symbols import windows
 from fedskew.data.targets import PADDING, TARGETS, Rows
 from fedskew.data.text_inputs import Symbols, Texts
 from fedskew.data.texts import UNKNOWN, encoded
+from fedskew.experiment.config import Architecture
 from fedskew.experiment.export import Trained, answered, trained
 from fedskew.loop.evaluate import CHUNK, evaluate
 from fedskew.models.encoder import Encoder
@@ -156,13 +157,25 @@ class TrainedModel:
         if isinstance(rows, np.ndarray):
             assert isinstance(known, Array)
             x = known(rows)
+        elif isinstance(known, Symbols):
+            x = self.last_symbols(known, rows)
         else:
-            assert isinstance(known, Tabular | Texts | Symbols)
-            x = inputs_of(known, self.made, rows)
+            assert isinstance(known, Tabular | Texts)
+            x = inputs_of(known, self.made.model, rows)
         return self.tensor(x)
 
     def tensor(self, x: Rows) -> Tensor:
         return rows_of(x, self.made.dtype, torch.device("cpu"), self.made.task.ids)
+
+    def last_symbols(self, known: Symbols, rows: pd.DataFrame) -> Rows:
+        """(n, length) the last symbols of each text."""
+        from fedskew.data.columns import strings
+
+        x, encode = np.full((len(rows), *self.made.learned.shape), PADDING, dtype=np.int64), known.encoder()
+        for row, text in zip(x, strings(rows[known.column]), strict=True):
+            last = encode(text)[-len(row) :]
+            row[: len(last)] = last
+        return x
 
     def sequences(self, known: Symbols, rows: pd.DataFrame) -> tuple[Tensor, Rows]:
         """The symbols of all texts in rows, and the symbol after each, as a run cuts its test texts. Raises `BadInput`."""
@@ -212,20 +225,14 @@ class TrainedModel:
         return [(at, what) for at, what in found if at.any()]
 
 
-def inputs_of(known: Tabular | Texts | Symbols, made: Trained, rows: pd.DataFrame) -> Rows:
+def inputs_of(known: Tabular | Texts, model: Architecture, rows: pd.DataFrame) -> Rows:
     """(n, ...) the inputs of a model's network, from the columns of a table."""
-    from fedskew.data.columns import cells_of, strings
+    from fedskew.data.columns import cells_of
 
     if isinstance(known, Tabular):
         return known(cells_of(rows, known))
-    if isinstance(known, Symbols):
-        x, encode = np.full((len(rows), *made.learned.shape), PADDING, dtype=np.int64), known.encoder()
-        for row, text in zip(x, strings(rows[known.column]), strict=True):
-            last = encode(text)[-len(row) :]
-            row[: len(last)] = last
-        return x
     texts = words_of(rows[known.column]).tolist()
-    return made.model.tokens(texts) if isinstance(made.model, Encoder) else encoded(texts, ids_of(known), known.length)
+    return model.tokens(texts) if isinstance(model, Encoder) else encoded(texts, ids_of(known), known.length)
 
 
 def words_of(cells: pd.Series[Any]) -> pd.Series[Any]:

@@ -11,6 +11,7 @@ from fedskew.data.datasets.table import Table, held_out
 from fedskew.data.preprocessing import Array, Tabular
 from fedskew.data.summaries import Summary, summary
 from fedskew.data.targets import TARGETS
+from fedskew.data.text_inputs import Symbols
 from fedskew.experiment.config import Experiment
 from fedskew.experiment.predict import inputs_of
 from fedskew.flower.events import event
@@ -77,7 +78,7 @@ def rows_of_table(table: Table, request: Request, experiment: Experiment) -> Row
         f"table {path}: gives targets for {table.task}, and the run learns {target.words}; start the node with --table "
         f"FILE,{target.column}",
     )
-    if encoding is None or isinstance(encoding.preprocessing, Array):
+    if encoding is None or isinstance(encoding.preprocessing, Array | Symbols):
         raise BadInput(
             f"table {path}: the run learns from arrays, not from a table; start the node with --rows FILE.npz"
         )

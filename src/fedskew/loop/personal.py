@@ -59,7 +59,8 @@ def personal_model(fed: Federation, engine: Engine, server: Server, states: Stat
     work = work_of(fed, server, states, clients, plans, tuning_rate(fed, server.round), measured=False)
     if fed.program.personal and fed.program.before:
         work = work._replace(view=work.view._replace(before=survey(fed, engine, work)[0]))
-    program = measuring(fed.program, fed.task, fed.solver)._replace(final=send_model)
+    at = client % len(fed.tasks)
+    program = measuring(fed.programs[at], fed.tasks[at], fed.solver)._replace(final=send_model)
     return engine.run(program, work, fed.x, fed.targets(server.round)).uploads.delta[0]
 
 

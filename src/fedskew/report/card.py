@@ -15,7 +15,9 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str) -> s
     """The card. ``without_graph`` is why there is no ONNX file; empty if there is one."""
     record = store.run(run)
     data, dealt = record.facts.get("data", {}), record.facts.get("partition", {})
-    whose = "the global model" if client is None else f"the personal model of client {client}"
+    whose = (
+        "the global model" if client is None else f"the personal model of client {name_of_client(store, run, client)}"
+    )
     parts = [
         f"# {name_of(record.name)} on {data.get('name', 'unknown data')}",
         f"This is {whose} of run {run}, after round {record.rounds_done} of {record.rounds}.",
@@ -29,7 +31,7 @@ def card(store: RunStore, run: int, client: int | None, without_graph: str) -> s
         "## Method",
         bullets(f"{one.label}: {', '.join(v.text for v in one.values)}" for one in settings([record])),
         "## Results",
-        results(store, record),
+        results(store, record) if client is None else own_results(store, record, client),
         "## Each client",
         clients(store, record, client),
         "## Privacy",
@@ -80,6 +82,26 @@ def results(store: RunStore, record: RunRecord) -> str:
             over = f"{with_interval(measure, rows[0][measure.key], rows[0][f'{measure.key}_half'])}, {len(alike)} seeds"
         lines.append(f"| {measure.title} | {value(measure, number)} | {over or 'one seed: no interval'} |")
     return "\n".join(lines)
+
+
+def name_of_client(store: RunStore, run: int, client: int) -> str:
+    held = store.partition(run)
+    return str(held.loc[held["client"] == client, "client_name"].iloc[0])
+
+
+def own_results(store: RunStore, record: RunRecord, client: int) -> str:
+    """The metrics of a client's personal model on the client's rows."""
+    frame = store.measurements([record.id], per_client=True)
+    frame = frame[(frame["split"] == "personal-model") & (frame["client"] == client)]
+    if frame.empty:
+        return "The client's result was not measured."
+    last = frame[frame["round"] == frame["round"].max()]
+    known = {measure.name: measure for measure in shown() if measure.split == "test"}
+    lines = ["| metric on the client's rows | this model |", "| --- | --- |"]
+    for name, number in zip(last["name"], last["value"], strict=True):
+        if measure := known.get(str(name)):
+            lines.append(f"| {measure.title} | {value(measure, number)} |")
+    return "\n".join([*lines, "", f"Measured on {measured_rows([record])}. The server's model has other results."])
 
 
 def clients(store: RunStore, record: RunRecord, client: int | None) -> str:

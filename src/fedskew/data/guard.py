@@ -5,7 +5,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from fedskew.data.columns import numbers, to_pandas
-from fedskew.data.exact import Moments
+from fedskew.data.exact import Moments, mean_and_deviation
 from fedskew.data.summaries import CATEGORIES, ColumnSummary, Summary, of_column
 
 
@@ -39,7 +39,10 @@ def guarded(table: pa.Table, fewest: int) -> tuple[pa.Table, list[str]]:
 
 
 def guarded_summary(table: pa.Table, fewest: int) -> Summary:
-    """The summary of a guarded table: the range has ``fewest`` rows at or beyond each end, and texts as many in each bucket."""
+    """The summary of a guarded table: the range has ``fewest`` rows at or beyond each end, and texts as many in each bucket.
+
+    The range of a column with fewer than twice as many numbers is its mean.
+    """
     frame = to_pandas(table)
     made: dict[str, ColumnSummary] = {}
     for name in table.column_names:
@@ -48,7 +51,10 @@ def guarded_summary(table: pa.Table, fewest: int) -> Summary:
             one = replace(one, numbers=Moments())
         else:
             found = np.sort(numbers(frame[name]))
-            ends = {"low": float(found[fewest - 1]), "high": float(found[one.numbers.rows - fewest])}
+            low, high = found[fewest - 1], found[one.numbers.rows - fewest]
+            if low > high:
+                low = high = mean_and_deviation([one.numbers])[0]
+            ends = {"low": float(low), "high": float(high)}
             one = replace(one, numbers=replace(one.numbers, **ends))
         made[name] = replace(one, buckets={at: n for at, n in one.buckets.items() if n >= fewest})
     return Summary(columns=made)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from fedskew.core.errors import BadInput
+from fedskew.data.datasets.heart import CSV
 from fedskew.data.schema import fit, merged
 from fedskew.data.summaries import Summary, summary
 from fedskew.data.tables import survey
@@ -131,6 +132,19 @@ def test_column_that_a_site_lacks_or_has_in_another_type_is_refused(changed, wor
 def test_other_spelling_or_unit_is_noted_with_what_to_write(changed, words):
     notes = merged(sites_with(**changed)).notes
     assert any(words in note for note in notes), notes
+
+
+def test_codes_get_no_note_on_units_and_a_planted_unit_of_heart_does():
+    """restecg of Switzerland is 0.56 times as large as elsewhere: it is a code, 0, 1 or 2."""
+    rows = pd.read_csv(CSV).drop(columns="num")
+    for factor, words in ((1, []), (2.54, ["Switzerland: column 'trestbps' is 2.5"])):
+        rows.loc[rows["hospital"] == "Switzerland", "trestbps"] *= factor
+        held = {
+            name: summary(pa.Table.from_pandas(own.drop(columns="hospital"), preserve_index=False))
+            for name, own in rows.groupby("hospital")
+        }
+        notes = [note for note in merged(held).notes if "[units]" in note]
+        assert [word in note for word, note in zip(words, notes, strict=True)] == [True] * len(words)
 
 
 def test_sites_that_agree_get_no_notes():

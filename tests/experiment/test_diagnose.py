@@ -274,6 +274,23 @@ def test_the_advised_command_names_files_and_skews():
     assert result == "--dataset uci-har:form=features --skew label-classes:k=3 --skew feature-noise:level=0.5"
 
 
+def test_the_advised_command_of_several_files_names_their_folder_or_says_what_to_fill_in(capsys, tmp_path):
+    rng, folder = np.random.default_rng(0), tmp_path / "sites"
+    folder.mkdir()
+    for name in "ab":
+        rows = [f"{x:.3f},{'ny'[y]}" for x, y in zip(rng.normal(size=60), rng.integers(0, 2, 60), strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join(["x,out", *rows]) + "\n")
+    files = [str(folder / f"{name}.csv") for name in "ab"]
+    assert main(["diagnose", *files, "--label", "out"]) == 0
+    assert f"--dataset table:path={folder},label=out --skew natural" in capsys.readouterr().out
+    assert build("dataset", {"table": Table}, f"table:path={folder},label=out").load().group_names == ("a", "b")
+    (folder / "c.csv").write_text((folder / "a.csv").read_text())
+    assert main(["diagnose", *files, "--label", "out", "--federated"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "write yours for DATASET, such as table:path=FOLDER,label=COLUMN" in said
+    assert "fedskew compare --dataset DATASET " in said
+
+
 def test_a_column_in_another_unit_is_the_first_thing_to_correct(quick, capsys, tmp_path):
     rng = np.random.default_rng(0)
     site, out = np.arange(400) % 4, rng.integers(0, 2, 400)

@@ -11,6 +11,7 @@ import pytest
 import fedskew as fs
 from fedskew.cli.main import main
 from fedskew.core.errors import BadInput
+from fedskew.data.guard import guarded_summary
 from fedskew.experiment.federated import Facts, federated
 from fedskew.experiment.federated_site import Site
 from fedskew.experiment.questions import LEAVES, Answer, Array, Question
@@ -101,6 +102,14 @@ def test_no_count_that_leaves_is_of_few_rows(table):
                 counts += np.frombuffer(answer.numbers[name].data).astype(int).tolist()
     assert len(counts) > 1000
     assert min(count for count in counts if count) >= 5
+
+
+@pytest.mark.parametrize(("known", "ends"), [(5, (2, 2)), (8, (3.5, 3.5)), (9, (4, 4)), (10, (4, 5))])
+def test_a_column_with_few_numbers_has_a_range_of_fewest_rows_or_its_mean(known, ends):
+    """heart's Switzerland has 5 values of ca, which ended the diagnosis."""
+    values = [float(at) if at < known else None for at in range(40)]
+    held = guarded_summary(pa.table({"ca": pa.array(values)}), 5).columns["ca"].numbers
+    assert (held.low, held.high) == ends
 
 
 def test_enough_rows_reach_both_ends_of_a_range():

@@ -1,10 +1,12 @@
 """Columns that differ between clients: means by hand, nothing by chance, and the client that differs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedskew.core.units import unit_factor
-from fedskew.measure.heterogeneity.columns import copied, differences, explained
+from fedskew.data.datasets.heart import CSV
+from fedskew.measure.heterogeneity.columns import Difference, copied, differences, explained, factor_of, group_of
 
 CLIENT = np.repeat(np.arange(4), 50)
 NAMES = ("north", "south", "east", "west")
@@ -139,6 +141,20 @@ def test_the_factor_between_units_needs_mean_and_deviation() -> None:
     assert unit(inches + 100, inches) == 0
     assert unit(inches, inches) == 0
     assert unit(-2 * inches, inches) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "there", "all_of_it", "unit"),
+    [("restecg", 1, 1, 0), ("restecg", 1, 0.1, 0.56), ("age", 2.54, 1, 2.6)],
+)
+def test_codes_of_categories_have_no_unit(column: str, there: float, all_of_it: float, unit: float) -> None:
+    """restecg of heart is 0, 1 or 2, and 0.56 times as large in Switzerland, in mean and deviation."""
+    rows = pd.read_csv(CSV)[["hospital", column]].dropna()
+    swiss = rows["hospital"] == "Switzerland"
+    values = rows[column].to_numpy(dtype=float) * all_of_it
+    mine, others = group_of(values[swiss] * there), group_of(values[~swiss])
+    found = Difference(column, "mean", "", "Switzerland", mine.mean, others.mean, 1.0, 0.0)
+    assert factor_of(found, mine, others) == pytest.approx(unit, abs=0.1)
 
 
 def test_p_values_are_corrected_for_all_tests_and_every_client_has_its_own_list() -> None:

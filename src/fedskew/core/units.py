@@ -24,6 +24,14 @@ FACTORS = {
 }
 """Usual factors between two units, and what they are, the larger unit first."""
 
+CODES = 10
+"""Whole numbers with fewer possible values are codes of categories rather than quantities."""
+
+
+def are_codes(whole: bool, low: float, high: float) -> bool:
+    """Whether numbers from ``low`` to ``high`` are codes, which have no unit."""
+    return whole and high - low < CODES
+
 
 def unit_factor(mean: float, rest: float, deviation: float, spread: float, rows: int) -> float:
     """The factor between two columns of one distribution in different units; 0 if mean and deviation give different ones.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from fedskew.core.errors import BadInput, suggestion
-from fedskew.core.units import unit_factor, usual_factor
+from fedskew.core.units import are_codes, unit_factor, usual_factor
 from fedskew.data.exact import mean_and_deviation
 from fedskew.data.summaries import MOSTLY_NUMBERS, ColumnSummary, Summary
 
@@ -109,7 +109,11 @@ def resembling(word: str, others: list[str]) -> str:
 
 def other_units(name: str, held: Parts) -> Iterator[str]:
     """Sites with numbers a constant factor apart from all other sites' numbers."""
-    known = {where: part.numbers for where, part in held.items() if part.type == "number" and part.numbers.rows}
+    parts = {where: part for where, part in held.items() if part.type == "number" and part.numbers.rows}
+    known = {where: part.numbers for where, part in parts.items()}
+    ends = [end for own in known.values() for end in (own.low, own.high)]
+    if known and are_codes(all(part.whole for part in parts.values()), min(ends), max(ends)):
+        return
     for where, own in known.items():
         rest = [other for place, other in known.items() if place != where]
         if own.rows < FEWEST or not rest:

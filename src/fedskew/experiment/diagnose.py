@@ -18,6 +18,7 @@ from fedskew.core.counting import count
 from fedskew.core.errors import require
 from fedskew.data import schema
 from fedskew.data.dataset import Dataset
+from fedskew.data.files import format_of
 from fedskew.data.preprocessing import TEXT_WIDTH
 from fedskew.data.tables import MOST_BYTES, Survey, many_numbers, round_down, survey
 from fedskew.data.targets import tenths
@@ -109,11 +110,13 @@ def fitting(found: Survey) -> int:
 
 
 def table_arguments(paths: Sequence[Path], label: str, client: str, rows: int = 0, target: str = "") -> str:
-    """The arguments of `fedskew compare` for one file or folder; empty for several, which it does not take."""
-    if len(paths) != 1:
+    """The arguments of `fedskew compare` for a file, a folder, or all files of one; empty for others, which it does not take."""
+    folder = paths[0].parent
+    whole = len(paths) > 1 and {*paths} == {path for path in folder.iterdir() if path.is_file() and format_of(path)}
+    if len(paths) > 1 and not whole:
         return ""
     spec = (
-        f"table:path={shown(str(paths[0]))},{f'label={shown(label)}' if label else f'target={shown(target)}'}"
+        f"table:path={shown(str(folder if whole else paths[0]))},{f'label={shown(label)}' if label else f'target={shown(target)}'}"
         + (f",client={shown(client)}" if client else "")
         + (f",rows={rows}" if rows else "")
     )

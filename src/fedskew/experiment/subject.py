@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedskew.advice.advise import advise
+from fedskew.advice.advise import Advice, advise
 from fedskew.advice.evidence import known
 from fedskew.core.units import usual_factor
 from fedskew.experiment.holdings import CLASSES, MEANINGS, holdings, said
@@ -21,6 +21,11 @@ Ints = NDArray[np.int64]
 
 MOST_REPAIRS, NEAR_UNIT = 5, 0.05
 """Maximum number of columns in another unit that the advice names. Their factors are this near to a usual one (logarithms)."""
+
+FILL_IN = (
+    "These rows are no single data set of fedskew: write yours for DATASET, such as table:path=FOLDER,label=COLUMN, where FOLDER "
+    "holds one file a client."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +104,17 @@ def values_of(
         "repairs": repairs(of_clients),
         "notes": list(subject.notes),
         "column_notes": list(subject.column_notes),
-        "advice": advise(known(runs), found.dominant, found.strengths, subject.arguments, subject.name, kind),
+        "advice": advice_for(found, subject, kind, runs),
         "client_names": list(subject.clients),
         "label_counts": found.counts.tolist(),
     }
+
+
+def advice_for(found: Diagnosis, subject: Subject, kind: str, runs: Path | None) -> Advice:
+    """The advice. If the command cannot name the data set, it says what to fill in."""
+    data = subject.arguments or "--dataset DATASET"
+    advice = advise(known(runs), found.dominant, found.strengths, data, subject.name, kind)
+    return advice if subject.arguments else {**advice, "caution": f"{advice['caution']} {FILL_IN}"}
 
 
 def repairs(of_clients: Sequence[Sequence[Difference]]) -> list[str]:

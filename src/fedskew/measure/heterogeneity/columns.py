@@ -12,7 +12,7 @@ from scipy.special import bdtr, bdtrc, ndtr
 from scipy.stats import rankdata
 
 from fedskew.core.counting import percent
-from fedskew.core.units import unit_factor, usual_factor
+from fedskew.core.units import are_codes, unit_factor, usual_factor
 from fedskew.measure.heterogeneity.rows import Floats, Ints, divided, members
 
 LEVEL = 0.01
@@ -68,6 +68,7 @@ class Group(NamedTuple):
     deviation: float
     low: float
     high: float
+    whole: bool = False
 
 
 NONE = Group(0, 0.0, 0.0, 0.0, 0.0)
@@ -173,7 +174,8 @@ def tests(fact: Fact | Held, client: Ints, clients: int) -> list[Tested]:
 
 
 def group_of(values: Floats) -> Group:
-    return Group(len(values), float(values.mean()), float(values.std()), float(values.min()), float(values.max()))
+    low, high, whole = float(values.min()), float(values.max()), bool((np.mod(values, 1) == 0).all())
+    return Group(len(values), float(values.mean()), float(values.std()), low, high, whole)
 
 
 def of_words(fact: Held, client: Ints, clients: int) -> list[Tested]:
@@ -248,7 +250,8 @@ def deviations(values: Floats, owner: Ints, clients: int) -> tuple[Floats, Float
 
 def factor_of(found: Difference, mine: Group, others: Group) -> float:
     """The factor between the client's unit and the unit of all others; 0 if there is none."""
-    if found.kind != "mean":
+    codes = are_codes(mine.whole and others.whole, min(mine.low, others.low), max(mine.high, others.high))
+    if found.kind != "mean" or codes:
         return 0.0
     return unit_factor(mine.mean, others.mean, mine.deviation, others.deviation, mine.rows)
 

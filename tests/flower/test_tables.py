@@ -1,6 +1,7 @@
 """Nodes with their site's own file: the numbers of a simulation on the pooled rows, and one line for a file that does not fit."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,17 @@ def test_a_sites_file_gives_the_numbers_of_the_simulation(kind: str, tmp_path: P
     frames = [s.measurements([1], per_client=False) for s in (store, simulated.store)]
     test = [frame[frame["split"] == "test"][["round", "name", "value"]].values.tolist() for frame in frames]
     assert test[0] == test[1]
+
+
+def test_only_its_owner_reads_what_a_node_keeps_and_the_model_needs_none_of_it(tmp_path: Path) -> None:
+    experiment, nodes = deployment(tmp_path, TARGETS["classes"])
+    store = deployed(experiment, nodes, tmp_path)
+    for node in nodes:
+        [own] = node.folder.iterdir()
+        modes = [path.stat().st_mode & 0o777 for path in (own, own / "rows.npz")]
+        assert modes == [0o700, 0o600]
+        shutil.rmtree(node.folder)
+    assert load(store, 1).evaluate(tmp_path / "test.csv")["accuracy"] > 0
 
 
 def test_the_model_of_nodes_answers_for_a_file(tmp_path: Path) -> None:

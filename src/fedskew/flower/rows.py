@@ -26,10 +26,12 @@ class Rows:
 
 
 def write_rows(path: Path, rows: Rows) -> None:
-    """Write a client's file."""
+    """Write a client's file. Only its owner may read it, and a new folder around it."""
     measured = {"x_measured": rows.x_measured, "y_measured": rows.y_measured} if len(rows.y_measured) else {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.chmod(0o600)
         np.savez(path, x=rows.x, y=rows.y, **measured)  # type: ignore[arg-type]
     except OSError as error:
         raise BadInput(f"rows {path}: cannot be written: {error.strerror}") from None

@@ -78,7 +78,7 @@ def test_a_removed_run_leaves_nothing(made: RunStore) -> None:
 def test_a_run_that_is_carried_out_is_not_removed_or_renamed(made: RunStore) -> None:
     with held(made, 1):
         for change in (lambda: edit.remove(made, made.runs()), lambda: edit.rename(made, "1", "x")):
-            with pytest.raises(BadInput, match=r"run 1: process .* is carrying it out"):
+            with pytest.raises(BadInput, match=r"run 1: process .* is executing it"):
                 change()
     assert [record.name for record in made.runs()] == ["fedavg", "scaffold", "fedavg"]
 

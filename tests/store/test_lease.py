@@ -1,4 +1,4 @@
-"""A run is carried out by one process at a time, wherever it runs; a lost one's run is free, and a late one stops."""
+"""Only one process at a time executes a run. The run of an ended process is free; a process that lost its lease stops."""
 
 import os
 import subprocess
@@ -53,7 +53,7 @@ def test_a_run_is_free_when_its_owner_is_gone(tmp_path: Path, owner: Owner, free
             assert store.owner(number).process == os.getpid()
         assert store.owner(number) is None
     else:
-        with pytest.raises(BadInput, match=f"run 1: process {owner.process} on this-host is carrying it out"):
+        with pytest.raises(BadInput, match=f"run 1: process {owner.process} on this-host is executing it"):
             held(store, number).__enter__()
         assert store.owner(number) == owner
 
@@ -82,7 +82,7 @@ def test_a_number_that_another_users_process_has_now_is_free(monkeypatch: pytest
 def test_two_at_the_same_moment_give_one_owner(tmp_path: Path) -> None:
     store, number = registered(tmp_path)
     other = RunStore(tmp_path)
-    with held(store, number), pytest.raises(BadInput, match="is carrying it out"):
+    with held(store, number), pytest.raises(BadInput, match="is executing it"):
         held(other, number).__enter__()
     with held(other, number):
         pass

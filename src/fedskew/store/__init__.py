@@ -1,1 +1,1 @@
-"""Numbers are stored once: runs and their measurements in one SQLite file, models in checkpoints beside it."""
+"""The run store. One SQLite file holds runs and their measurements; checkpoints beside it hold the models."""

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, the rest as JSON, written under a temporary name, synced, then renamed."""
+"""Checkpoints: one safetensors file holds the tensors, and the other facts as JSON. A crash never leaves half a file."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
     """Write ``tree`` and the JSON ``facts`` as the checkpoint after ``round_`` rounds; return its path.
 
     The newest ``keep`` checkpoints stay; older ones, and checkpoints of later rounds, are deleted. Raises `FedskewError` if the
-    file cannot be written; the checkpoint before is then kept.
+    file cannot be written; the previous checkpoint then stays.
     """
     tensors = {path: leaf.detach().cpu().contiguous().clone() for path, leaf in leaves(tree)}
     target = folder / file_name(round_)
@@ -37,7 +37,7 @@ def save(folder: Path, round_: int, tree: Tree, facts: Mapping[str, object], kee
         partial.rename(target)
         sync_folder(folder)
     except (OSError, SafetensorError) as error:
-        raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the one before is kept") from None
+        raise FedskewError(f"checkpoint {target}: cannot be written ({error}); the previous one is kept") from None
     finally:
         # after every kind of error, Ctrl-C included
         with contextlib.suppress(OSError):
@@ -84,9 +84,9 @@ def found(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None:
-    """The newest intact checkpoint of at most ``covered`` rounds, as tree and facts; None if there are no checkpoints.
+    """Load the newest undamaged checkpoint after at most ``covered`` rounds; return its tree and facts.
 
-    Raises the `BadInput` of the newest one if all are damaged.
+    Returns None if there is no checkpoint. If all are damaged, raises `BadInput` for the newest one.
     """
     failed: BadInput | None = None
     for path in sorted(found(folder), reverse=True):
@@ -102,16 +102,16 @@ def newest(folder: Path, covered: int | None = None) -> tuple[Tree, Json] | None
 
 
 def rounds_in(path: Path) -> int:
-    """The number of rounds before a checkpoint, from its name."""
+    """Read the number of finished rounds from a checkpoint's file name."""
     return int(path.stem.removeprefix("round-"))
 
 
 def load(path: Path) -> tuple[Tree, Json]:
-    """The tree and the facts of a checkpoint; raises `BadInput` if it cannot be read or its checksum differs."""
+    """Load a checkpoint; return its tree and facts. Raises `BadInput` if it cannot be read or its checksum differs."""
     from safetensors import safe_open
 
     try:
-        # copies are aligned, the file's tensors are not, and a kernel's last bit may depend on it
+        # A kernel's last bit may depend on memory alignment. Tensors in the file are not aligned; copies are.
         flat: dict[str, Tensor] = {name: leaf.clone() for name, leaf in load_file(path).items()}
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata()

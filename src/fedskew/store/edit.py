@@ -1,4 +1,4 @@
-"""Tag, rename and remove stored runs. No run that a process carries out is changed."""
+"""Tag, rename and remove stored runs. A run that is in progress cannot be renamed or removed."""
 
 import re
 import shutil
@@ -13,11 +13,11 @@ TAG = re.compile(r"[^\W\d][\w.-]*")
 
 
 def tag(store: RunStore, records: Sequence[RunRecord], tags: Sequence[str], remove: bool = False) -> None:
-    """Add tags to runs, or remove them. Raises `BadInput` for a tag that could be taken for a run."""
+    """Add tags to runs, or remove them. Raises `BadInput` for a tag that also selects runs, such as ``c2`` or ``latest``."""
     for word in tags:
         require(
             bool(TAG.fullmatch(word)) and word != "latest" and not COMPARISON.fullmatch(word),
-            f"tag: {word!r} cannot be a tag; write a word that starts with a letter and is no run such as c2 or latest",
+            f"tag: {word!r} cannot be a tag; start it with a letter, and do not use latest or a comparison such as c2",
         )
     for record in records:
         old = record.facts.get("tags", [])
@@ -26,7 +26,7 @@ def tag(store: RunStore, records: Sequence[RunRecord], tags: Sequence[str], remo
 
 
 def rename(store: RunStore, token: str, name: str) -> None:
-    """Give a run or a comparison (``c2``) a name. Raises `BadInput` for several runs, and for one that is carried out."""
+    """Rename one run or one comparison (``c2``). Raises `BadInput` for several runs, and for a run in progress."""
     require(bool(name.strip()), "rename: a name needs at least one character")
     records = store.select([token])
     if found := COMPARISON.fullmatch(token):
@@ -40,7 +40,7 @@ def rename(store: RunStore, token: str, name: str) -> None:
 
 
 def remove(store: RunStore, records: Sequence[RunRecord]) -> None:
-    """Remove runs with their numbers, checkpoints and reports, and comparisons that have no run left."""
+    """Remove runs with their measurements, checkpoints and reports. A comparison without runs is removed, too."""
     check_idle(store, records)
     with store.transaction():
         store.db.executemany("DELETE FROM runs WHERE id=?", [(record.id,) for record in records])
@@ -59,6 +59,6 @@ def remove(store: RunStore, records: Sequence[RunRecord]) -> None:
 
 
 def check_idle(store: RunStore, records: Sequence[RunRecord]) -> None:
-    """Raise `BadInput` if a process carries out one of the runs."""
+    """Raise `BadInput` if one of the runs is in progress."""
     for record in records:
         require(not (reason := busy(store, record.id)), reason)

@@ -1,4 +1,4 @@
-"""Types of a stored run: its columns, and the facts that other code reads."""
+"""Types of a stored run: the columns of its row, and the keys of its JSON facts."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import msgspec
 
 Json = dict[str, Any]
-"""An object of JSON or TOML."""
+"""A JSON object or a TOML table."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -20,7 +20,7 @@ class Engine(TypedDict, total=False):
 
 
 class Sign(TypedDict):
-    """A warning: what was measured, its threshold and source, and what to try; ``line`` says all of it."""
+    """A warning: the measured value, its threshold, the threshold's source, and a remedy. ``line`` is the whole message."""
 
     kind: str
     line: str
@@ -40,16 +40,16 @@ class Data(TypedDict, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """Facts of a run. It may have others."""
+    """Known facts of a run. Other keys are allowed."""
 
     engine: Engine
-    metrics: list[Json]  # of a task of users: `TaskMetric.given`
+    metrics: list[Json]  # the metrics of a user's own task, see `TaskMetric.given`
     primary: str  # the name of the task's primary metric
-    defaults: Json  # the default options by section, which views leave out
+    defaults: Json  # the default options by section; reports hide options with these values
     profile: dict[str, float]
     warnings: list[Sign]
     data: Data
-    baselines: dict[str, dict[str, float]]  # metrics of answers without a model
+    baselines: dict[str, dict[str, float]]  # metrics of predictions without a model, by baseline and metric
     partition: Json
     frozen: Json
     flower: Json
@@ -85,7 +85,7 @@ class Stored(TypedDict):
 
 
 def problem(row: Json) -> str:
-    """The first error in the columns of a run; empty if there is none."""
+    """Check the types of a run's columns; return the first error, or an empty text."""
     try:
         msgspec.convert(row, Stored)
     except msgspec.ValidationError as error:

@@ -1,7 +1,7 @@
-"""Leases: one process at a time carries out a run. It holds a lease in the store and renews it until the run ends.
+"""Leases: only one process at a time executes a run. It holds a lease in the store and renews it until the run ends.
 
-If the process has ended on this machine, its lease is free at once. Any other lease is free when it has expired. If two machines
-share a folder, their clocks must agree to within `LENGTH` minus `RENEWAL`.
+A lease is free at once if its process ran on this machine and has ended. Any other lease is free when it has expired. If two
+machines share a folder, their clocks must agree to within `LENGTH` minus `RENEWAL`.
 """
 
 import os
@@ -20,7 +20,7 @@ from fedskew.store.owner import HELD, Owner, began, machine
 from fedskew.store.runs import RunStore
 
 LENGTH, RENEWAL = 60.0, 10.0
-"""Seconds that a lease lasts, and after which it is renewed."""
+"""A lease lasts `LENGTH` seconds. Its process renews it every `RENEWAL` seconds."""
 
 
 @contextmanager
@@ -40,13 +40,13 @@ def held(store: RunStore, run: int) -> Iterator[None]:
         renewing.join()
         del store.tokens[run]
         HELD.discard(token)
-        # a lease that cannot be deleted is free anyway: its token is not in HELD
+        # If deleting fails, the lease is free all the same, because its token is no longer in HELD.
         with suppress(FedskewError), store.transaction():
             store.db.execute("DELETE FROM leases WHERE token=?", (token,))
 
 
 def take(store: RunStore, run: int, token: str) -> None:
-    """Write the lease. Raises `BadInput` if another process holds one."""
+    """Write the run's lease to the store. Raises `BadInput` if another process holds the lease."""
     new = Owner(token, platform.node(), machine(), os.getpid(), began(os.getpid()), time.time() + LENGTH)
     with store.transaction():
         if reason := busy(store, run):
@@ -55,17 +55,17 @@ def take(store: RunStore, run: int, token: str) -> None:
 
 
 def busy(store: RunStore, run: int) -> str:
-    """The reason why this process cannot carry out the run now; empty if it can."""
+    """Return why this process cannot execute the run now, as a message; an empty text if it can."""
     owner = store.owner(run)
     if owner is None or owner.gone:
         return ""
     left = max(owner.expires - time.time(), 0)
-    cure = "stop it first" if owner.machine == machine() else f"if it is gone, try again in {left:.0f} s"
-    return f"run {run}: process {owner.process} on {owner.host} is carrying it out; wait for it, or {cure}"
+    remedy = "stop it first" if owner.machine == machine() else f"if it is gone, try again in {left:.0f} s"
+    return f"run {run}: process {owner.process} on {owner.host} is executing it; wait for it, or {remedy}"
 
 
 def renew(path: Path, token: str, done: Event) -> None:
-    """Extend the lease every `RENEWAL` seconds until ``done``; an error is ignored until the next try."""
+    """Extend the lease every `RENEWAL` seconds until ``done`` is set. SQLite errors are ignored."""
     while not done.wait(RENEWAL):
         with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=5)) as db, db:
             db.execute("UPDATE leases SET expires=? WHERE token=?", (time.time() + LENGTH, token))

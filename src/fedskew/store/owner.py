@@ -1,4 +1,4 @@
-"""The process that carries out a run, and whether it still runs."""
+"""The process that executes a run, and whether that process is still running."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ HELD: set[str] = set()
 
 
 class TakenOver(FedskewError):
-    """Another process carries out the run now; this one must stop writing."""
+    """Another process executes the run now; this process must stop writing."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a lease; the fields are the columns after the run."""
+    """The process that holds a lease. Its fields are the columns of the table ``leases`` after ``run``."""
 
     token: str
     host: str
@@ -31,7 +31,7 @@ class Owner:
 
     @property
     def gone(self) -> bool:
-        """True if the process has ended, as far as this machine can see, or its lease has expired."""
+        """True if the process has ended or its lease has expired. Only on this machine can the end be seen."""
         if self.machine == machine():
             if self.process == os.getpid():
                 return self.token not in HELD
@@ -43,7 +43,7 @@ class Owner:
 
 @cache
 def machine() -> str:
-    """A name of this running system and container: process numbers are unique within it."""
+    """Return a text that identifies this boot of this machine or container; process numbers are unique within it."""
     parts = [platform.node()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
@@ -52,21 +52,24 @@ def machine() -> str:
 
 
 def alive(process: int, start: str) -> bool:
-    """True if the process still runs. ``start`` tells it from a later process with the same number; empty if unknown."""
+    """True if the process with this number and this ``start`` (see `began`) is running.
+
+    A later process may get the same number, but has another start. With an empty ``start``, only the number is compared.
+    """
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         return bool(start) and start == began(process)
     return not start or start == began(process)
 
 
 def began(process: int) -> str:
-    """The start of a process in clock ticks; empty if it has ended or the system does not say."""
+    """Return when a process started, in clock ticks since boot; empty if it has ended or ``/proc`` is not available."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-        # the program's name, in brackets, may hold spaces
+        # the program's name stands in brackets and may contain spaces
         state, *rest = text.rpartition(")")[2].split()
         return "" if state in "ZX" else rest[18]
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""Records of runs, as they are read from the store."""
+"""Records of runs: one row of the table ``runs`` as a Python object."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fedskew.measure.registry import declare, declare_metrics
 from fedskew.store.facts import Facts, Json, problem
 
 DAMAGED = "damaged"
-"""The status of a run whose record cannot be read; no run has it in the store."""
+"""Status of a record that could not be read from the store. It is never written to the store."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,10 @@ COLUMNS = [field.name for field in fields(RunRecord)]
 
 
 def record_from(row: Sequence[object]) -> RunRecord:
-    """The record of a row of `COLUMNS`. A damaged row gives a record with its number, the status `DAMAGED` and the reason."""
+    """Make a record from a row with the values of `COLUMNS`.
+
+    For a damaged row, the record has the run's number, the status `DAMAGED`, and the reason as its message.
+    """
     values: Json = dict(zip(COLUMNS, row, strict=True))
     try:
         values["facts"] = json.loads(values["facts"])

@@ -1,7 +1,7 @@
-"""The run store: one SQLite file with every run, its complete experiment, and every number it measured.
+"""The run store: one SQLite file with every run, its complete experiment, and all its measurements.
 
 Measurements are rows (run, round, client or null, split, name, value); round 0 is before training. `fedskew.measure.registry` has
-every split and name.
+all splits and names.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Row = tuple[int | None, str, str, float]
 
 
 class RunStore:
-    """The store in one folder. Safe for several processes; a killed one loses at most the round in flight.
+    """The run store of one folder. Several processes may use it at once; a killed process loses at most its current round.
 
-    With ``read_only`` nothing is written, and the folder need not be writable, nor be there.
+    With ``read_only`` nothing is written. The folder may then be missing or not writable.
     """
 
     def __init__(self, folder: str | Path = "runs", read_only: bool = False) -> None:
         self.folder = Path(folder)
         self.path = self.folder / "fedskew.db"
-        self.tokens: dict[int, str] = {}  # of the leases that are held through this object
+        self.tokens: dict[int, str] = {}  # by run: the token of the lease that this process holds
         try:
             self.db = opened_for_reading(self.path) if read_only else opened_for_writing(self.path)
             version = version_of(self.db)
@@ -78,14 +78,17 @@ class RunStore:
 
     # writing
     def add_comparison(self, title: str) -> int:
-        """Register a comparison; its number."""
+        """Register a comparison; return its number."""
         with self.transaction():
             number = self.unused("comparisons", self.folder.glob("c*.html"))
             self.db.execute("INSERT INTO comparisons VALUES (?, ?, ?)", (number, title, now()))
         return number
 
     def unused(self, table: str, files: Iterable[Path]) -> int:
-        """The next number above all in the table and in the names of files that an earlier store has left in the folder."""
+        """Return one more than the largest number in the table and in the names of ``files``.
+
+        An earlier store may have left such files in the folder.
+        """
         left = [int(path.stem.removeprefix("c")) for path in files if re.fullmatch(r"c?[0-9]{1,9}", path.stem)]
         newest = self.db.execute(f"SELECT max(id) FROM {table}").fetchone()[0]
         return 1 + max(newest or 0, *left, 0)
@@ -101,7 +104,7 @@ class RunStore:
         rounds: int,
         comparison: int | None = None,
     ) -> int:
-        """Register a run as planned; its number."""
+        """Register a run with status planned; return its number."""
         with self.transaction():
             number = self.unused("runs", self.folder.iterdir())
             self.db.execute(
@@ -112,7 +115,7 @@ class RunStore:
         return number
 
     def update(self, run: int, *, status: str, message: str = "", experiment: str | None = None) -> None:
-        """Set the status, and the experiment where it has become more exact (the engine that was chosen)."""
+        """Set status and message. ``experiment`` replaces the stored TOML, for example once the engine is chosen."""
         with self.transaction():
             self.check_lease(run)
             self.db.execute(
@@ -127,16 +130,16 @@ class RunStore:
             self.db.execute("UPDATE runs SET facts=? WHERE id=?", (json.dumps({**known, **facts}), run))
 
     def set_partition(self, run: int, rows: Iterable[tuple[int, str, str, int]]) -> None:
-        """Replace the run's partition by rows (client, client name, label, rows)."""
+        """Replace the run's partition. Each row is (client, client name, label, number of rows)."""
         with self.transaction():
             self.db.execute("DELETE FROM partitions WHERE run=?", (run,))
             self.db.executemany("INSERT INTO partitions VALUES (?, ?, ?, ?, ?)", ((run, *row) for row in rows))
 
     def write_round(self, run: int, round_: int, rows: Iterable[Row], durable: bool = False) -> None:
-        """Write all measurements of a round in one transaction; replace this round and later ones.
+        """Write all measurements of a round in one transaction. They replace stored ones of this and later rounds.
 
-        If ``durable``, this and everything before it is synced to the disk, so that a power cut loses none of it.
-        Raises `FedskewError` for a measurement that no row of the registry names.
+        With ``durable``, SQLite syncs this and all earlier writes to disk, so that a power cut loses none of them.
+        Raises `FedskewError` for a measure that is not in `fedskew.measure.registry`.
         """
         self.db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         with self.transaction():
@@ -148,16 +151,18 @@ class RunStore:
             self.db.execute("UPDATE runs SET rounds_done=?, updated=? WHERE id=?", (round_, now(), run))
 
     def check_lease(self, run: int) -> None:
-        """Raise `TakenOver` if this process held the run's lease, and another holds it now."""
+        """Raise `TakenOver` if this process has lost the run's lease to another process."""
         token, owner = self.tokens.get(run), self.owner(run)
         if token and (owner is None or owner.token != token):
             by = f"process {owner.process} on {owner.host}" if owner else "another process"
-            raise TakenOver(f"run {run}: {by} has taken it over, as this one was silent for too long; it stops here")
+            raise TakenOver(
+                f"run {run}: {by} has taken it over; this process stops, since it did not renew its lease in time"
+            )
 
     # reading
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise `FedskewError` if the file is damaged."""
+        """Raise errors of the statements inside as `FedskewError`: the file is damaged."""
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError) as error:
@@ -171,30 +176,36 @@ class RunStore:
             return self.db.execute(statement, values).fetchall()
 
     def owner(self, run: int) -> Owner | None:
-        """The holder of the run's lease, even if it is gone."""
+        """Return the process that holds the run's lease; it may have ended. None if there is no lease."""
         if not self.query("SELECT 1 FROM sqlite_master WHERE name='leases'"):
             return None
         found = self.query("SELECT token, host, machine, process, began, expires FROM leases WHERE run=?", (run,))
         return Owner(*found[0]) if found else None
 
     def covered(self, run: int) -> int:
-        """The last round before the first missing one."""
+        """Return the last round before the first round without measurements."""
         return int(self.query(COVERED, (run,))[0][0])
 
     def runs(self, where: str = "1", values: Sequence[object] = ()) -> list[RunRecord]:
-        """Runs by id; ``where`` is an SQL condition on the runs table. One whose record is damaged has that as its status."""
+        """Return runs in order of their ids. ``where`` is an SQL condition on the runs table.
+
+        A run with a damaged record has the status `DAMAGED`.
+        """
         found = self.query(f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY id", values)
         return [record_from(row) for row in found]
 
     def run(self, run: int) -> RunRecord:
-        """One run; raises `BadInput` if there is none of that id, `FedskewError` if its record is damaged."""
+        """Return one run. Raises `BadInput` if this id does not exist, and `FedskewError` if its record is damaged."""
         found = self.runs("id=?", (run,))
         if not found:
             raise BadInput(f"run store {self.folder}: there is no run {run}; `fedskew list runs` shows them")
         return sound(found)[0]
 
     def select(self, tokens: Sequence[str]) -> list[RunRecord]:
-        """Runs by words of the command line: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``, a tag; none means latest."""
+        """Return the runs that the tokens name: ``7``, ``3-5``, ``c2`` (a comparison), ``latest``, or a tag.
+
+        Without tokens: the latest run or comparison. Raises `BadInput` for a token that names no run.
+        """
         chosen: dict[int, RunRecord] = {}
         for token in tokens or ["latest"]:
             for record in self.one(token):
@@ -224,9 +235,9 @@ class RunStore:
         return tagged
 
     def measurements(self, runs: Sequence[int], *, per_client: bool | None = None) -> pd.DataFrame:
-        """All measurements of the runs: columns run, round, client, split, name, value.
+        """Return all measurements of the runs, with columns run, round, client, split, name, value.
 
-        ``per_client`` True or False restricts to rows with or without a client.
+        ``per_client=True`` keeps rows with a client, ``per_client=False`` rows without one.
         """
         import pandas as pd
 
@@ -238,7 +249,7 @@ class RunStore:
             return frame.astype({"round": int, "client": "Int64", "value": float})
 
     def partition(self, run: int) -> pd.DataFrame:
-        """Columns client, client_name, label, rows."""
+        """Return the run's partition, with columns client, client_name, label, rows; one row a client and label."""
         import pandas as pd
 
         query = "SELECT client, client_name, label, rows FROM partitions WHERE run=? ORDER BY client"
@@ -247,12 +258,12 @@ class RunStore:
             return frame.astype({"client": int, "client_name": str, "label": str, "rows": int})
 
     def run_folder(self, run: int) -> Path:
-        """The folder of the run's TOML and checkpoints."""
+        """Return the folder with the run's TOML file and checkpoints."""
         return self.folder / str(run)
 
 
 def sound(records: list[RunRecord]) -> list[RunRecord]:
-    """The records. Raises `FedskewError` for the first that is damaged."""
+    """Return the records unchanged. Raises `FedskewError` for the first damaged one."""
     for record in records:
         if record.status == DAMAGED:
             raise FedskewError(f"run {record.id}: {record.message}; name other runs")
@@ -260,7 +271,7 @@ def sound(records: list[RunRecord]) -> list[RunRecord]:
 
 
 def registered(rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows; raises `FedskewError` for the first whose measure is not in the registry."""
+    """Yield the rows unchanged. Raises `FedskewError` for the first with a measure that is not in the registry."""
     known = stored()
     for row in rows:
         if row[1:3] not in known:

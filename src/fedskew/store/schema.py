@@ -1,4 +1,4 @@
-"""The tables of the run store, and how to open its file for writing or reading."""
+"""The SQL tables of the run store. Functions that open its file for writing or reading."""
 
 import sqlite3
 import time
@@ -10,14 +10,14 @@ CREATE TABLE comparisons (id INTEGER PRIMARY KEY, title TEXT NOT NULL, created T
 CREATE TABLE runs (
   id INTEGER PRIMARY KEY,
   comparison INTEGER REFERENCES comparisons(id),
-  name TEXT NOT NULL,              -- the method as the user knows it
+  name TEXT NOT NULL,              -- the method as the user wrote it
   experiment TEXT NOT NULL,        -- complete TOML
   experiment_hash TEXT NOT NULL,
   seed INTEGER NOT NULL,
   partition_seed INTEGER NOT NULL,
   status TEXT NOT NULL,            -- planned, running, finished, interrupted, diverged, failed
   message TEXT NOT NULL DEFAULT '',
-  rounds INTEGER NOT NULL,         -- asked for
+  rounds INTEGER NOT NULL,         -- requested number of rounds
   rounds_done INTEGER NOT NULL DEFAULT 0,
   created TEXT NOT NULL,
   updated TEXT NOT NULL,
@@ -44,11 +44,11 @@ CREATE INDEX partitions_by_run ON partitions(run);
 LEASES = """
 CREATE TABLE IF NOT EXISTS leases (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
-  token TEXT NOT NULL,             -- of this lease alone
+  token TEXT NOT NULL,             -- unique for each lease
   host TEXT NOT NULL,
-  machine TEXT NOT NULL,           -- the running system and container
+  machine TEXT NOT NULL,           -- boot of the machine or container
   process INTEGER NOT NULL,
-  began TEXT NOT NULL,             -- when the process started, in the machine's ticks; empty where it does not say
+  began TEXT NOT NULL,             -- start of the process in clock ticks since boot; empty if unknown
   expires REAL NOT NULL            -- seconds since 1970
 )
 """
@@ -56,15 +56,15 @@ TEST_ROWS = """
 CREATE TABLE IF NOT EXISTS test_rows (
   run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
   round INTEGER NOT NULL,
-  compressed BLOB NOT NULL         -- zlib; float32, little-endian: the primary metric's value of each test row
+  compressed BLOB NOT NULL         -- primary metric of each test row: float32, little-endian, compressed by zlib
 )
 """
 LATER = (LEASES, TEST_ROWS)
-"""Separate tables, which older stores get when they are next opened for writing."""
+"""Tables that older stores do not have. They are created when the store is next opened for writing."""
 
 
 def opened_for_writing(path: Path) -> sqlite3.Connection:
-    """Open the database, and create it if there is none. Raises the errors of SQLite and the system."""
+    """Open the database for writing; create it if it does not exist. Raises `sqlite3.Error` and `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     db = sqlite3.connect(path, timeout=60, isolation_level=None)
     patiently(db, "PRAGMA journal_mode=WAL")
@@ -81,10 +81,10 @@ def opened_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def opened_for_reading(path: Path) -> sqlite3.Connection:
-    """Open the database for reading; an empty one in memory if there is none. Raises SQLite's errors.
+    """Open the database for reading; if it does not exist, open an empty one in memory. Raises `sqlite3.Error`.
 
-    SQLite keeps two files beside a database that is being written. If it may not create them and there are none, no process
-    writes, and the file is read as immutable.
+    While a process writes to a database, SQLite keeps two more files beside it. If these files do not exist and SQLite has no
+    permission to create them, no process is writing, and the database is opened as immutable.
     """
     if path.exists():
         address, log = f"{path.resolve().as_uri()}?mode=ro", path.with_name(f"{path.name}-wal")
@@ -113,12 +113,12 @@ def make_tables(db: sqlite3.Connection) -> None:
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """0 for a database without tables."""
+    """Return the version of the schema; 0 for a database without tables."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def patiently(db: sqlite3.Connection, statement: str) -> None:
-    """Execute a statement and retry while another process locks the file, since SQLite does not wait for this one."""
+    """Execute a statement; retry for 10 s while another process locks the file. SQLite itself does not wait here."""
     for _ in range(200):
         try:
             db.execute(statement)

@@ -1,4 +1,4 @@
-"""What each test row adds to the primary metric of a run's last model, in the run store."""
+"""The primary metric of each test row under a run's last model, in the run store."""
 
 import zlib
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from fedskew.store.runs import RunStore
 
 MOST = 10_000
-"""Most values of a run. More rows are stored as means of `MOST` groups, row i in group i modulo `MOST`."""
+"""Maximum number of values for a run. If there are more rows, row i joins group i modulo `MOST`, and group means are stored."""
 
 Values = NDArray[np.float32]
 
 
 def write(store: RunStore, run: int, round_: int, values: NDArray[np.floating]) -> None:
-    """Store the values (rows,) of the model after this round. Their mean is the metric of the model."""
+    """Store one value for each test row, shape (rows,), of the model after ``round_``. Their mean is the model's metric."""
     if len(values) > MOST:
         group = np.arange(len(values)) % MOST
         values = np.bincount(group, values) / np.bincount(group)
@@ -26,7 +26,7 @@ def write(store: RunStore, run: int, round_: int, values: NDArray[np.floating]) 
 
 
 def read(store: RunStore, runs: Sequence[int]) -> dict[int, tuple[int, Values]]:
-    """By run: the round and the values (rows,). Runs without stored values are left out, as are all of an older store."""
+    """Return, by run, the round and the values of shape (rows,). Runs without stored values are left out."""
     if not store.query("SELECT 1 FROM sqlite_master WHERE name='test_rows'"):
         return {}
     marks = ",".join("?" * len(runs))
